@@ -1,0 +1,30 @@
+# Every target brings the machine up to date first; what is done is not done again.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test up down bench
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## .venv and the jars, once
+	@$(PYTHON) -I lake_assets/local/bootstrap.py
+
+demo: setup ## from nothing to the end: late data in, a correct dimension out
+	@$(BIN)/lake demo
+
+test: setup ## style, types, tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+up: setup ## start the services
+	@$(BIN)/lake up
+
+down: setup ## stop them
+	@$(BIN)/lake down
+
+bench: setup ## print the measured figures
+	@$(BIN)/python -m benchmarks

@@ -1,0 +1,1 @@
+"""Fact and dimension tables that stay right while their data comes late, changes, and must be erased."""

@@ -1,0 +1,151 @@
+"""One error tree. Every message names the culprit and the remedy.
+
+LakeError
+├── ConfigurationError      a declaration or a setting that cannot work
+├── UsageError              a command or a request that names something that is not there
+├── SourceError             a source that cannot be read as declared; nothing was staged
+│   ├── TableMissing
+│   ├── ColumnMismatch
+│   ├── InvalidHourKey
+│   ├── SourceReplaced
+│   └── HistoryCut
+├── TargetError             a target that cannot be published to
+│   ├── WriteAuditPublishDisabled
+│   ├── PublishConflict
+│   └── TargetRolledBack
+├── SessionError            a session that could not go on
+│   ├── AuditFailed
+│   └── StateMoved
+└── ServiceError            a service of this machine, or what it needs
+"""
+
+
+class LakeError(Exception):
+    """What is wrong, with which value, and what to do about it."""
+
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(f"{problem}\n  → {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class ConfigurationError(LakeError):
+    """A declaration or a setting that cannot work."""
+
+
+class UsageError(LakeError):
+    """A command or a request that names something that is not there."""
+
+
+class SourceError(LakeError):
+    """A source that cannot be read as declared. Nothing was staged."""
+
+
+class TableMissing(SourceError):
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"Table {table} is not in the catalog.",
+            remedy="Create it with `lake init`, or correct its name in the declaration.",
+        )
+
+
+class ColumnMismatch(SourceError):
+    """A declared column that the table lacks, or has with another type."""
+
+    def __init__(self, table: str, column: str, *, expected: str, found: str | None) -> None:
+        state = f"has it as {found}" if found else "has no such column"
+        super().__init__(
+            f"{table} should have the column {column} ({expected}), but {state}.",
+            remedy=f"Restore the column in {table}, or change the declaration that names it.",
+        )
+
+
+class InvalidHourKey(SourceError):
+    def __init__(self, where: str, value: object) -> None:
+        super().__init__(
+            f"{where} is {value!r}, which is not an hour key such as 2026-01-01-05:00.",
+            remedy="Set it to the last complete hour, in UTC, as YYYY-MM-DD-HH:00.",
+        )
+
+
+class SourceReplaced(SourceError):
+    def __init__(self, table: str, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"{table} is another table (uuid {found}) than the one read so far (uuid {expected}).",
+            remedy=f"Restore the former table, or rebuild what reads {table} with `lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class HistoryCut(SourceError):
+    """The watermark's snapshot is neither an ancestor of the head nor comparable with it."""
+
+    def __init__(self, table: str, snapshot_id: int) -> None:
+        super().__init__(
+            f"The history of {table} was cut: snapshot {snapshot_id}, read last, is gone and its head does not descend from it.",
+            remedy=f"Rebuild what reads {table} with `lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class TargetError(LakeError):
+    """A target that cannot be published to."""
+
+
+class WriteAuditPublishDisabled(TargetError):
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} has write.wap.enabled off: a staged write would go straight to main, unaudited.",
+            remedy=f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('write.wap.enabled'='true')",
+        )
+
+
+class PublishConflict(TargetError):
+    """Main moved while a session was staged and audited."""
+
+    def __init__(self, table: str, *, expected: int | None, found: int | None) -> None:
+        super().__init__(
+            f"main of {table} moved from snapshot {expected} to {found} while a session was being built.",
+            remedy="The session is staged and audited again; if it keeps failing, pause the other writer.",
+        )
+        self.expected = expected
+        self.found = found
+
+
+class TargetRolledBack(TargetError):
+    def __init__(self, table: str, *, recorded: int) -> None:
+        super().__init__(
+            f"{table} was rolled back behind snapshot {recorded}, which its last session published.",
+            remedy=f"Undo it with CALL lake.system.set_current_snapshot('{table}', {recorded}), "
+            "or keep it and rebuild with `lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class SessionError(LakeError):
+    """A session that could not go on."""
+
+
+class AuditFailed(SessionError):
+    """A blocking audit failed: nothing was published, the watermark is where it was."""
+
+    def __init__(self, table: str, failures: dict[str, str]) -> None:
+        lines = "; ".join(f"{name}: {what}" for name, what in failures.items())
+        super().__init__(
+            f"{table} was not published: {lines}.",
+            remedy="Repair the source or the declaration; the next change of either tries again by itself.",
+        )
+        self.failures = failures
+        self.report: object = None
+        """The `SessionReport` of the stopped session, with its audits; set by the engine."""
+
+
+class StateMoved(SessionError):
+    """Somebody else moved the state that a step started from."""
+
+    def __init__(self, process: str, *, expected: object, found: object) -> None:
+        super().__init__(
+            f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
+            remedy="Another run of the same process won; this one stops without harm. Nothing to do.",
+        )
+
+
+class ServiceError(LakeError):
+    """A service of this machine, or something that it needs, is not there."""

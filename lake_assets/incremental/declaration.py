@@ -1,0 +1,317 @@
+"""What a user declares: sources, a target, its mode, key, columns, audits and transform; and the pipeline of them all.
+
+Here belongs what can be said without looking at a table. Nothing here reads, writes or plans, and nothing imports Dagster.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Literal
+
+from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.incremental.hours import parse_hour
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lake_assets.incremental.audits import Audit
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+
+LANDING_COLUMNS: Mapping[str, str] = {
+    "landed_at": "timestamptz",
+    "landing_date": "date",
+    "landing_hour": "int",
+    "batch_id": "string",
+}
+"""What every raw table carries behind its own columns, and (but for landed_at) is partitioned by."""
+
+
+@dataclass(frozen=True)
+class Stateless:
+    """The target depends on each event alone: new rows are appended (etl_pattern_id 1)."""
+
+    pattern_id = 1
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """The target depends on the sequence of events: a range of hours is recomputed and overwritten (etl_pattern_id 2).
+
+    load: `"range"`: from the earliest changed hour to the last complete one. `"changed"`: the changed hours alone, for
+    targets whose hours do not depend on each other.
+    catchup_threshold: how many hours, counted back from the last hour built, a late change may reach; None: no limit.
+    """
+
+    load: Literal["range", "changed"] = "range"
+    catchup_threshold: int | None = None
+    pattern_id = 2
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Stateful with memory: hour h needs the target's own rows of h-1 (etl_pattern_id 2).
+
+    catchup_threshold: as for `Stateful`; hours that were never built are always built.
+    """
+
+    catchup_threshold: int | None = None
+    pattern_id = 2
+
+
+Mode = Stateless | Stateful | Sequential
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Rows for which the SQL condition `where` is true go to quarantine, for this reason."""
+
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """An Iceberg table that a target is built from.
+
+    time_column: the row's own time; what event hours are counted by.
+    key: rows with equal (key, time) are deliveries of one row, and count once: the least (landed_at, batch_id, row hash)
+        wins. None: the rows are unique already (a target of this platform is).
+    rules: rows that are set aside in quarantine, beside those with a null key or an absurd time.
+    """
+
+    table: str
+    time_column: str
+    key: str | None = None
+    rules: tuple[Rule, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(TABLE, self.table, "The source table")
+        _require(IDENTIFIER, self.time_column, f"The time column of {self.table}")
+        if self.key is not None:
+            _require(IDENTIFIER, self.key, f"The key of {self.table}")
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """A table that somebody else lands: `columns` (name → Iceberg type) plus `LANDING_COLUMNS`."""
+
+    table: str
+    columns: Mapping[str, str]
+    time_column: str
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        _require(TABLE, self.table, "The raw table")
+        _require_columns(self.table, self.columns)
+
+    @property
+    def all_columns(self) -> dict[str, str]:
+        return {**self.columns, **LANDING_COLUMNS}
+
+
+@dataclass(frozen=True)
+class SessionContext:
+    """What a transform may know of its session.
+
+    hours: the event hours being built, ascending (numbers of `incremental.hours`).
+    published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
+        transform may rely on hours before the first of `hours`, and on no other.
+    """
+
+    session_id: str
+    hours: tuple[int, ...]
+    published: DataFrame | None
+
+    def within(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies in this session's hours."""
+        from lake_assets.incremental.stage import within
+
+        return within(rows, time_column, self.hours)
+
+    def before(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies before this session's first hour."""
+        from lake_assets.incremental.stage import before
+
+        return before(rows, time_column, self.hours[0])
+
+
+Transform = Callable[..., "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table that this platform builds, hour by hour. Its process has the same name.
+
+    table: `namespace.name`. columns: name → Iceberg type. time_column: a timestamptz column, partitioned by its hour.
+    key: one or more columns; a row's identity is (key, time).
+    transform: (SessionContext, one DataFrame per source, in order) → DataFrame with `columns`.
+    quarantine_limit: more quarantined rows than this in one session fail a blocking check.
+    """
+
+    table: str
+    mode: Mode
+    sources: tuple[Source, ...]
+    key: tuple[str, ...]
+    time_column: str
+    columns: Mapping[str, str]
+    transform: Transform
+    audits: tuple[Audit, ...] = ()
+    quarantine_limit: int = 100
+    code_version: str = ""
+    description: str = ""
+    owners: tuple[str, ...] = ()
+    lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    max_delay_hours: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.table.split(".")[1]
+
+
+def incremental_asset(
+    *,
+    mode: Mode,
+    sources: Sequence[Source],
+    key: str | Sequence[str],
+    time_column: str,
+    columns: Mapping[str, str],
+    audits: Sequence[Audit] = (),
+    namespace: str = "core",
+    quarantine_limit: int = 100,
+    code_version: str | None = None,
+    owners: Sequence[str] = (),
+    lineage: Mapping[str, Sequence[str]] | None = None,
+) -> Callable[[Transform], Target]:
+    """Declare the table `namespace.<function name>`; the function's docstring describes it.
+
+    code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
+    lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal names are found by themselves.
+    Raises `ConfigurationError`, naming what is wrong.
+    """
+
+    def declare(transform: Transform) -> Target:
+        table = f"{namespace}.{transform.__name__}"
+        target = Target(
+            table=table,
+            mode=mode,
+            sources=tuple(_with_default_key(s, mode, key) for s in sources),
+            key=(key,) if isinstance(key, str) else tuple(key),
+            time_column=time_column,
+            columns=dict(columns),
+            transform=transform,
+            audits=tuple(audits),
+            quarantine_limit=quarantine_limit,
+            code_version=code_version or _source_hash(transform),
+            description=inspect.getdoc(transform) or "",
+            owners=tuple(owners),
+            lineage=dict(lineage or {}),
+        )
+        _check(target)
+        return target
+
+    return declare
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Raw tables and targets that belong together. `start` is the first event hour, a key."""
+
+    raw: tuple[RawTable, ...]
+    targets: tuple[Target, ...]
+    start: str
+
+    @property
+    def start_hour(self) -> int:
+        return parse_hour(self.start, where="The pipeline's start")
+
+    def target(self, name: str) -> Target:
+        """A target by its table or its bare name; `UsageError`, with the names there are, if there is none."""
+        for target in self.targets:
+            if name.replace("/", ".") in (target.table, target.name):
+                return target
+        names = ", ".join(t.name for t in self.targets)
+        raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
+
+    def in_order(self) -> list[Target]:
+        """The targets, each after all it is built from."""
+        by_table = {t.table: t for t in self.targets}
+        graph = {t.table: [s.table for s in t.sources if s.table in by_table] for t in self.targets}
+        try:
+            return [by_table[table] for table in TopologicalSorter(graph).static_order()]
+        except CycleError as error:
+            raise ConfigurationError(
+                f"Targets are built from each other in a circle: {' → '.join(error.args[1])}.",
+                remedy="A target that needs its own earlier hours is Sequential, and does not name itself as a source.",
+            ) from None
+
+    def upstream_of(self, target: Target) -> list[Target]:
+        """The targets that this one is built from, however indirectly, in topological order."""
+        wanted, found = {s.table for s in target.sources}, []
+        for candidate in reversed(self.in_order()):
+            if candidate.table in wanted:
+                found.append(candidate)
+                wanted |= {s.table for s in candidate.sources}
+        return found[::-1]
+
+
+def _require(pattern: re.Pattern[str], value: str, what: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ConfigurationError(
+            f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
+        )
+
+
+def _require_columns(table: str, columns: Mapping[str, Any]) -> None:
+    for column in columns:
+        _require(IDENTIFIER, column, f"A column of {table}")
+
+
+def _check(target: Target) -> None:
+    _require(TABLE, target.table, "The target")
+    _require_columns(target.table, target.columns)
+    if not target.sources:
+        raise ConfigurationError(f"{target.table} has no source.", remedy="Name at least one Source.")
+    for column in (*target.key, target.time_column):
+        if column not in target.columns:
+            raise ConfigurationError(
+                f"{target.table} has no column {column!r}, which is its key or time.", remedy="Add it to columns=."
+            )
+    if target.columns[target.time_column] != "timestamptz":
+        raise ConfigurationError(
+            f"{target.table}.{target.time_column} is {target.columns[target.time_column]}.",
+            remedy="The time column is partitioned by hour and must be timestamptz.",
+        )
+    if isinstance(target.mode, Stateless) and len(target.sources) != 1:
+        raise ConfigurationError(
+            f"{target.table} is stateless and has {len(target.sources)} sources.",
+            remedy="A stateless target is built from each row of one source; use Stateful() for more.",
+        )
+
+
+def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> Source:
+    from dataclasses import replace
+
+    if source.key is None and isinstance(mode, Stateless) and isinstance(key, str):
+        return replace(source, key=key)
+    return source
+
+
+def _source_hash(transform: Transform) -> str:
+    return hashlib.sha256(inspect.getsource(transform).encode()).hexdigest()[:12]
+
+
+def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
+    """Several pipelines as one; the earliest start counts."""
+    pipelines = list(pipelines)
+    return Pipeline(
+        raw=tuple(r for p in pipelines for r in p.raw),
+        targets=tuple(t for p in pipelines for t in p.targets),
+        start=min(p.start for p in pipelines),
+    )

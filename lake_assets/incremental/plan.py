@@ -1,0 +1,285 @@
+"""Which hours to rebuild, and why. Pure: data in, data out; no I/O, no clock, no table.
+
+(changes per source, what the process has committed, mode) → a session plan, or why there is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from lake_assets.incremental.changes import SourceChanges, describe
+from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.hours import hour_key, spell
+from lake_assets.incremental.session import Cost, Decision, PlannedHour, SessionPlan, SourceRange, Waiting
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a process has committed, its watermarks aside.
+
+    pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
+    last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
+    """
+
+    pending: frozenset[int] = frozenset()
+    skipped: frozenset[int] = frozenset()
+    last_built: int | None = None
+    complete_through: int | None = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """All that planning one process needs to know."""
+
+    process: str
+    mode: Mode
+    changes: tuple[SourceChanges, ...]
+    committed: Committed
+    code_version: str = ""
+
+
+def plan(question: Question) -> Decision:
+    """The next session of a process, or why there is none."""
+    if isinstance(question.mode, Stateless):
+        return _plan_stateless(question)
+    return _plan_stateful(question, question.mode)
+
+
+def plan_rebuild(question: Question, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
+    """A backfill of `hours` from the sources as the changes' heads say, leaving the watermark where it is.
+
+    A sequential target is rebuilt from the first hour to the last one built. Hours above complete-through are left out.
+    present: all event hours known of the sources; before the first session, those left out become pending.
+    token: tells one backfill from the next, so that the same hours can be rebuilt again.
+    """
+    committed, upper = question.committed, _upper(question)
+    first_session = any(c.since is None for c in question.changes)
+    wanted = _widened(question, set(hours), present, first_session)
+    allowed = {h for h in wanted if upper is not None and h <= upper} if not isinstance(question.mode, Stateless) else wanted
+    left_out = sorted(wanted - allowed)
+    if not allowed:
+        return Waiting("wait", f"{spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out, default=0))}")
+    pending = (set(present) if first_session else set(committed.pending)) - allowed
+    notes = [f"left out, not complete yet: {spell(left_out)}"] if left_out else []
+    planned = tuple(PlannedHour(h, "rebuild, asked for") for h in sorted(allowed))
+    draft = SessionPlan(
+        process=question.process,
+        session_id="",
+        kind="rebuild",
+        load="overwrite",
+        sources=_ranges_of(question),
+        hours=planned,
+        pending=tuple(sorted(pending)),
+        complete_through=_built_through(question, allowed) if first_session else None,
+        cost=Cost(),
+        notes=tuple(notes),
+        code_version=question.code_version,
+    )
+    return _identified(draft, token)
+
+
+def _widened(question: Question, hours: set[int], present: Collection[int], first_session: bool) -> set[int]:
+    if not isinstance(question.mode, Sequential) or not hours:
+        return hours
+    first, last = min(hours), max(hours)
+    if first_session:
+        # The state at the end of the hour before has to come from somewhere: from the first event on.
+        first = min([first, *present])
+    built = question.committed.last_built
+    return set(range(first, max(last, built if built is not None else last) + 1))
+
+
+def _built_through(question: Question, built: Collection[int]) -> int | None:
+    # Hours that a first backfill leaves out are not built, so nothing may be called complete by it.
+    return max(built) if isinstance(question.mode, Sequential) else None
+
+
+def _plan_stateless(question: Question) -> Decision:
+    through = _upper(question)
+    reasons = _reasons(question.changes)
+    if reasons or question.committed.pending:
+        append = not question.committed.pending and all(c.appends_only for c in question.changes)
+        reasons |= {h: "pending since an earlier session" for h in question.committed.pending - reasons.keys()}
+        return _session(question, "append" if append else "overwrite", reasons, through=through)
+    if _rows_added(question.changes) and all(c.appends_only for c in question.changes):
+        # Rows that lie in no hour that counts: they go to quarantine, which is a session's business.
+        return _session(question, "append", {}, through=through)
+    if _compacted(question) or _advanced(question, through):
+        return _session(question, "none", {}, through=through)
+    return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
+
+
+def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
+    upper = _upper(question)
+    if upper is None:
+        missing = [c.source for c in question.changes if c.head.complete_through is None]
+        return Waiting("wait", f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete")
+    changed = _reasons(question.changes)
+    changed |= {h: "pending since an earlier session" for h in question.committed.pending - changed.keys()}
+    due = {h: why for h, why in changed.items() if h <= upper}
+    later = {h for h in changed if h > upper}
+    due, skipped = _within_reach(due, question.committed, mode)
+    due = _filled(due, question.committed, mode, upper)
+    if due:
+        return _session(question, "overwrite", due, pending=later, skipped=skipped, through=upper)
+    if skipped or _advanced(question, upper) or (_compacted(question) and not later):
+        return _session(question, "none", {}, pending=later, skipped=skipped, through=upper)
+    if later:
+        return Waiting("wait", f"hours {spell(later)} wait for {_waits_for(question, min(later))}")
+    return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
+
+
+def _within_reach(
+    due: dict[int, str], committed: Committed, mode: Stateful | Sequential
+) -> tuple[dict[int, str], set[int]]:
+    """Split off late hours beyond the catch-up threshold; an hour that was never built is never beyond it."""
+    if mode.catchup_threshold is None or committed.last_built is None:
+        return due, set()
+    floor = committed.last_built - mode.catchup_threshold + 1
+    beyond = {h for h in due if h < floor}
+    return {h: why for h, why in due.items() if h not in beyond}, beyond
+
+
+def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
+    """The hours to recompute for the hours that are due."""
+    lower = min(due, default=None)
+    if isinstance(mode, Stateful) and mode.load == "changed":
+        return due
+    if isinstance(mode, Sequential) and committed.last_built is not None and committed.last_built < upper:
+        lower = committed.last_built + 1 if lower is None else min(lower, committed.last_built + 1)
+    if lower is None:
+        return {}
+    late = min(due, default=upper + 1)
+    return {h: due.get(h) or _why_filled(h, late, committed) for h in range(lower, upper + 1)}
+
+
+def _why_filled(hour: int, late: int, committed: Committed) -> str:
+    if hour > late:
+        return f"follows from hour {hour_key(late)}, which changed"
+    return f"complete, and not built yet (last built: {_key(committed.last_built)})"
+
+
+def _reasons(changes: Iterable[SourceChanges]) -> dict[int, str]:
+    """Changed hour → the first snapshot that touched it, in words."""
+    found: dict[int, str] = {}
+    for c in changes:
+        for snapshot in c.effective:
+            for lower, upper in snapshot.hours:
+                why = describe(c, replace(snapshot, hours=((lower, upper),)))
+                for hour in range(lower, upper + 1):
+                    found.setdefault(hour, why)
+    return found
+
+
+def _upper(question: Question) -> int | None:
+    through = [c.head.complete_through for c in question.changes]
+    known = [t for t in through if t is not None]
+    return min(known) if len(known) == len(through) else None
+
+
+def _rows_added(changes: Iterable[SourceChanges]) -> int:
+    return sum(f.rows for c in changes for f in c.added)
+
+
+def _compacted(question: Question) -> bool:
+    return any(c.since is not None and c.snapshots for c in question.changes)
+
+
+def _advanced(question: Question, through: int | None) -> bool:
+    before = question.committed.complete_through
+    return through is not None and (before is None or through > before)
+
+
+def _session(
+    question: Question,
+    load: Literal["append", "overwrite", "none"],
+    hours: dict[int, str],
+    *,
+    through: int | None,
+    pending: Collection[int] = (),
+    skipped: Collection[int] = (),
+) -> SessionPlan:
+    draft = SessionPlan(
+        process=question.process,
+        session_id="",
+        kind="session",
+        load=load,
+        sources=_ranges_of(question),
+        hours=tuple(PlannedHour(h, hours[h]) for h in sorted(hours)),
+        pending=tuple(sorted(pending)),
+        skipped=tuple(sorted(skipped)),
+        complete_through=through if _advanced(question, through) else None,
+        processing_uris=_processing_uris(question.changes),
+        cost=_cost(question.changes),
+        notes=tuple(_notes(question.changes, skipped)),
+        code_version=question.code_version,
+    )
+    return _identified(draft)
+
+
+def _identified(draft: SessionPlan, token: str = "") -> SessionPlan:
+    """The plan with its id: a function of what is planned, so that planning again gives the same id."""
+    parts = [draft.process, draft.load, spell(draft.hour_numbers), str(draft.complete_through), token]
+    parts += [f"{s.source}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
+    parts += [spell(draft.pending)]
+    digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
+    return replace(draft, session_id=f"{draft.process.split('.')[-1]}-{digest}")
+
+
+def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
+    return tuple(
+        SourceRange(
+            source=c.source,
+            table_uuid=c.head.table_uuid,
+            from_snapshot_id=c.since.snapshot_id if c.since else None,
+            to_snapshot_id=c.head.snapshot_id,
+            to_sequence_number=c.head.sequence_number,
+            to_timestamp_ms=c.head.timestamp_ms,
+            complete_through=c.head.complete_through,
+            data_files=c.head.data_files,
+        )
+        for c in question.changes
+    )
+
+
+def _processing_uris(changes: Iterable[SourceChanges]) -> tuple[dict[str, object], ...]:
+    seen: dict[tuple[object, ...], dict[str, object]] = {}
+    for c in changes:
+        for f in c.added:
+            if "batch_id" in f.partition:
+                seen.setdefault(tuple(map(str, f.partition.values())), dict(f.partition))
+    return tuple(seen[k] for k in sorted(seen))
+
+
+def _cost(changes: Sequence[SourceChanges]) -> Cost:
+    files = [f for c in changes for f in c.added]
+    return Cost(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
+
+
+def _notes(changes: Iterable[SourceChanges], skipped: Collection[int]) -> Iterable[str]:
+    for c in changes:
+        compactions = [s for s in c.snapshots if s.effect == "none"]
+        if compactions:
+            yield f"{c.source}: {len(compactions)} compaction(s) skipped, no row changed"
+        if c.how == "expired":
+            yield f"{c.source}: the watermark's snapshot has expired; files newer than it are rebuilt by overwrite"
+        if c.how == "rewound":
+            yield f"{c.source}: the head does not descend from the watermark; the differing files' hours are rebuilt"
+    if skipped:
+        yield f"skipped, beyond the catch-up threshold, open to a backfill: {spell(skipped)}"
+
+
+def _waits_for(question: Question, hour: int) -> str:
+    late = [c for c in question.changes if c.head.complete_through is None or c.head.complete_through < hour]
+    return ", ".join(f"{c.source}, complete through {_key(c.head.complete_through)}" for c in late) or "nothing"
+
+
+def _key(hour: int | None) -> str:
+    return "nothing yet" if hour is None else hour_key(hour)
+
+
+def _names(changes: Iterable[SourceChanges]) -> str:
+    return ", ".join(c.source for c in changes)

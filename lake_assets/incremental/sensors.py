@@ -1,0 +1,262 @@
+"""Sensors: what should run now, told from table metadata at every tick. They change nothing but their cursor.
+
+Level-triggered: a tick plans anew, so one that was lost costs nothing but time. A session is one run; its run key is the
+session and the attempt, because Dagster never repeats a run key, not even one whose run has crashed. The daemon looks at
+sensors every 5 s, however small their interval.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+
+from lake_assets.incremental.declaration import Pipeline, RawTable, Target
+from lake_assets.incremental.engine import Engine, RawSnapshot
+from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.session import SessionPlan, Waiting
+
+SESSION_TAG = "lake/session_id"
+SNAPSHOTS_TAG = "lake/snapshots"
+CODE_VERSION_TAG = "lake/code_version"
+
+RETRY_AFTER_SECONDS = (30, 120, 480)
+"""How long a session rests after its first, second and third attempt; after the fourth a person is needed."""
+
+EVENTS_PER_TICK = 200
+"""The daemon stores what a tick reports one by one, within the minute that it has."""
+
+BUSY = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+
+Clock = Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run of a session that has ended and left it unfinished. ended_at: seconds since 1970."""
+
+    ended_at: float
+    code_version: str
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Seconds: between two evaluations of a sensor, and how long at most a target waits for upstream targets to settle."""
+
+    tick_seconds: int = 2
+    settle_seconds: int = 60
+
+
+def target_sensor(
+    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: Rhythm, clock: Clock
+) -> dg.SensorDefinition:
+    """Requests the next session of a target, or says in plain words why there is none."""
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        decision = engine.decide(target)
+        if isinstance(decision, Waiting):
+            return _skip(decision.reason)
+        if reason := _busy(context.instance, asset.key):
+            return _skip(reason)
+        attempts = _attempts(context.instance, decision.session_id)
+        if attempts:
+            return _again(context, asset, decision, attempts, now=clock().timestamp())
+        if reason := engine.unsettled(target):
+            return _when_settled(asset, decision, reason, _since(context.cursor, clock), rhythm.settle_seconds, clock)
+        return _go(asset, decision, attempt=1)
+
+    return dg.SensorDefinition(
+        name=f"{target.name}_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=[asset.key],
+        minimum_interval_seconds=rhythm.tick_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Requests a run when {target.table} has hours to build.",
+        required_resource_keys={"iceberg"},
+    )
+
+
+def raw_tables_sensor(
+    pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], rhythm: Rhythm, clock: Clock
+) -> dg.SensorDefinition:
+    """Reports a materialization for each partition of a raw table that a new snapshot touched. Starts nothing."""
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        seen: dict[str, int] = json.loads(context.cursor or "{}")
+        events: list[dg.AssetMaterialization] = []
+        for raw in pipeline.raw:
+            for snapshot in _up_to_limit(
+                engine.raw_activity(raw, since=seen.get(raw.table)), EVENTS_PER_TICK - len(events)
+            ):
+                events += raw_events(keys[raw.table], snapshot)
+                seen[raw.table] = snapshot.snapshot_id
+        reason = f"{len(events)} landed partitions were reported." if events else "No raw table has a new snapshot."
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="raw_tables_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=list(keys.values()),
+        minimum_interval_seconds=rhythm.tick_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Shows what landed in the raw tables, snapshot by snapshot.",
+        required_resource_keys={"iceberg"},
+    )
+
+
+def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterialization]:
+    """One materialization per landing hour of a snapshot. Snapshot ids are text: they exceed what a browser counts exactly."""
+    shared = {
+        "snapshot": str(snapshot.snapshot_id),
+        "operation": snapshot.operation,
+        "committed at": dg.MetadataValue.timestamp(snapshot.committed_at_ms / 1000),
+        "earliest event": _moment(snapshot.event_lower),
+        "latest event": _moment(snapshot.event_upper),
+    }
+    return [
+        dg.AssetMaterialization(
+            asset_key=key, partition=hour_key(hour), metadata={**shared, "dagster/partition_row_count": rows}
+        )
+        for hour, rows in sorted(snapshot.rows_by_hour.items())
+    ]
+
+
+def envelope_tags(plan: SessionPlan, partitions: dg.HourlyPartitionsDefinition) -> dict[str, str]:
+    """The partitions that Dagster shows a run for: from the first to the last planned hour, as far as it has them.
+
+    They are for people; the engine takes its hours from the plan. So one row with an absurd time, which makes an envelope
+    reach beyond all partitions until the row is set aside, stops nothing.
+    """
+    if plan.envelope is None:
+        return {}
+    known = partitions.get_first_partition_key(), partitions.get_last_partition_key()
+    if known[0] is None or known[1] is None:
+        return {}
+    first, last = max(known[0], hour_key(plan.envelope[0])), min(known[1], hour_key(plan.envelope[1]))
+    return (
+        {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        if first <= last
+        else {}
+    )
+
+
+def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> float | None:
+    """Seconds until the next attempt may start, 0 or less for now; None when a person is needed.
+
+    Attempts with other code do not count: a change of code is a fresh start.
+    """
+    ended = [attempt.ended_at for attempt in attempts if attempt.code_version == code_version]
+    if not ended:
+        return 0
+    return None if len(ended) > len(RETRY_AFTER_SECONDS) else max(ended) + RETRY_AFTER_SECONDS[len(ended) - 1] - now
+
+
+def _again(
+    context: dg.SensorEvaluationContext,
+    asset: dg.AssetsDefinition,
+    plan: SessionPlan,
+    attempts: Sequence[Attempt],
+    *,
+    now: float,
+) -> dg.SensorResult:
+    rest = rest_seconds(attempts, plan.code_version, now)
+    tried = f"Session {plan.session_id} ({plan}) has ended {len(attempts)} times without being committed"
+    if rest is None:
+        reason = (
+            f"{tried}: no more attempts. Read its last run; then re-execute it, or run `lake catch-up {plan.process}`."
+        )
+        context.log.error(reason)
+        return _skip(reason)
+    return _skip(f"{tried}; next attempt in {rest:.0f} s.") if rest > 0 else _go(asset, plan, attempt=len(attempts) + 1)
+
+
+def _when_settled(
+    asset: dg.AssetsDefinition, plan: SessionPlan, reason: str, since: float, settle_seconds: int, clock: Clock
+) -> dg.SensorResult:
+    waited = clock().timestamp() - since
+    if waited >= settle_seconds:
+        return _go(asset, plan, attempt=1)
+    cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
+    return _skip(
+        f"{plan} waits for upstream to settle, {settle_seconds - waited:.0f} s at most: {reason}", cursor=cursor
+    )
+
+
+def _since(cursor: str | None, clock: Clock) -> float:
+    """Since when the target waits. Kept although its plan may change meanwhile, or busy sources would put it off for ever."""
+    return float(json.loads(cursor)["waiting_since"]) if cursor else clock().timestamp()
+
+
+def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
+    assert isinstance(asset.partitions_def, dg.HourlyPartitionsDefinition)
+    request = dg.RunRequest(
+        run_key=f"{plan.session_id}:{attempt}",
+        asset_selection=[asset.key],
+        tags={
+            **envelope_tags(plan, asset.partitions_def),
+            SESSION_TAG: plan.session_id,
+            SNAPSHOTS_TAG: json.dumps({source.source: source.to_snapshot_id for source in plan.sources}),
+            CODE_VERSION_TAG: plan.code_version,
+        },
+    )
+    return dg.SensorResult(run_requests=[request], cursor="")
+
+
+def _skip(reason: str, *, cursor: str = "") -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=reason, cursor=cursor)
+
+
+def _busy(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """A run of the target that is queued or running, whoever started it, in words; None if there is none."""
+    for run in instance.get_runs(RunsFilter(statuses=BUSY)):
+        if key in (run.asset_selection or ()):
+            return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."
+    return None
+
+
+def _attempts(instance: dg.DagsterInstance, session_id: str) -> list[Attempt]:
+    """The ended runs of a session. Those of a committed one are never asked for: it is planned no more."""
+    records = instance.get_run_records(RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED))
+    return [
+        Attempt(r.end_time or r.update_timestamp.timestamp(), r.dagster_run.tags.get(CODE_VERSION_TAG, ""))
+        for r in records
+    ]
+
+
+def _up_to_limit(snapshots: Sequence[RawSnapshot], limit: int) -> Iterator[RawSnapshot]:
+    """Whole snapshots, oldest first, until their partitions reach the limit; the rest waits for the next tick."""
+    taken = 0
+    for snapshot in snapshots:
+        if taken >= limit:
+            return
+        taken += len(snapshot.rows_by_hour)
+        yield snapshot
+
+
+def _moment(moment: datetime | None) -> dg.MetadataValue:
+    return dg.MetadataValue.timestamp(moment.timestamp()) if moment else dg.MetadataValue.text("unknown")
+
+
+def all_sensors(
+    pipeline: Pipeline,
+    assets: Mapping[str, dg.AssetsDefinition],
+    raw_keys: Mapping[str, dg.AssetKey],
+    rhythm: Rhythm,
+    clock: Clock,
+) -> list[dg.SensorDefinition]:
+    """One sensor per target, and one for the raw tables."""
+    targets = [target_sensor(pipeline, target, assets[target.table], rhythm, clock) for target in pipeline.targets]
+    return [*targets, raw_tables_sensor(pipeline, raw_keys, rhythm, clock)]

@@ -1,0 +1,152 @@
+"""The values of one session: what was planned, and what came of it. Data only; nothing here reads or writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lake_assets.incremental.hours import ranges, spell
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    """The snapshots of one source that a session covers: after `from_snapshot_id` (None: from the beginning) up to `to_snapshot_id`.
+
+    Snapshot ids are None for a table without a snapshot. complete_through: the source's, read with its head.
+    """
+
+    source: str
+    table_uuid: str
+    from_snapshot_id: int | None
+    to_snapshot_id: int | None
+    to_sequence_number: int
+    to_timestamp_ms: int
+    complete_through: int | None
+    data_files: int = 0
+
+
+@dataclass(frozen=True)
+class PlannedHour:
+    """An event hour and why it is planned: which snapshot of which source, by which column's bounds."""
+
+    hour: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a session will read, by the sources' metadata: data files, their rows and bytes."""
+
+    files: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """One planned unit of work of one process.
+
+    load: `append` (the rows of new snapshots; `hours` is the envelope of their bounds), `overwrite` (exactly `hours`), or
+        `none` (no rows: only the watermark and complete-through move).
+    pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
+    complete_through: the target's, once this session is committed; None leaves it.
+    notes: what else a person should know, in words (compactions that were skipped, hours left out).
+    """
+
+    process: str
+    session_id: str
+    kind: Literal["session", "rebuild"]
+    load: Literal["append", "overwrite", "none"]
+    sources: tuple[SourceRange, ...]
+    hours: tuple[PlannedHour, ...]
+    pending: tuple[int, ...] = ()
+    skipped: tuple[int, ...] = ()
+    complete_through: int | None = None
+    processing_uris: tuple[Mapping[str, object], ...] = ()
+    cost: Cost = Cost()
+    notes: tuple[str, ...] = ()
+    code_version: str = ""
+
+    @property
+    def hour_numbers(self) -> tuple[int, ...]:
+        return tuple(p.hour for p in self.hours)
+
+    @property
+    def envelope(self) -> tuple[int, int] | None:
+        """First and last planned hour, both inclusive."""
+        return (self.hours[0].hour, self.hours[-1].hour) if self.hours else None
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.load} {spell(self.hour_numbers) or 'no hours'}"
+
+    @property
+    def heads(self) -> dict[str, tuple[int | None, int | None]]:
+        """Source → (snapshot id, complete-through) up to which this was planned: what a later attempt plans by."""
+        return {s.source: (s.to_snapshot_id, s.complete_through) for s in self.sources}
+
+    @property
+    def hour_ranges(self) -> list[tuple[int, int]]:
+        return list(ranges(self.hour_numbers))
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """No session now, and why, in plain words.
+
+    kind: `idle` (nothing new), `wait` (something is missing that will come), `blocked` (an audit stopped it; it needs a
+        change of a source or of the code, or a person).
+    """
+
+    kind: Literal["idle", "wait", "blocked"]
+    reason: str
+
+
+Decision = SessionPlan | Waiting
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """The verdict of one audit on one staged snapshot.
+
+    counts: what was counted, by name. sample: keys of offending rows, for people, at most ten.
+    """
+
+    name: str
+    passed: bool
+    blocking: bool = True
+    counts: Mapping[str, int] = field(default_factory=dict)
+    sample: tuple[str, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class SessionReport:
+    """What one session did.
+
+    status: `committed`; `already_committed` (an earlier attempt had finished it; nothing was written);
+        `blocked` (a blocking audit failed; nothing was published).
+    hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
+    rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
+    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed instead: hours, rows of the target.
+    seconds: wall time per step (plan, stage, audit, publish, commit).
+    data_version: changes if and only if the published content of the hours built may have.
+    """
+
+    plan: SessionPlan
+    status: Literal["committed", "already_committed", "blocked"]
+    hours_built: tuple[int, ...] = ()
+    staged_snapshot_id: int | None = None
+    published_snapshot_id: int | None = None
+    rows_read: int = 0
+    rows_written: int = 0
+    rows_duplicate: int = 0
+    rows_quarantined: int = 0
+    rows_late: int = 0
+    lateness_p50_minutes: float | None = None
+    lateness_p95_minutes: float | None = None
+    lookback_hours: int = 0
+    lookback_rows: int = 0
+    audits: tuple[AuditResult, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    data_version: str | None = None

@@ -1,0 +1,419 @@
+"""The durable memory of the engine: `etl.session`, `etl.high_watermark`, `etl.quarantine`. Iceberg tables, written with
+pyiceberg, readable by anything.
+
+`etl.session` and `etl.high_watermark` are logs: each move of a process's state appends rows with the next revision, and
+the newest revision counts. A move names the revision it starts from. The append is a compare-and-set: it is made on the
+table's state in which that revision was read, and refused if the table moved (commit retries are off), then read again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter
+from pyiceberg.catalog import Catalog
+from pyiceberg.conversions import from_bytes
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.expressions import And, EqualTo, In
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from lake_assets.errors import StateMoved
+from lake_assets.incremental import tables
+from lake_assets.incremental.changes import Watermark
+from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour
+from lake_assets.incremental.plan import Committed
+from lake_assets.incremental.session import AuditResult, SessionPlan
+
+SESSION = "etl.session"
+HIGH_WATERMARK = "etl.high_watermark"
+QUARANTINE = "etl.quarantine"
+
+State = Literal["planned", "staged", "published", "committed", "blocked", "abandoned"]
+OPEN: frozenset[State] = frozenset({"planned", "staged", "published"})
+
+KEEP_SNAPSHOTS = 20
+"""History kept of a log table; its rows are the history that counts."""
+
+_SESSION_COLUMNS = {
+    "process_name": "string",
+    "session_id": "string",
+    "revision": "long",
+    "etl_pattern_id": "int",
+    "state": "string",
+    "kind": "string",
+    "load": "string",
+    "sources": "string",
+    "processing_uris": "string",
+    "from_event_date": "string",
+    "from_event_hour": "int",
+    "to_event_date": "string",
+    "to_event_hour": "int",
+    "from_landing_date": "string",
+    "from_landing_hour": "int",
+    "to_landing_date": "string",
+    "to_landing_hour": "int",
+    "hours": "string",
+    "pending_hours": "string",
+    "skipped_hours": "string",
+    "unchanged_hours": "string",
+    "complete_through": "string",
+    "rows_read": "long",
+    "rows_written": "long",
+    "audits": "string",
+    "staging_number": "int",
+    "staged_snapshot_id": "long",
+    "published_snapshot_id": "long",
+    "run_id": "string",
+    "code_version": "string",
+    "started_at": "timestamptz",
+    "ended_at": "timestamptz",
+    "plan": "string",
+}
+_WATERMARK_COLUMNS = {
+    "process_name": "string",
+    "source": "string",
+    "revision": "long",
+    "table_uuid": "string",
+    "latest_snapshot_id": "long",
+    "previous_snapshot_id": "long",
+    "sequence_number": "long",
+    "snapshot_timestamp_ms": "long",
+    "complete_through": "string",
+    "session_id": "string",
+    "metadata": "string",
+}
+_QUARANTINE_COLUMNS = {
+    "target": "string",
+    "source": "string",
+    "row_hash": "string",
+    "session_id": "string",
+    "reason": "string",
+    "row": "string",
+}
+_LOG = {
+    # One attempt only: a retried append would land on a state that nobody has compared.
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "20",
+}
+_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+_AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, ...])
+
+
+@dataclass(frozen=True)
+class SessionRecord:
+    """One session as its newest row tells it."""
+
+    plan: SessionPlan
+    state: State
+    revision: int
+    pattern_id: int
+    run_id: str
+    started_at: datetime
+    ended_at: datetime | None = None
+    staging_number: int = 0
+    staged_snapshot_id: int | None = None
+    published_snapshot_id: int | None = None
+    rows_read: int = 0
+    rows_written: int = 0
+    audits: tuple[AuditResult, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN
+
+
+@dataclass(frozen=True)
+class ProcessState:
+    """What is known of one process: its newest session (open or not), what it committed, and how far it read each source."""
+
+    process: str
+    session: SessionRecord | None = None
+    watermarks: Mapping[str, Watermark] = field(default_factory=dict)
+    committed: Committed = Committed()
+    revision: int = 0
+    published_snapshot_id: int | None = None
+
+    @property
+    def open_session(self) -> SessionRecord | None:
+        return self.session if self.session and self.session.is_open else None
+
+
+def create_tables(catalog: Catalog) -> list[str]:
+    """Create the three tables unless they are there; the names of those created."""
+    process = {"process_name": IdentityTransform[Any]()}
+    wanted = [
+        (SESSION, _SESSION_COLUMNS, process, _LOG),
+        (HIGH_WATERMARK, _WATERMARK_COLUMNS, process, _LOG),
+        (QUARANTINE, _QUARANTINE_COLUMNS, {"target": IdentityTransform[Any]()}, {}),
+    ]
+    return [name for name, columns, by, properties in wanted if tables.create(catalog, name, columns, by, properties)]
+
+
+class SessionStore:
+    """Reads and moves the state of processes. One instance may serve many processes; it keeps nothing between calls."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+
+    def state(self, process: str) -> ProcessState:
+        """The state of a process as of now; empty for one that never ran."""
+        session = _record(_newest(tables.load(self.catalog, SESSION), process))
+        marks = _newest(tables.load(self.catalog, HIGH_WATERMARK), process)
+        if not marks:
+            return ProcessState(process, session)
+        metadata = json.loads(marks[0]["metadata"])
+        return ProcessState(
+            process=process,
+            session=session,
+            watermarks={r["source"]: _watermark(r) for r in marks},
+            committed=_committed(metadata),
+            revision=marks[0]["revision"],
+            published_snapshot_id=metadata.get("published_snapshot_id"),
+        )
+
+    def watermark_session(self, process: str) -> str | None:
+        """The session that moved the watermarks of a process last."""
+        marks = _newest(tables.load(self.catalog, HIGH_WATERMARK), process)
+        return marks[0]["session_id"] if marks else None
+
+    def record(self, record: SessionRecord, *, after: SessionRecord | None) -> SessionRecord:
+        """Append the next state of a session; `after` is the newest record it starts from.
+
+        Raises `StateMoved` when another has moved the process meanwhile.
+        """
+        moved = replace(record, revision=(after.revision if after else 0) + 1)
+        expected = after.revision if after else 0
+        self._append(SESSION, record.plan.process, expected, [_session_row(moved)])
+        return moved
+
+    def move_watermarks(self, state: ProcessState, plan: SessionPlan, committed: Committed, published: int | None) -> None:
+        """Move all watermarks of a process from what `state` says to where `plan` ends; a rebuild leaves them.
+
+        Raises `StateMoved` when they are not where `state` says.
+        """
+        metadata = _metadata(committed, published)
+        keep = plan.kind == "rebuild" and bool(state.watermarks)
+        rows = [
+            _watermark_row(plan, mark, state.watermarks.get(mark.source), metadata, state.revision + 1)
+            for mark in (state.watermarks.values() if keep else map(_end_of, plan.sources))
+        ]
+        self._append(HIGH_WATERMARK, plan.process, state.revision, rows)
+
+    def quarantine(self, target: str, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Add rows (source, row_hash, session_id, reason, row) that are not there yet; how many were added."""
+        if not rows:
+            return 0
+        for attempt in _retrying():
+            with attempt:
+                table = tables.load(self.catalog, QUARANTINE)
+                known = table.scan(
+                    And(EqualTo("target", target), In("row_hash", {r["row_hash"] for r in rows})),
+                    selected_fields=("source", "row_hash"),
+                ).to_arrow()
+                seen = {(r["source"], r["row_hash"]) for r in known.to_pylist()}
+                new = {(r["source"], r["row_hash"]): {"target": target, **r} for r in rows}
+                added = [row for key, row in new.items() if key not in seen]
+                if added:
+                    table.append(_arrow(table, added))
+                return len(added)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def history(self, process: str) -> list[SessionRecord]:
+        """Every session of a process, oldest first, each as its newest row tells it."""
+        rows = tables.load(self.catalog, SESSION).scan(EqualTo("process_name", process)).to_arrow().to_pylist()
+        newest: dict[str, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda r: r["revision"]):
+            newest.pop(row["session_id"], None)
+            newest[row["session_id"]] = row
+        return [_record_of(row) for row in newest.values()]
+
+    def _append(self, name: str, process: str, expected: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        for attempt in _retrying():
+            with attempt:
+                table = tables.load(self.catalog, name)
+                newest = _newest(table, process)
+                found = newest[0]["revision"] if newest else 0
+                if found != expected:
+                    raise StateMoved(process, expected=f"revision {expected} of {name}", found=f"revision {found}")
+                table.append(_arrow(table, rows))
+        _forget_old_snapshots(table)
+
+
+def _retrying() -> Any:
+    from tenacity import Retrying
+
+    return Retrying(
+        retry=retry_if_exception_type(CommitFailedException),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        stop=stop_after_delay(30),
+        reraise=True,
+    )
+
+
+@retry(retry=retry_if_exception_type(CommitFailedException), stop=stop_after_delay(1), reraise=False, retry_error_callback=lambda _: None)
+def _forget_old_snapshots(table: Table) -> None:
+    snapshots = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
+    if len(snapshots) > 2 * KEEP_SNAPSHOTS:
+        table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in snapshots[:-KEEP_SNAPSHOTS]]).commit()
+
+
+def _newest(table: Table, process: str) -> list[dict[str, Any]]:
+    """The rows of a process's newest revision: one data file is opened, found by its bounds."""
+    revision = table.schema().find_field("revision")
+    tasks = list(table.scan(EqualTo("process_name", process)).plan_files())
+    if not tasks:
+        return []
+    newest = max(tasks, key=lambda t: from_bytes(revision.field_type, (t.file.upper_bounds or {})[revision.field_id]))
+    with table.io.new_input(newest.file.file_path).open() as opened:
+        rows = cast(list[dict[str, Any]], pq.read_table(opened).to_pylist())  # type: ignore[no-untyped-call]
+    mine = [r for r in rows if r["process_name"] == process]
+    latest = max(r["revision"] for r in mine)
+    return [r for r in mine if r["revision"] == latest]
+
+
+def _arrow(table: Table, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    return pa.Table.from_pylist(list(rows), schema=schema_to_pyarrow(table.schema(), include_field_ids=False))
+
+
+def _session_row(record: SessionRecord) -> dict[str, Any]:
+    plan = record.plan
+    first, last = plan.envelope or (None, None)
+    landings = sorted((str(u["landing_date"]), u["landing_hour"]) for u in plan.processing_uris if "landing_hour" in u)
+    return {
+        "process_name": plan.process,
+        "session_id": plan.session_id,
+        "revision": record.revision,
+        "etl_pattern_id": record.pattern_id,
+        "state": record.state,
+        "kind": plan.kind,
+        "load": plan.load,
+        "sources": json.dumps([asdict(s) for s in plan.sources]),
+        "processing_uris": json.dumps(list(plan.processing_uris)),
+        **_date_and_hour("from_event", first),
+        **_date_and_hour("to_event", last),
+        "from_landing_date": landings[0][0] if landings else None,
+        "from_landing_hour": landings[0][1] if landings else None,
+        "to_landing_date": landings[-1][0] if landings else None,
+        "to_landing_hour": landings[-1][1] if landings else None,
+        "hours": json.dumps([{"hour": hour_key(p.hour), "reason": p.reason} for p in plan.hours]),
+        "pending_hours": json.dumps([hour_key(h) for h in plan.pending]),
+        "skipped_hours": json.dumps([hour_key(h) for h in plan.skipped]),
+        "unchanged_hours": "[]",
+        "complete_through": None if plan.complete_through is None else hour_key(plan.complete_through),
+        "rows_read": record.rows_read,
+        "rows_written": record.rows_written,
+        "audits": _AUDITS.dump_json(record.audits).decode(),
+        "staging_number": record.staging_number,
+        "staged_snapshot_id": record.staged_snapshot_id,
+        "published_snapshot_id": record.published_snapshot_id,
+        "run_id": record.run_id,
+        "code_version": plan.code_version,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        "plan": _PLAN.dump_json(plan).decode(),
+    }
+
+
+def _date_and_hour(prefix: str, hour: int | None) -> dict[str, Any]:
+    if hour is None:
+        return {f"{prefix}_date": None, f"{prefix}_hour": None}
+    moment = datetime.strptime(hour_key(hour), HOUR_FORMAT)
+    return {f"{prefix}_date": moment.date().isoformat(), f"{prefix}_hour": moment.hour}
+
+
+def _record(rows: Sequence[Mapping[str, Any]]) -> SessionRecord | None:
+    return _record_of(rows[0]) if rows else None
+
+
+def _record_of(row: Mapping[str, Any]) -> SessionRecord:
+    return SessionRecord(
+        plan=_PLAN.validate_json(row["plan"]),
+        state=row["state"],
+        revision=row["revision"],
+        pattern_id=row["etl_pattern_id"],
+        run_id=row["run_id"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        staging_number=row["staging_number"],
+        staged_snapshot_id=row["staged_snapshot_id"],
+        published_snapshot_id=row["published_snapshot_id"],
+        rows_read=row["rows_read"],
+        rows_written=row["rows_written"],
+        audits=_AUDITS.validate_json(row["audits"]),
+    )
+
+
+def _end_of(source: Any) -> Watermark:
+    return Watermark(
+        source=source.source,
+        table_uuid=source.table_uuid,
+        snapshot_id=source.to_snapshot_id,
+        sequence_number=source.to_sequence_number,
+        timestamp_ms=source.to_timestamp_ms,
+        complete_through=source.complete_through,
+        data_files=source.data_files,
+    )
+
+
+def _watermark_row(
+    plan: SessionPlan, mark: Watermark, previous: Watermark | None, metadata: Mapping[str, Any], revision: int
+) -> dict[str, Any]:
+    return {
+        "process_name": plan.process,
+        "source": mark.source,
+        "revision": revision,
+        "table_uuid": mark.table_uuid,
+        "latest_snapshot_id": mark.snapshot_id,
+        "previous_snapshot_id": previous.snapshot_id if previous else None,
+        "sequence_number": mark.sequence_number,
+        "snapshot_timestamp_ms": mark.timestamp_ms,
+        "complete_through": None if mark.complete_through is None else hour_key(mark.complete_through),
+        "session_id": plan.session_id,
+        "metadata": json.dumps({**metadata, "data_files": mark.data_files}),
+    }
+
+
+def _watermark(row: Mapping[str, Any]) -> Watermark:
+    return Watermark(
+        source=row["source"],
+        table_uuid=row["table_uuid"],
+        snapshot_id=row["latest_snapshot_id"],
+        sequence_number=row["sequence_number"],
+        timestamp_ms=row["snapshot_timestamp_ms"],
+        complete_through=_hour(row["complete_through"]),
+        data_files=json.loads(row["metadata"]).get("data_files", 0),
+    )
+
+
+def _metadata(committed: Committed, published: int | None) -> dict[str, Any]:
+    return {
+        "pending": [hour_key(h) for h in sorted(committed.pending)],
+        "skipped": [hour_key(h) for h in sorted(committed.skipped)],
+        "last_built": None if committed.last_built is None else hour_key(committed.last_built),
+        "complete_through": None if committed.complete_through is None else hour_key(committed.complete_through),
+        "published_snapshot_id": published,
+    }
+
+
+def _committed(metadata: Mapping[str, Any]) -> Committed:
+    return Committed(
+        pending=frozenset(parse_hour(h) for h in metadata["pending"]),
+        skipped=frozenset(parse_hour(h) for h in metadata["skipped"]),
+        last_built=_hour(metadata["last_built"]),
+        complete_through=_hour(metadata["complete_through"]),
+    )
+
+
+def _hour(key: str | None) -> int | None:
+    return None if key is None else parse_hour(key, where="A stored hour")

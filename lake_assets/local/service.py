@@ -1,0 +1,176 @@
+"""What a service is: its command, environment, log, and how to see that it is ready. Starting one, and waiting for it.
+
+Which services there are is said in `stack.py`; keeping them all, in `keeper.py` and `services.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lake_assets.errors import ServiceError
+from lake_assets.local.state import OWNER_VARIABLE, run_folder
+
+Check = Callable[[], bool]
+POLL_SECONDS = 0.1
+STOP_SECONDS = 8
+
+
+@dataclass(frozen=True)
+class Service:
+    """One process of this machine. It listens, if at all, to `port` on loopback.
+
+    environment: what is added to the environment of `lake up`. ready: true once it can be used; cheap, never raises.
+    patience: seconds until a service that is not ready counts as stuck. remedy: what to do when it will not start.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    home: Path
+    ready: Check
+    port: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    patience: float = 120
+    remedy: str = "Read its log; `lake down`, then `lake up`, starts anew."
+
+    @property
+    def log(self) -> Path:
+        return self.home / "logs" / f"{self.name}.log"
+
+    @property
+    def line(self) -> str:
+        """A line for sh that becomes the service itself: the pid that it records is the service's own."""
+        pid_file = shlex.quote(str(run_folder(self.home) / f"{self.name}.pid"))
+        return (
+            f"echo $$ > {pid_file} && exec {shlex.join(self.command)} > {shlex.quote(str(self.log))} 2>&1 < /dev/null"
+        )
+
+    @property
+    def full_environment(self) -> dict[str, str]:
+        return {**os.environ, OWNER_VARIABLE: str(self.home), **self.environment}
+
+    def make_folders(self) -> None:
+        """The folders it writes to; the log of its last start is kept beside the new one."""
+        run_folder(self.home).mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".log.1"))
+
+    def tail(self, lines: int = 15) -> str:
+        """The last lines of its log, for an error message."""
+        try:
+            return "\n".join(f"    {line}" for line in self.log.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return "    (no log)"
+
+    def died(self, code: int | None) -> ServiceError:
+        ended = "ended" if code is None else f"ended with code {code}"
+        return ServiceError(
+            f"The service {self.name} {ended} at its start. The end of {self.log}:\n{self.tail()}", remedy=self.remedy
+        )
+
+    def stuck(self) -> ServiceError:
+        return ServiceError(
+            f"The service {self.name} is not ready after {self.patience:.0f} s. The end of {self.log}:\n{self.tail()}",
+            remedy=self.remedy,
+        )
+
+
+def free_port(wanted: int = 0) -> int:
+    """`wanted` if nothing listens to it on loopback, else any free port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return free_port()
+        return int(probe.getsockname()[1])
+
+
+def accepts(port: int) -> Check:
+    """Ready when something accepts connections on the port."""
+
+    def check() -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    return check
+
+
+def answers(url: str) -> Check:
+    """Ready when the address answers with success."""
+
+    def check() -> bool:
+        try:
+            with urllib.request.urlopen(url, timeout=2) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    return check
+
+
+def log_says(log: Path, pattern: str) -> Check:
+    """Ready when a line of the log matches: for what listens to no port."""
+
+    def check() -> bool:
+        try:
+            return re.search(pattern, log.read_text(errors="replace")) is not None
+        except FileNotFoundError:
+            return False
+
+    return check
+
+
+@contextmanager
+def running(service: Service) -> Iterator[Service]:
+    """The service, ready, as a child of this process; gone with all it started when the block ends. For tests and tools."""
+    service.make_folders()
+    process = subprocess.Popen(
+        service.line,
+        shell=True,
+        cwd=service.home,
+        env=service.full_environment,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + service.patience
+        while not service.ready():
+            if (code := process.poll()) is not None:
+                raise service.died(code)
+            if time.monotonic() > deadline:
+                raise service.stuck()
+            time.sleep(POLL_SECONDS)
+        yield service
+    finally:
+        _stop_group(process)
+
+
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, kind)
+            process.wait(STOP_SECONDS)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def python_module(*words: str) -> tuple[str, ...]:
+    """The command of a Python module, in this interpreter."""
+    return (sys.executable, "-m", *words)

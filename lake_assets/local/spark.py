@@ -1,0 +1,95 @@
+"""Spark, however it is had: a session on a Connect server, or one inside this process when there is no server.
+
+Both get the same configuration, `spark_conf`. What starts and stops a server is `services.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lake_assets.errors import ServiceError
+from lake_assets.local.catalog import spark_catalog_conf
+from lake_assets.local.state import spark_remote
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+STATIC_CONF = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.ui.enabled": "false",
+    "spark.log.level": "WARN",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseSerialGC",
+}
+"""What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
+
+
+def spark_conf(settings: Settings) -> dict[str, str]:
+    """What each session sets for itself: the catalog `lake` and local sizes. So several homes can share one server."""
+    return {
+        **spark_catalog_conf(settings),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+
+
+def jvm_conf(settings: Settings) -> dict[str, str]:
+    """What a JVM of this machine takes at its start: `STATIC_CONF`, its master, memory and jars."""
+    return {
+        **STATIC_CONF,
+        "spark.master": "local[2]",
+        "spark.jars": ",".join(str(jar) for jar in jars(settings)),
+        "spark.driver.memory": settings.spark_memory,
+        "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+    }
+
+
+def session_conf(settings: Settings) -> dict[str, str]:
+    """All that a session builder needs: `spark_conf`, and where Spark is: `spark.remote`, or a Spark in this process.
+
+    For the latter it also sets this process's environment, from which alone pyspark takes its own paths.
+    """
+    if remote := spark_remote(settings):
+        return {**spark_conf(settings), "spark.remote": remote}
+    os.environ.update(spark_environment())
+    return {**jvm_conf(settings), **spark_conf(settings)}
+
+
+def open_spark(settings: Settings) -> SparkSession:
+    """A new session on the server; without one, the session of this process."""
+    from pyspark.sql import SparkSession
+
+    conf = session_conf(settings)
+    builder: SparkSession.Builder = SparkSession.builder.config(map=dict(conf))
+    return builder.create() if "spark.remote" in conf else builder.appName("lake-assets").getOrCreate()
+
+
+def jars(settings: Settings) -> list[Path]:
+    """The jars beside pyspark's own; `ServiceError` when there are none."""
+    found = sorted(settings.jars.glob("*.jar"))
+    if not found:
+        raise ServiceError(f"There are no jars in {settings.jars}.", remedy="Run `make setup`, or set LAKE_JARS.")
+    return found
+
+
+def spark_home() -> Path:
+    """pyspark's folder, found without importing it: that takes half a second."""
+    from importlib.util import find_spec
+
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ServiceError("pyspark is not installed.", remedy="Run `make setup`.")
+    return Path(spec.origin).parent
+
+
+def spark_environment() -> dict[str, str]:
+    """Without these, Spark takes another Spark or another Python that it finds on the PATH."""
+    return {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}

@@ -1,0 +1,116 @@
+"""Which services one machine runs, each described once. Here belongs what is particular to a service; how it is kept does not.
+
+A further service (ZooKeeper, Kafka) is one more function and one more line in `services_of`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from lake_assets.local.service import Service, accepts, answers, log_says, python_module
+from lake_assets.local.spark import jvm_conf, spark_environment, spark_home
+from lake_assets.settings import PROJECT, Settings
+
+DEFINITIONS = "lake_assets.definitions"
+LISTENING = ("spark", "code", "webserver")
+
+
+def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
+    """All services, in the order of their start. A Spark that `settings.spark_remote` names is somebody else's to run."""
+    local = [] if settings.spark_remote else [spark(settings, ports["spark"])]
+    address = settings.spark_remote or f"sc://127.0.0.1:{ports['spark']}"
+    told = settings.model_copy(update={"spark_remote": address})
+    return [*local, code(told, ports["code"]), webserver(told, ports["webserver"]), daemon(told)]
+
+
+def spark(settings: Settings, port: int) -> Service:
+    """The Spark Connect server. It names no catalog: every session brings its own, so one server can serve several homes."""
+    conf = {
+        **jvm_conf(settings),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    submit = (
+        str(spark_home() / "bin" / "spark-submit"),
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    )
+    return Service(
+        name="spark",
+        command=(
+            *submit,
+            *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}")),
+            "spark-internal",
+        ),
+        home=settings.home,
+        port=port,
+        environment=spark_environment(),
+        ready=accepts(port),
+        remedy="Java 17 or 21 must be there, and LAKE_SPARK_MEMORY must fit this machine; `make setup` checks the first.",
+    )
+
+
+def code(settings: Settings, port: int) -> Service:
+    """The one process that has the definitions loaded: webserver and daemon ask it, and it starts the runs."""
+    where = ("--host", "127.0.0.1", "--port", str(port), "--location-name", "lake_assets")
+    what = ("--module-name", DEFINITIONS, "--working-directory", str(PROJECT))
+    return Service(
+        name="code",
+        command=python_module("dagster", "api", "grpc", *where, *what),
+        home=settings.home,
+        port=port,
+        environment=dagster_environment(settings),
+        ready=accepts(port),
+        remedy="The definitions did not load: correct what the log names, or LAKE_PIPELINES.",
+    )
+
+
+def webserver(settings: Settings, port: int) -> Service:
+    return Service(
+        name="webserver",
+        command=python_module(
+            "dagster_webserver", "--host", "127.0.0.1", "--port", str(port), "--workspace", str(_workspace(settings))
+        ),
+        home=settings.home,
+        port=port,
+        environment=dagster_environment(settings),
+        ready=answers(f"http://127.0.0.1:{port}/server_info"),
+    )
+
+
+def daemon(settings: Settings) -> Service:
+    log = settings.home / "logs" / "daemon.log"
+    return Service(
+        name="daemon",
+        command=python_module("dagster._daemon", "run", "--workspace", str(_workspace(settings))),
+        home=settings.home,
+        environment=dagster_environment(settings),
+        ready=log_says(log, "Instance is configured with the following daemons"),
+    )
+
+
+def write_dagster_files(settings: Settings, code_port: int) -> None:
+    """Dagster's folder in the home: the project's `dagster.yaml`, and where the code server listens."""
+    folder = dagster_home(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (PROJECT / "dagster.yaml").exists():
+        shutil.copyfile(PROJECT / "dagster.yaml", folder / "dagster.yaml")
+    server = f"{{host: 127.0.0.1, port: {code_port}, location_name: lake_assets}}"
+    _workspace(settings).write_text(f"load_from:\n  - grpc_server: {server}\n")
+
+
+def dagster_home(settings: Settings) -> Path:
+    return settings.home / "dagster"
+
+
+def dagster_environment(settings: Settings) -> dict[str, str]:
+    """The settings as variables: a service must see those of `lake up`, wherever they came from."""
+    values = {name: getattr(settings, name) for name in type(settings).model_fields}
+    variables = {f"LAKE_{name.upper()}": str(value) for name, value in values.items() if value is not None}
+    return {**variables, **spark_environment(), "DAGSTER_HOME": str(dagster_home(settings)), "PYTHONUNBUFFERED": "1"}
+
+
+def _workspace(settings: Settings) -> Path:
+    return dagster_home(settings) / "workspace.yaml"

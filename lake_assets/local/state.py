@@ -1,0 +1,92 @@
+"""What runs for a home, as written to its `run/` folder: `services.json`. Reading and writing; no starting, no stopping.
+
+A record is believed only while its process lives: pids are used again, after a reboot at the latest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
+
+    from lake_assets.settings import Settings
+
+OWNER_VARIABLE = "LAKE_KEPT_FOR"
+"""In the environment of every process that `lake up` starts, and of what these start: the home that it serves."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One started service. port: on loopback; None if it listens to none."""
+
+    name: str
+    port: int | None
+
+
+def run_folder(home: Path) -> Path:
+    return home / "run"
+
+
+def read(home: Path) -> list[Record]:
+    """The services that were started last, whether or not they still run."""
+    try:
+        rows = json.loads((run_folder(home) / "services.json").read_text())
+        return [Record(**row) for row in rows["services"]]
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return []
+
+
+def write(home: Path, records: list[Record]) -> None:
+    """Replaces the file in one step: a reader sees the old one or the new one."""
+    file = run_folder(home) / "services.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps({"services": [asdict(r) for r in records]}, indent=1))
+    partial.replace(file)
+
+
+def process_of(home: Path, name: str) -> psutil.Process | None:
+    """The living process of a service of this home, by its pid file; None when it is gone or the pid is another's now."""
+    import psutil
+
+    try:
+        process = psutil.Process(int((run_folder(home) / f"{name}.pid").read_text()))
+        return process if process.environ().get(OWNER_VARIABLE) == str(home) and _lives(process) else None
+    except (FileNotFoundError, ValueError, psutil.Error):
+        return None
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every living process that was started for this home, kept or orphaned: services, their workers and the keeper."""
+    import psutil
+
+    found = []
+    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for process in psutil.process_iter():
+        try:
+            if process.pid not in mine and process.environ().get(OWNER_VARIABLE) == str(home) and _lives(process):
+                found.append(process)
+        except (psutil.Error, OSError):  # another user's, or gone since
+            continue
+    return found
+
+
+def spark_remote(settings: Settings) -> str | None:
+    """The address of a Spark Connect server: the setting, else the one that runs for this home, else None."""
+    if settings.spark_remote:
+        return settings.spark_remote
+    for record in read(settings.home):
+        if record.name == "spark" and process_of(settings.home, "spark"):
+            return f"sc://127.0.0.1:{record.port}"
+    return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    import psutil
+
+    return process.status() != psutil.STATUS_ZOMBIE

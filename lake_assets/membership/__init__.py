@@ -1,0 +1,21 @@
+"""Memberships: who signed up, changed plan, asked to leave and left; and the state of every account, hour by hour.
+
+One table a file. `PIPELINE` is what the engine, Dagster and `lake` are given.
+"""
+
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.membership.account_state_dim import account_state_dim
+from lake_assets.membership.cancel_fact import cancel_fact
+from lake_assets.membership.cancel_request_fact import cancel_request_fact
+from lake_assets.membership.plan_fact import plan_fact
+from lake_assets.membership.raw import RAW
+from lake_assets.membership.signup_fact import signup_fact
+from lake_assets.settings import settings
+
+PIPELINE = Pipeline(
+    raw=RAW,
+    targets=(signup_fact, plan_fact, cancel_request_fact, cancel_fact, account_state_dim),
+    start=settings().start,
+)
+
+__all__ = ["PIPELINE"]

@@ -1,0 +1,52 @@
+"""Every environment variable, typed, with its default. No other module reads the environment for settings.
+
+A home may carry a `lake.env` file with the same variables; real environment variables win over it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    """What may differ from one machine to the next. Each field is the variable `LAKE_<NAME>`."""
+
+    model_config = SettingsConfigDict(env_prefix="LAKE_", extra="ignore")
+
+    home: Path = Field(PROJECT / ".lake", description="everything local: catalog, warehouse, jars, logs, service data")
+    catalog_uri: str | None = Field(None, description="catalog database or REST address; default: SQLite in the home")
+    warehouse: str | None = Field(None, description="where tables are stored; default: a folder in the home")
+    jars: Path = Field(PROJECT / ".venv" / "jars", description="jars that `make setup` resolved")
+    spark_remote: str | None = Field(
+        None, description="Spark Connect address, sc://host:port; default: the one that `lake up` started, else a Spark in the process"
+    )
+    spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
+    pipelines: str = Field("lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated")
+    start: str = Field("2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
+    end: str | None = Field(None, description="hour after the last one that Dagster shows; default: now")
+    tick_seconds: int = Field(2, description="least seconds between two evaluations of a sensor", ge=1)
+    settle_seconds: int = Field(60, description="how long at most a target waits for upstream targets to settle", ge=0)
+    webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
+    failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
+
+    @property
+    def catalog_address(self) -> str:
+        return self.catalog_uri or f"sqlite:///{self.home / 'catalog.db'}"
+
+    @property
+    def warehouse_address(self) -> str:
+        return self.warehouse or f"file://{self.home / 'warehouse'}"
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process, read once: environment first, then `lake.env` of the home."""
+    home = Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+    return Settings(_env_file=home / "lake.env", home=home)  # type: ignore[call-arg]

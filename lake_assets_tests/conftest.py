@@ -1,0 +1,57 @@
+"""Real parts for every test: one Spark Connect server for the whole run, and for each test a home, a catalog and a session.
+
+The server is started by the code that `lake up` uses; homes share it, each by the configuration of its own sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.service import free_port, running
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running Spark Connect server."""
+    server_home = tmp_path_factory.mktemp("spark-server")
+    with running(spark_service(Settings(home=server_home), free_port())) as service:
+        yield f"sc://127.0.0.1:{service.port}"
+
+
+@pytest.fixture
+def bare_home(tmp_path: Path) -> Settings:
+    """The settings of a fresh, empty home, without Spark."""
+    return Settings(home=tmp_path / "home")
+
+
+@pytest.fixture
+def home(bare_home: Settings, spark_server: str) -> Settings:
+    """The settings of a fresh, empty home on the shared Spark server."""
+    return bare_home.model_copy(update={"spark_remote": spark_server})
+
+
+@pytest.fixture
+def catalog(bare_home: Settings) -> Catalog:
+    """The pyiceberg catalog of the test's home."""
+    return open_catalog(bare_home)
+
+
+@pytest.fixture
+def spark(home: Settings) -> Iterator[SparkSession]:
+    """A Spark session of its own on the test's home."""
+    session = open_spark(home)
+    yield session
+    session.stop()
