@@ -9,16 +9,24 @@ import json
 import signal
 import sys
 from dataclasses import asdict
-from typing import Annotated
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lake_assets.errors import LakeError
 from lake_assets.settings import settings
 
+if TYPE_CHECKING:
+    from lake_assets.incremental.engine import Engine
+
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.split(":")[1].split(".")[0]
+    help="Tables that stay right while their data comes late.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
 )
+Name = Annotated[str, typer.Argument(metavar="TARGET", help="a target, such as account_state_dim")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -48,10 +56,110 @@ def status(as_json: AsJson = False) -> None:
         typer.echo(json.dumps([asdict(s) for s in found], indent=1))
         return
     for s in found:
-        memory = f"{s.memory_mb} MB" if s.memory_mb else ""
-        typer.echo(
-            f"{s.name:<10} {s.state:<9} pid {s.pid or '-':<8} port {s.port or '-':<6} {memory:>8}  {s.log}  {s.detail}".rstrip()
-        )
+        place = f"pid {s.pid or '-':<8} port {s.port or '-':<6} {s.memory_mb or '-':>5} MB"
+        typer.echo(f"{s.name:<10} {s.state:<9} {place}  {s.log}  {s.detail}".rstrip())
+
+
+@app.command()
+def init() -> None:
+    """Create all namespaces and tables that are not there yet. Safe to repeat."""
+    created = _engine().create_tables()
+    for name in created:
+        typer.echo(f"created {name}")
+    typer.echo("Nothing to create." if not created else f"{len(created)} tables created.")
+
+
+@app.command()
+def plan(target: Name, as_json: AsJson = False) -> None:
+    """Show what the next session of TARGET would do, hour by hour, with reasons and cost. Starts nothing, changes nothing."""
+    from lake_assets.local import show
+
+    engine = _engine()
+    decision = engine.decide(engine.pipeline.target(target))
+    typer.echo(show.as_json(decision)) if as_json else show.decision(decision)
+
+
+@app.command("catch-up")
+def catch_up(
+    targets: Annotated[list[str] | None, typer.Argument(help="default: all")] = None, as_json: AsJson = False
+) -> None:
+    """Do, in this process, what the sensors would request, until nothing is left. For cron and other schedulers."""
+    from lake_assets.incremental.catch_up import catch_up
+    from lake_assets.local import show
+
+    engine = _engine()
+    wanted = [engine.pipeline.target(name) for name in targets] if targets else engine.pipeline.in_order()
+    outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome)
+    if as_json:
+        typer.echo(show.as_json(outcomes))
+    if any(o.failure for o in outcomes):
+        sys.exit(1)
+
+
+@app.command()
+def rebuild(
+    target: Name,
+    first: Annotated[str, typer.Argument(metavar="FROM", help="first hour, such as 2026-01-01-05:00")],
+    last: Annotated[str, typer.Argument(metavar="TO", help="last hour, inclusive")],
+    reset: Annotated[bool, typer.Option(help="read the sources as they are now and start the watermark anew")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rebuild the hours FROM..TO of TARGET from its sources as of the watermark, which stays: a backfill."""
+    from lake_assets.errors import UsageError
+    from lake_assets.incremental.hours import parse_hour
+    from lake_assets.local import show
+
+    engine = _engine()
+    span = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
+    if not span:
+        raise UsageError(f"FROM {first} lies after TO {last}.", remedy="Name the earlier hour first.")
+    report = engine.rebuild(
+        engine.pipeline.target(target), span, run_id=f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}", reset=reset
+    )
+    typer.echo(show.as_json(report)) if as_json else show.report(report)
+
+
+@app.command()
+def sessions(target: Name, as_json: AsJson = False) -> None:
+    """List the sessions of TARGET: what each read, wrote, and why."""
+    from lake_assets.local import show
+
+    engine = _engine()
+    history = engine.store.history(engine.pipeline.target(target).table)
+    typer.echo(show.as_json(history)) if as_json else show.sessions(history)
+
+
+@app.command()
+def why(
+    target: Name, hour: Annotated[str, typer.Argument(help="such as 2026-01-01-05:00")], as_json: AsJson = False
+) -> None:
+    """Tell which session last rebuilt HOUR of TARGET, and because of what."""
+    from lake_assets.incremental.hours import parse_hour
+    from lake_assets.local import show
+
+    engine = _engine()
+    number = parse_hour(hour, where="HOUR")
+    built = [r for r in engine.store.history(engine.pipeline.target(target).table) if number in r.built]
+    typer.echo(show.as_json(built[-1:])) if as_json else show.why(built, number)
+
+
+@app.command()
+def demo(
+    keep_up: Annotated[
+        bool | None, typer.Option(help="leave the UI up at the end; default: only in a terminal")
+    ] = None,
+) -> None:
+    """Late data in, a correct dimension out, by itself: the whole platform on a simulated membership, in minutes."""
+    from lake_assets.local.demo import run
+
+    if not run(keep_up=sys.stdout.isatty() if keep_up is None else keep_up):
+        sys.exit(1)
+
+
+def _engine() -> Engine:
+    from lake_assets.local.platform import open_engine
+
+    return open_engine(settings())
 
 
 def main() -> None:

@@ -1,16 +1,20 @@
-"""What the steps and sensors are handed: an Iceberg catalog, a Spark session, the time. Domain objects, no Dagster contexts."""
+"""What Dagster is handed: an Iceberg catalog, a Spark session, and a run launcher that notices when a run has died.
+
+Domain objects, no Dagster contexts. The daemon and the webserver load this module too, so it imports no Spark.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
+from dagster_shared.serdes import deserialize_value
 
 from lake_assets.local.catalog import open_catalog
-from lake_assets.local.spark import session_conf
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -21,7 +25,7 @@ class IcebergResource(dg.ConfigurableResource[Any]):
     """Hands out the pyiceberg catalog `lake`, as the settings of this process name it."""
 
     def catalog(self) -> Catalog:
-        """One catalog per process: opening one costs a connection and a look at its schema, and a sensor ticks often."""
+        """One catalog per process: opening one costs a connection and a look at its schema, at every tick."""
         return _catalog()
 
 
@@ -31,10 +35,34 @@ def _catalog() -> Catalog:
 
 
 def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
-    """`iceberg` and `spark`. Spark is Lazy: a session without rows needs none, and without a server it takes seconds to start."""
+    """`iceberg` and `spark`. Lazy, for a session without rows needs no Spark, which takes seconds without a server."""
+    from dagster_pyspark import LazyPySparkResource
+
+    from lake_assets.local.spark import session_conf
+
     return {"iceberg": IcebergResource(), "spark": LazyPySparkResource(spark_config=session_conf(settings))}
 
 
-def utc_now() -> datetime:
-    """The clock of production; everything else takes one."""
-    return datetime.now(UTC)
+class WatchedRunLauncher(dg.DefaultRunLauncher):
+    """Launches runs as children of the code server, and asks it whether they still live.
+
+    The code server itself reports a child that died. Dagster's launcher leaves it at that: when the server dies with
+    its runs (the machine went down), they count as started for ever and hold their pools. Here `run_monitoring` asks
+    the server that started a run; one that is gone, or knows nothing of the run, has lost it.
+    """
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
+        if client is None:
+            return CheckRunHealthResult(WorkerStatus.UNKNOWN, "No code server is recorded as having started the run.")
+        try:
+            answer = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run.run_id))
+        except DagsterUserCodeUnreachableError:
+            return CheckRunHealthResult(WorkerStatus.FAILED, "The code server that started the run is gone.")
+        if deserialize_value(answer, CanCancelExecutionResult).can_cancel:
+            return CheckRunHealthResult(WorkerStatus.RUNNING)
+        return CheckRunHealthResult(WorkerStatus.FAILED, "The code server does not have the run: it was restarted.")

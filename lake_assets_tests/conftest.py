@@ -1,4 +1,4 @@
-"""Real parts for every test: one Spark Connect server for the whole run, and for each test a home, a catalog and a session.
+"""Real parts for every test: one Spark Connect server for all, and for each test a home, a catalog and a session.
 
 The server is started by the code that `lake up` uses; homes share it, each by the configuration of its own sessions.
 """

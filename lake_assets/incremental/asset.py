@@ -16,14 +16,14 @@ from lake_assets.incremental.checks import check_results, check_specs
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.hours import hour_key, hour_of, hour_start, parse_hour, spell
-from lake_assets.incremental.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, Rhythm, all_sensors
+from lake_assets.incremental.sensors import HEADS_TAG, SESSION_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 
 Metadata = dict[str, Any]
 
 
 def incremental_definitions(
-    pipeline: Pipeline, *, clock: Clock, end: str | None = None, rhythm: Rhythm = Rhythm()
+    pipeline: Pipeline, *, clock: Clock, end: str | None = None, rhythm: Rhythm | None = None
 ) -> dg.Definitions:
     """Assets, checks and sensors of a pipeline. Its code location must also have the resources `iceberg` and `spark`.
 
@@ -32,7 +32,8 @@ def incremental_definitions(
     partitions = hourly(pipeline.start, end, clock())
     raw = {table.table: raw_spec(table, partitions) for table in pipeline.raw}
     assets = {target.table: target_asset(pipeline, target, partitions, clock) for target in pipeline.targets}
-    sensors = all_sensors(pipeline, assets, {table: spec.key for table, spec in raw.items()}, rhythm, clock)
+    raw_keys = {table: spec.key for table, spec in raw.items()}
+    sensors = all_sensors(pipeline, assets, raw_keys, rhythm or Rhythm(), clock)
     return dg.Definitions(assets=[*raw.values(), *assets.values()], sensors=sensors)
 
 
@@ -67,7 +68,7 @@ def raw_spec(raw: RawTable, partitions: dg.HourlyPartitionsDefinition) -> dg.Ass
 def target_asset(
     pipeline: Pipeline, target: Target, partitions: dg.HourlyPartitionsDefinition, clock: Clock
 ) -> dg.AssetsDefinition:
-    """A target, by event hour. Its step marks the hours that it built, and no others: so the output is never yielded."""
+    """A target, by event hour. Its step marks the hours that it built and no others: a session yields no output."""
     key = asset_key(target.table)
     spec = dg.AssetSpec(
         key=key,
@@ -109,7 +110,7 @@ def target_asset(
             else:
                 yield from _rebuild_events(context, target, _rebuild(context, engine, target))
         except AuditFailed as error:
-            yield from check_results(key, error.report.audits)
+            yield from check_results(key, error.report.audits if isinstance(error.report, SessionReport) else ())
             raise _failure(error) from None
         except LakeError as error:
             raise _failure(error) from error
@@ -136,7 +137,7 @@ def _column_dep(name: str) -> dg.TableColumnDep:
 
 
 def _deps(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
-    """Raw tables are counted by landing hour and targets by event hour, so any hour of a source may matter to any hour here.
+    """Any hour of a source may matter to any hour here: raw tables are counted by landing hour, targets by event hour.
 
     A sequential target takes each hour of another target for the same hour, and its own hour before.
     """
@@ -161,8 +162,10 @@ def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
 
 
 def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
-    up_to = json.loads(context.run.tags.get(SNAPSHOTS_TAG, "null"))
-    return engine.run(target, up_to=up_to, run_id=context.run_id)
+    """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's."""
+    heads = json.loads(context.run.tags.get(HEADS_TAG, "{}"))
+    up_to = {source: (snapshot_id, complete_through) for source, (snapshot_id, complete_through) in heads.items()}
+    return engine.run(target, up_to=up_to or None, run_id=context.run_id)
 
 
 def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
@@ -170,10 +173,12 @@ def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) 
 
 
 def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int]:
-    if asset_key(target.table) not in context.selected_asset_keys or not (context.has_partition_key or context.has_partition_key_range):
+    if asset_key(target.table) not in context.selected_asset_keys or not (
+        context.has_partition_key or context.has_partition_key_range
+    ):
         raise UsageError(
             f"This run names no partition of {target.table}.",
-            remedy="Materialize partitions: audits judge what a session is about to publish, and there is none without hours.",
+            remedy="Materialize partitions: audits judge what a session is about to publish.",
         )
     return [parse_hour(key, where="The partition") for key in context.partition_keys]
 
@@ -181,7 +186,7 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
 def _session_events(
     context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult]:
-    """The hours that were published, then the verdicts: a check shows the materialization before it as the one it judged."""
+    """The hours that were published, then the verdicts: a check shows the materialization before it as its own."""
     if isinstance(outcome, Waiting):
         context.log.info("Nothing was built: %s", outcome.reason)
         return
@@ -193,7 +198,7 @@ def _session_events(
 def _rebuild_events(
     context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]]:
-    """The hours that were rebuilt, empty ones too: they are as chosen. What waits was asked for in vain, and says so."""
+    """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so."""
     if isinstance(outcome, Waiting):
         raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
     _log(context, outcome)

@@ -1,4 +1,4 @@
-"""What changed in a source since a watermark, from Iceberg metadata alone: no Spark, no data file.
+"""What changed in a source since a watermark, from Iceberg metadata: no Spark, and no data file but one with absurd times.
 
 Snapshots are walked by parent id from the head of `main`, never by clock (commit times may go back, and a publish keeps
 the time of its staging). Manifests are the truth; partition summaries of snapshots are off by default and not used.
@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.transforms import HourTransform
+from pyiceberg.types import DateType
 
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.hours import HOUR_MICROSECONDS, hour_key
@@ -184,6 +188,14 @@ class _Reader:
         self.time_field = schema.find_field(time_column)
         self.landed_field = schema.find_field(LANDED) if LANDED in schema.column_names else None
         self.names = {spec.spec_id: [f.name for f in spec.fields] for spec in self.metadata.partition_specs}
+        types = {f.field_id: f.field_type for f in schema.fields}
+        self.dates = {
+            spec.spec_id: [
+                f.source_id in types and isinstance(f.transform.result_type(types[f.source_id]), DateType)
+                for f in spec.fields
+            ]
+            for spec in self.metadata.partition_specs
+        }
         self.hour_position = {spec.spec_id: self._position_of_hour(spec) for spec in self.metadata.partition_specs}
 
     def _position_of_hour(self, spec: Any) -> int | None:
@@ -311,11 +323,17 @@ class _Reader:
             path=file.file_path,
             rows=file.record_count,
             bytes=file.file_size_in_bytes,
-            partition=dict(zip(self.names[file.spec_id], map(_plain, _values(file)), strict=True)),
+            partition={name: _plain(value) for name, value in self._partition(file).items()},
             hours=self._hours(file, snapshot, landed),
             landed_from=landed[0] if landed else None,
             times=self._bounds(file, self.time_field),
         )
+
+    def _partition(self, file: DataFile) -> dict[str, Any]:
+        """Field name → value. Manifests hold a date as days since 1970; here it is a date."""
+        fields = zip(self.names[file.spec_id], self.dates[file.spec_id], strict=True)
+        values = ((name, is_date, file.partition[i]) for i, (name, is_date) in enumerate(fields))
+        return {n: date(1970, 1, 1) + timedelta(days=v) if d and isinstance(v, int) else v for n, d, v in values}
 
     def _hours(self, file: DataFile, snapshot: Snapshot, landed: tuple[int, int] | None) -> HourRange | None:
         position = self.hour_position[file.spec_id]
@@ -329,11 +347,28 @@ class _Reader:
             # Unknown means every hour, never none.
             return self.start, max(self.start, self._landing_hour(file) or self._last_hour(snapshot))
         lower, upper = (b // HOUR_MICROSECONDS for b in bounds)
-        if landed is not None:
-            # A row dated over an hour after its landing is quarantined; without the limit, one such row plans a century.
-            upper = min(upper, landed[1] // HOUR_MICROSECONDS + 1)
-        lower = max(lower, self.start)
-        return (lower, upper) if lower <= upper else None
+        if lower < self.start or (landed is not None and bounds[1] > landed[1] + HOUR_MICROSECONDS):
+            return self._sane_hours(file)
+        return lower, upper
+
+    def _sane_hours(self, file: DataFile) -> HourRange | None:
+        """The hours of the rows that quarantine will not take, read from the file's own time columns.
+
+        The one case that opens a data file: its bounds show an absurd time, and by them one such row plans all history.
+        """
+        columns = [c.name for c in (self.time_field, self.landed_field) if c]
+        with self.io.new_input(file.file_path).open() as opened:
+            rows = pq.read_table(opened, columns=columns)
+        times = rows[self.time_field.name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        sane = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
+        if self.landed_field:
+            landed = rows[self.landed_field.name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            on_time = pc.less_equal(times, pc.add(landed, HOUR_MICROSECONDS))
+            sane = pc.and_(sane, pc.fill_null(on_time, True))
+        span = pc.min_max(times.filter(pc.fill_null(sane, False)))
+        if not span["min"].is_valid:
+            return None
+        return span["min"].as_py() // HOUR_MICROSECONDS, span["max"].as_py() // HOUR_MICROSECONDS
 
     def _all_null(self, file: DataFile) -> bool:
         nulls = (file.null_value_counts or {}).get(self.time_field.field_id)
@@ -347,7 +382,7 @@ class _Reader:
 
     def _landing_hour(self, file: DataFile) -> int | None:
         """The last event hour that a file's landing partition admits: rows dated later are quarantined."""
-        landed = dict(zip(self.names[file.spec_id], _values(file), strict=True))
+        landed = self._partition(file)
         day, hour = landed.get("landing_date"), landed.get("landing_hour")
         if not isinstance(day, date) or not isinstance(hour, int):
             return None
@@ -401,10 +436,6 @@ def _merged(found: Iterable[HourRange]) -> tuple[HourRange, ...]:
         else:
             merged.append((lower, upper))
     return tuple(merged)
-
-
-def _values(file: DataFile) -> list[Any]:
-    return [file.partition[i] for i in range(len(file.partition))]
 
 
 def _plain(value: Any) -> object:

@@ -168,7 +168,6 @@ class Target:
     description: str = ""
     owners: tuple[str, ...] = ()
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    max_delay_hours: int | None = None
 
     @property
     def name(self) -> str:

@@ -398,7 +398,7 @@ class Engine:
             committed = _after(work.target, work.state.committed, work.plan, hours)
             self.store.move_watermarks(work.state, work.plan, committed, published or work.state.published_snapshot_id)
         reach("after-watermark")
-        self._move(work, state="committed", ended_at=self.clock())
+        self._move(work, state="committed", built=hours, ended_at=self.clock())
         reach("after-committed")
 
     def _move(self, work: _Work, **fields: object) -> None:
@@ -444,7 +444,7 @@ class Engine:
             return 0, 0
         table = tables.load(self.catalog, work.target.table)
         first = through - LOOKBACK_HOURS + 1
-        return LOOKBACK_HOURS, _rows_between(table, work.target.time_column, first, through)
+        return LOOKBACK_HOURS, rows_between(table, work.target.time_column, first, through)
 
 
 def utc_now() -> datetime:
@@ -452,7 +452,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _rows_between(table: Table, time_column: str, first: int, last: int) -> int:
+def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
     found = changes(table, Source("own.own", time_column), None, start=0, up_to=Head(publish.main_id(table), None))
     return sum(f.rows for f in found.added if f.hours and first <= f.hours[0] <= last)
 

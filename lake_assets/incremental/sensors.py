@@ -1,8 +1,8 @@
 """Sensors: what should run now, told from table metadata at every tick. They change nothing but their cursor.
 
-Level-triggered: a tick plans anew, so one that was lost costs nothing but time. A session is one run; its run key is the
-session and the attempt, because Dagster never repeats a run key, not even one whose run has crashed. The daemon looks at
-sensors every 5 s, however small their interval.
+Level-triggered: a tick plans anew, so one that was lost costs nothing but time. A session is one run; its run key is
+the session and the attempt, because Dagster never repeats a run key, not even one whose run has crashed. The daemon
+looks at sensors every 5 s, however small their interval.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from datetime import datetime
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from lake_assets.incremental.declaration import Pipeline, RawTable, Target
+from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine, RawSnapshot
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import SessionPlan, Waiting
 
 SESSION_TAG = "lake/session_id"
-SNAPSHOTS_TAG = "lake/snapshots"
+HEADS_TAG = "lake/snapshots"
 CODE_VERSION_TAG = "lake/code_version"
 
 RETRY_AFTER_SECONDS = (30, 120, 480)
@@ -52,7 +52,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Seconds: between two evaluations of a sensor, and how long at most a target waits for upstream targets to settle."""
+    """Seconds: between evaluations of a sensor, and how long at most a target waits for upstream targets to settle."""
 
     tick_seconds: int = 2
     settle_seconds: int = 60
@@ -118,8 +118,8 @@ def raw_tables_sensor(
 
 
 def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterialization]:
-    """One materialization per landing hour of a snapshot. Snapshot ids are text: they exceed what a browser counts exactly."""
-    shared = {
+    """One materialization per landing hour of a snapshot. Its id is text: it exceeds what a browser counts exactly."""
+    shared: dict[str, str | dg.MetadataValue] = {
         "snapshot": str(snapshot.snapshot_id),
         "operation": snapshot.operation,
         "committed at": dg.MetadataValue.timestamp(snapshot.committed_at_ms / 1000),
@@ -137,8 +137,8 @@ def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterial
 def envelope_tags(plan: SessionPlan, partitions: dg.HourlyPartitionsDefinition) -> dict[str, str]:
     """The partitions that Dagster shows a run for: from the first to the last planned hour, as far as it has them.
 
-    They are for people; the engine takes its hours from the plan. So one row with an absurd time, which makes an envelope
-    reach beyond all partitions until the row is set aside, stops nothing.
+    They are for people; the engine takes its hours from the plan. So a row with an absurd time, which makes an envelope
+    reach beyond all partitions until it is set aside, stops nothing.
     """
     if plan.envelope is None:
         return {}
@@ -196,7 +196,7 @@ def _when_settled(
 
 
 def _since(cursor: str | None, clock: Clock) -> float:
-    """Since when the target waits. Kept although its plan may change meanwhile, or busy sources would put it off for ever."""
+    """Since when the target waits, also if its plan changed meanwhile: or busy sources would put it off for ever."""
     return float(json.loads(cursor)["waiting_since"]) if cursor else clock().timestamp()
 
 
@@ -208,7 +208,7 @@ def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.Se
         tags={
             **envelope_tags(plan, asset.partitions_def),
             SESSION_TAG: plan.session_id,
-            SNAPSHOTS_TAG: json.dumps({source.source: source.to_snapshot_id for source in plan.sources}),
+            HEADS_TAG: json.dumps(plan.heads),
             CODE_VERSION_TAG: plan.code_version,
         },
     )

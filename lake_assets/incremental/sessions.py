@@ -61,6 +61,7 @@ _SESSION_COLUMNS = {
     "to_landing_date": "string",
     "to_landing_hour": "int",
     "hours": "string",
+    "built_hours": "string",
     "pending_hours": "string",
     "skipped_hours": "string",
     "unchanged_hours": "string",
@@ -110,7 +111,7 @@ _AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, .
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """One session as its newest row tells it."""
+    """One session as its newest row tells it. built: the hours that its published snapshot wrote, or emptied."""
 
     plan: SessionPlan
     state: State
@@ -122,6 +123,7 @@ class SessionRecord:
     staging_number: int = 0
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
+    built: tuple[int, ...] = ()
     rows_read: int = 0
     rows_written: int = 0
     audits: tuple[AuditResult, ...] = ()
@@ -307,6 +309,7 @@ def _session_row(record: SessionRecord) -> dict[str, Any]:
         "to_landing_date": landings[-1][0] if landings else None,
         "to_landing_hour": landings[-1][1] if landings else None,
         "hours": json.dumps([{"hour": hour_key(p.hour), "reason": p.reason} for p in plan.hours]),
+        "built_hours": json.dumps([hour_key(h) for h in record.built]),
         "pending_hours": json.dumps([hour_key(h) for h in plan.pending]),
         "skipped_hours": json.dumps([hour_key(h) for h in plan.skipped]),
         "unchanged_hours": "[]",
@@ -348,6 +351,7 @@ def _record_of(row: Mapping[str, Any]) -> SessionRecord:
         staging_number=row["staging_number"],
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],
+        built=tuple(parse_hour(h) for h in json.loads(row["built_hours"])),
         rows_read=row["rows_read"],
         rows_written=row["rows_written"],
         audits=_AUDITS.validate_json(row["audits"]),

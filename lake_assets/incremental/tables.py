@@ -45,7 +45,8 @@ _COMMON = {
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:
     """Create a raw table unless it is there; whether it was created."""
     partitions = {c: IdentityTransform() for c in ("landing_date", "landing_hour", "batch_id")}
-    return create(catalog, raw.table, raw.all_columns, partitions, {})
+    # Who lands rows may stage them, and publish them together with complete-through.
+    return create(catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"})
 
 
 def create_target(catalog: Catalog, target: Target) -> bool:

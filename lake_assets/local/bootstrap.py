@@ -1,8 +1,8 @@
 """Brings the stack onto a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy.xml`.
 
-Run by the system's Python before anything is installed, so it needs nothing but the standard library and reads nothing of
-this package. Each step runs once: a stamp holds the hash of what went in, and goes before the step begins, so a step that
-was interrupted is done again. What is done is not looked at again: the second call takes a tenth of a second.
+Run by the system's Python before anything is installed, so it needs nothing but the standard library and reads nothing
+of this package. Each step runs once: a stamp holds the hash of what went in, and goes before the step begins, so a step
+that was interrupted is done again. What is done is not looked at again: the second call takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ SYMPTOMS = (
         "Empty pip's cache (`pip cache purge`), then call again.",
     ),
     (
-        r"NewConnectionError|NameResolutionError|Max retries|UnknownHost|Connection refused|ConnectException|Network is unreachable|"
-        r"[Tt]imed? ?out|CERTIFICATE_VERIFY|PKIX|No matching distribution|module not found|Server access error",
+        r"NewConnectionError|NameResolutionError|Max retries|UnknownHost|Connection refused|ConnectException|"
+        r"Network is unreachable|[Tt]imed out|(?:Read|Connect)Timeout|CERTIFICATE_VERIFY|PKIX|"
+        r"No matching distribution|module not found|Server access error",
         "The packages cannot be downloaded.",
-        "Connect to the network, or set the proxy or mirror of this machine (pip's configuration; JAVA_TOOL_OPTIONS for the jars).",
+        "Connect to the network, or set its proxy (pip's in its configuration, Java's in JAVA_TOOL_OPTIONS).",
     ),
     (
         r"ensurepip",
@@ -103,9 +104,9 @@ def set_up(project: Path) -> None:
     check_disk(shutil.disk_usage(project).free)
     for step in missing:
         stamp = step.stamp(venv)
-        stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
         step.run()
+        stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.write_text(step.digest)
     say("Ready.")
 
@@ -134,7 +135,7 @@ def java_command(java_home: str | None) -> str:
 
 
 def check_java(said: str | None) -> None:
-    remedy = "Install Java 17 or 21 (a JDK or JRE, for example openjdk-17-jre-headless or temurin-17), or point JAVA_HOME at one."
+    remedy = "Install Java 17 or 21 (for example openjdk-17-jre-headless or temurin-17), or point JAVA_HOME at one."
     found = re.search(r'version "(?:1\.)?(\d+)', said or "")
     if found is None:
         raise SetupError("There is no Java that runs.", remedy)
@@ -152,8 +153,10 @@ def check_disk(free_bytes: int) -> None:
 def make_environment(venv: Path) -> None:
     """Keeps an environment of the same Python: its packages are checked by the next step anyway."""
     say("Making the virtual environment .venv")
+    if not fits(venv):
+        shutil.rmtree(venv, ignore_errors=True)
     python = getattr(sys, "_base_executable", sys.executable)  # not the one inside .venv, when that is active
-    run([python, "-m", "venv", *([] if fits(venv) else ["--clear"]), str(venv)], venv)
+    run([python, "-m", "venv", str(venv)], venv)
 
 
 def fits(venv: Path) -> bool:
@@ -165,7 +168,8 @@ def fits(venv: Path) -> bool:
 def install_packages(venv: Path, lock: Path) -> None:
     say("Installing the locked packages (about 1 GB; some minutes the first time)")
     # --no-deps: the lock names everything, and this pip cannot check hashes of a package with extras otherwise.
-    run([str(venv / "bin" / "python"), "-m", "pip", "install", "--no-deps", "--require-hashes", "-r", str(lock)], venv)
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off"]
+    run([*pip, "--no-deps", "--require-hashes", "-r", str(lock)], venv)
 
 
 def install_project(venv: Path, project: Path) -> None:
@@ -197,6 +201,7 @@ def fetch_jars(venv: Path, ivy: Path) -> None:
 
 def run(command: Sequence[str], venv: Path) -> None:
     """Runs a tool with its output in a log, shows that it is alive, and tells what its failure means."""
+    venv.mkdir(exist_ok=True)
     log = log_of(venv)
     begun = spoken = time.monotonic()
     with log.open("wb") as output:

@@ -44,7 +44,7 @@ def open_catalog(settings: Settings) -> Catalog:
 
 
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
-    """The same catalog in Spark's words. `cache-enabled` is off, or Spark reads a stale head after pyiceberg's commits."""
+    """The same catalog in Spark's words. With its cache, Spark would read a stale head after a commit of pyiceberg."""
     properties = {"warehouse": settings.warehouse_address, "cache-enabled": "false", **_spark_address(settings)}
     prefix = f"spark.sql.catalog.{NAME}"
     return {prefix: "org.apache.iceberg.spark.SparkCatalog", **{f"{prefix}.{k}": v for k, v in properties.items()}}
@@ -104,7 +104,7 @@ def _file_made(address: str) -> Path:
 
 
 def _open_once_more(load: Callable[[], Catalog]) -> Catalog:
-    """Two processes that open a new catalog at once both create its tables; the one that loses finds them at the next try."""
+    """Two processes that open a new catalog at once both create its tables; the loser finds them at the next try."""
     from sqlalchemy.exc import DBAPIError
 
     try:

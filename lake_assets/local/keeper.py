@@ -1,4 +1,4 @@
-"""The process that keeps the services: honcho's manager, detached from the terminal. One service that ends takes all along.
+"""The process that keeps the services: honcho's manager, detached from the terminal. One that ends takes all along.
 
 It is started by `services.py` as `python -m lake_assets.local.keeper`, with the services as JSON on its standard input:
 `[{"name", "line", "environment", "folder"}]`. It prints what honcho does, one line an event, to its log.

@@ -5,6 +5,7 @@ Which services there are is said in `stack.py`; keeping them all, in `keeper.py`
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import shlex
@@ -13,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,12 +26,15 @@ from lake_assets.local.state import OWNER_VARIABLE, run_folder
 Check = Callable[[], bool]
 POLL_SECONDS = 0.1
 STOP_SECONDS = 8
+WAIT = "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', {port})): time.sleep(0.1)"
+"""A program that ends when something accepts connections on the port."""
 
 
 @dataclass(frozen=True)
 class Service:
     """One process of this machine. It listens, if at all, to `port` on loopback.
 
+    after: the port of a service that must listen before this one begins; None: it begins at once.
     environment: what is added to the environment of `lake up`. ready: true once it can be used; cheap, never raises.
     patience: seconds until a service that is not ready counts as stuck. remedy: what to do when it will not start.
     """
@@ -41,6 +44,7 @@ class Service:
     home: Path
     ready: Check
     port: int | None = None
+    after: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     patience: float = 120
     remedy: str = "Read its log; `lake down`, then `lake up`, starts anew."
@@ -53,9 +57,9 @@ class Service:
     def line(self) -> str:
         """A line for sh that becomes the service itself: the pid that it records is the service's own."""
         pid_file = shlex.quote(str(run_folder(self.home) / f"{self.name}.pid"))
-        return (
-            f"echo $$ > {pid_file} && exec {shlex.join(self.command)} > {shlex.quote(str(self.log))} 2>&1 < /dev/null"
-        )
+        wait = shlex.join((sys.executable, "-I", "-S", "-c", WAIT.format(port=self.after))) if self.after else "true"
+        into = f"> {shlex.quote(str(self.log))} 2>&1 < /dev/null"
+        return f"echo $$ > {pid_file} && {wait} && exec {shlex.join(self.command)} {into}"
 
     @property
     def full_environment(self) -> dict[str, str]:
@@ -110,14 +114,14 @@ def accepts(port: int) -> Check:
     return check
 
 
-def answers(url: str) -> Check:
-    """Ready when the address answers with success."""
+def answers(url: str, containing: str) -> Check:
+    """Ready when the address answers with success, and with this text somewhere."""
 
     def check() -> bool:
         try:
             with urllib.request.urlopen(url, timeout=2) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
+                return containing.encode() in response.read()
+        except (http.client.HTTPException, OSError):  # urllib's own errors are OSErrors
             return False
 
     return check
@@ -137,7 +141,7 @@ def log_says(log: Path, pattern: str) -> Check:
 
 @contextmanager
 def running(service: Service) -> Iterator[Service]:
-    """The service, ready, as a child of this process; gone with all it started when the block ends. For tests and tools."""
+    """The service, ready, as a child of this process; gone when the block ends. For tests and tools."""
     service.make_folders()
     process = subprocess.Popen(
         service.line,

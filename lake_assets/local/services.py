@@ -81,9 +81,7 @@ def _start(settings: Settings, report: Report) -> None:
     ports = {name: free_port() for name in stack.LISTENING}
     ports["webserver"] = free_port(settings.webserver_port)
     if ports["webserver"] != settings.webserver_port:
-        report(
-            f"Port {settings.webserver_port} is in use: the UI takes {ports['webserver']} (LAKE_WEBSERVER_PORT sets another)."
-        )
+        report(f"Port {settings.webserver_port} is in use: the UI takes {ports['webserver']}.")
     services = stack.services_of(settings, ports)
     stack.write_dagster_files(settings, ports["code"])
     try:
@@ -106,9 +104,8 @@ def _wait(services: list[Service], home: Path, report: Report) -> None:
         for service in [s for s in waiting if s.ready()]:
             waiting.remove(service)
             spoken = now
-            report(
-                f"  {service.name:<10} ready after {now - begun:4.1f} s{f', port {service.port}' if service.port else ''}"
-            )
+            port = f", port {service.port}" if service.port else ""
+            report(f"  {service.name:<10} ready after {now - begun:4.1f} s{port}")
         if stuck := [s for s in waiting if now - begun > s.patience]:
             raise stuck[0].stuck()
         if waiting and now - spoken > ALIVE_SECONDS:

@@ -6,9 +6,11 @@ Both get the same configuration, `spark_conf`. What starts and stops a server is
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from lake_assets.errors import ServiceError
 from lake_assets.local.catalog import spark_catalog_conf
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
+
+CONNECT_PORT = 15002
+"""Where a Spark Connect server listens when an address names no port."""
+
+CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+"""With these pyspark refuses a Spark in the process; the second it sets itself, for all child processes too."""
 
 STATIC_CONF = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -60,16 +68,46 @@ def session_conf(settings: Settings) -> dict[str, str]:
     if remote := spark_remote(settings):
         return {**spark_conf(settings), "spark.remote": remote}
     os.environ.update(spark_environment())
+    for variable in CONNECT_VARIABLES:
+        os.environ.pop(variable, None)
     return {**jvm_conf(settings), **spark_conf(settings)}
 
 
 def open_spark(settings: Settings) -> SparkSession:
-    """A new session on the server; without one, the session of this process."""
+    """A new session on the server, to be stopped by the caller; without a server, the session of this process.
+
+    `ServiceError` if nothing listens at the server's address.
+    """
     from pyspark.sql import SparkSession
 
     conf = session_conf(settings)
-    builder: SparkSession.Builder = SparkSession.builder.config(map=dict(conf))
-    return builder.create() if "spark.remote" in conf else builder.appName("lake-assets").getOrCreate()
+    builder: Any = SparkSession.builder.config(map=dict(conf))
+    if "spark.remote" not in conf:
+        classic: SparkSession = builder.appName("lake-assets").getOrCreate()
+        return classic
+    _require_listener(conf["spark.remote"])
+    session: SparkSession = builder.create()
+    be_impatient(session)
+    return session
+
+
+def be_impatient(session: SparkSession) -> None:
+    """Gives up on a server that is gone after 20 s. By default a client, its exit included, tries for 13 minutes."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    connected: Any = session
+    connected.client.set_retry_policies([DefaultPolicy(max_retries=5)])
+
+
+def _require_listener(remote: str) -> None:
+    address = urlsplit(remote)
+    try:
+        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=10).close()
+    except OSError as error:
+        raise ServiceError(
+            f"No Spark Connect server answers at {remote}: {error}.",
+            remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process.",
+        ) from None
 
 
 def jars(settings: Settings) -> list[Path]:

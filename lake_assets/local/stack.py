@@ -1,4 +1,4 @@
-"""Which services one machine runs, each described once. Here belongs what is particular to a service; how it is kept does not.
+"""Which services one machine runs, each described once: what is particular to a service, not how it is kept.
 
 A further service (ZooKeeper, Kafka) is one more function and one more line in `services_of`.
 """
@@ -14,19 +14,22 @@ from lake_assets.local.spark import jvm_conf, spark_environment, spark_home
 from lake_assets.settings import PROJECT, Settings
 
 DEFINITIONS = "lake_assets.definitions"
+LOCATIONS = (
+    "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
+)
 LISTENING = ("spark", "code", "webserver")
 
 
 def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
-    """All services, in the order of their start. A Spark that `settings.spark_remote` names is somebody else's to run."""
+    """All services. A Spark that `settings.spark_remote` names is somebody else's to run."""
     local = [] if settings.spark_remote else [spark(settings, ports["spark"])]
     address = settings.spark_remote or f"sc://127.0.0.1:{ports['spark']}"
     told = settings.model_copy(update={"spark_remote": address})
-    return [*local, code(told, ports["code"]), webserver(told, ports["webserver"]), daemon(told)]
+    return [*local, code(told, ports["code"]), webserver(told, ports), daemon(told, ports)]
 
 
 def spark(settings: Settings, port: int) -> Service:
-    """The Spark Connect server. It names no catalog: every session brings its own, so one server can serve several homes."""
+    """The Spark Connect server. It names no catalog: every session brings its own, so one can serve several homes."""
     conf = {
         **jvm_conf(settings),
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -48,12 +51,15 @@ def spark(settings: Settings, port: int) -> Service:
         port=port,
         environment=spark_environment(),
         ready=accepts(port),
-        remedy="Java 17 or 21 must be there, and LAKE_SPARK_MEMORY must fit this machine; `make setup` checks the first.",
+        remedy="Java 17 or 21 must be there, and LAKE_SPARK_MEMORY must fit this machine.",
     )
 
 
 def code(settings: Settings, port: int) -> Service:
-    """The one process that has the definitions loaded: webserver and daemon ask it, and it starts the runs."""
+    """The one process that has the definitions loaded: webserver and daemon ask it, and it starts the runs.
+
+    Those two begin after it: Dagster's tables, too, are created by whoever comes first, and by two at once they break.
+    """
     where = ("--host", "127.0.0.1", "--port", str(port), "--location-name", "lake_assets")
     what = ("--module-name", DEFINITIONS, "--working-directory", str(PROJECT))
     return Service(
@@ -67,7 +73,8 @@ def code(settings: Settings, port: int) -> Service:
     )
 
 
-def webserver(settings: Settings, port: int) -> Service:
+def webserver(settings: Settings, ports: Mapping[str, int]) -> Service:
+    port = ports["webserver"]
     return Service(
         name="webserver",
         command=python_module(
@@ -75,17 +82,20 @@ def webserver(settings: Settings, port: int) -> Service:
         ),
         home=settings.home,
         port=port,
+        after=ports["code"],
         environment=dagster_environment(settings),
-        ready=answers(f"http://127.0.0.1:{port}/server_info"),
+        # It serves pages before it has read the code server's definitions: ready is when it has.
+        ready=answers(f"http://127.0.0.1:{port}/graphql?query={LOCATIONS}", '"RepositoryLocation"'),
     )
 
 
-def daemon(settings: Settings) -> Service:
+def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
     log = settings.home / "logs" / "daemon.log"
     return Service(
         name="daemon",
         command=python_module("dagster._daemon", "run", "--workspace", str(_workspace(settings))),
         home=settings.home,
+        after=ports["code"],
         environment=dagster_environment(settings),
         ready=log_says(log, "Instance is configured with the following daemons"),
     )

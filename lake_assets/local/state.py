@@ -1,4 +1,4 @@
-"""What runs for a home, as written to its `run/` folder: `services.json`. Reading and writing; no starting, no stopping.
+"""What runs for a home, as its `run/` folder has it: `services.json` and pid files. No starting, no stopping.
 
 A record is believed only while its process lives: pids are used again, after a reboot at the latest.
 """
@@ -51,7 +51,7 @@ def write(home: Path, records: list[Record]) -> None:
 
 
 def process_of(home: Path, name: str) -> psutil.Process | None:
-    """The living process of a service of this home, by its pid file; None when it is gone or the pid is another's now."""
+    """The living process of a service of this home; None when it is gone, or its pid is another's now."""
     import psutil
 
     try:

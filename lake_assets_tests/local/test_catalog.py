@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -42,6 +42,14 @@ def appender(home: Path, table: str, times: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", APPEND, str(home), table, str(times)])
 
 
+def namespaces(settings: Settings) -> list[Any]:
+    session = open_spark(settings)
+    try:
+        return session.sql("SHOW NAMESPACES IN lake").collect()
+    finally:
+        session.stop()
+
+
 def count(catalog: Catalog, table: str) -> int:
     return catalog.load_table(table).scan().to_arrow().num_rows
 
@@ -68,6 +76,21 @@ def test_a_table_dropped_by_one_side_is_gone_for_the_other(spark: SparkSession, 
     assert spark.table("lake.a.one").count() == 0
     spark.sql("DROP TABLE lake.a.one")
     assert not catalog.table_exists("a.one")
+
+
+@pytest.mark.slow
+def test_without_a_server_spark_runs_in_the_process_and_does_the_same(bare_home: Settings, catalog: Catalog) -> None:
+    catalog.create_namespace("a")
+    catalog.create_table("a.one", schema=NUMBERS)
+    uses = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
+    uses += "from lake_assets.local.spark import open_spark; spark = open_spark(Settings(home=Path(sys.argv[1]))); "
+    uses += (
+        "spark.sql('INSERT INTO lake.a.one VALUES (1)'); spark.sql('CALL lake.system.rewrite_manifests(\\'a.one\\')'); "
+    )
+    uses += "print(spark.conf.get('spark.sql.session.timeZone'), spark.table('lake.a.one').count())"
+    done = subprocess.run([sys.executable, "-c", uses, str(bare_home.home)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["UTC", "1"]
+    assert count(catalog, "a.one") == 1
 
 
 def test_homes_on_one_spark_server_do_not_meet(spark: SparkSession, home: Settings, tmp_path: Path) -> None:
@@ -99,11 +122,13 @@ def test_concurrent_commits_of_both_sides_are_all_kept(spark: SparkSession, cata
 
 
 @pytest.mark.slow
-def test_processes_that_open_a_new_catalog_at_once_all_succeed(tmp_path: Path) -> None:
+def test_all_that_open_a_new_catalog_at_once_succeed(home: Settings) -> None:
     opens = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
     opens += "from lake_assets.local.catalog import open_catalog; open_catalog(Settings(home=Path(sys.argv[1])))"
-    processes = [subprocess.Popen([sys.executable, "-c", opens, str(tmp_path / "new")]) for _ in range(6)]
-    assert [process.wait(60) for process in processes] == [0] * 6
+    processes = [subprocess.Popen([sys.executable, "-c", opens, str(home.home)]) for _ in range(4)]
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(namespaces, [home, home])) == [[], []]
+    assert [process.wait(60) for process in processes] == [0] * 4
 
 
 @pytest.mark.slow
@@ -145,3 +170,8 @@ def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(tmp_path
         open_catalog(Settings(home=tmp_path, catalog_uri="postgresql://me:secret@127.0.0.1:1/lake"))
     with pytest.raises(ConfigurationError, match="mysql"):
         open_catalog(Settings(home=tmp_path, catalog_uri="mysql://x/y"))
+
+
+def test_a_spark_server_that_is_not_there_is_named_at_once(bare_home: Settings) -> None:
+    with pytest.raises(ServiceError, match=r"No Spark Connect server answers at sc://127\.0\.0\.1:1:"):
+        open_spark(bare_home.model_copy(update={"spark_remote": "sc://127.0.0.1:1"}))

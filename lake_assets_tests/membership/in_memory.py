@@ -31,11 +31,13 @@ ARROW = {
     "decimal(9, 2)": pa.decimal128(9, 2),
 }
 
+SPARK = {"timestamptz": "timestamp"}
+
 
 def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
     """Rows of a table as a DataFrame; a column that a row does not name is null."""
     if not rows:  # an empty Arrow table is refused
-        return spark.createDataFrame([], ", ".join(f"{c} {kind}" for c, kind in COLUMNS[table].items()).replace("tz", ""))
+        return spark.createDataFrame([], ", ".join(f"{c} {SPARK.get(t, t)}" for c, t in COLUMNS[table].items()))
     schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[table].items()])
     return spark.createDataFrame(pa.Table.from_pylist(list(rows), schema=schema))
 

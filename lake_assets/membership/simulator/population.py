@@ -35,6 +35,7 @@ class Population:
     """People and their habits. Rates are events an hour and person; shares are parts of one.
 
     start: the first hour, a key. hours: how many hours people act for.
+    opening: the share who sign up in the first quarter of an hour; signup: the rate for the others, and after it.
     of_strangers: plan changes, requests and cancels each, of people who are not members.
     same_price: the share of plan changes that keep the price. at_once: the share of signups with a plan change, and of
         requests with a cancel, at the very same moment. withdrawn: the share of requests that no cancel follows.
@@ -45,6 +46,7 @@ class Population:
     seed: int = 1
     start: str = "2026-01-01-00:00"
     hours: int = 24
+    opening: float = 0.2
     signup: float = 0.06
     plan_change: float = 0.04
     request: float = 0.02
@@ -140,7 +142,8 @@ class _People:
     def live(self, step: int) -> Happened:
         rng = np.random.default_rng((self._habits.seed, HABITS, step))
         begin = self._habits.start_hour * HOUR_MICROSECONDS + step * STEP_MICROSECONDS
-        doing = self._doing(rng, begin + STEP_MICROSECONDS)
+        signup = self._habits.signup if step else self._habits.opening * STEPS_PER_HOUR
+        doing = self._doing(rng, begin + STEP_MICROSECONDS, signup)
         signups = self._sign_up(rng, doing.sign_up, _moments(rng, begin, len(doing.sign_up)))
         changes = self._change_plan(rng, doing.change_plan, begin, signups)
         requests = self._ask_to_leave(rng, doing.ask_to_leave, _moments(rng, begin, len(doing.ask_to_leave)))
@@ -152,13 +155,13 @@ class _People:
             CANCELS.table: cancels,
         }
 
-    def _doing(self, rng: np.random.Generator, end: int) -> _Doing:
+    def _doing(self, rng: np.random.Generator, end: int, signup: float) -> _Doing:
         habits, staying = self._habits, self._cancel_at >= end
         of_member = (habits.signup_of_member, habits.plan_change, habits.request, habits.involuntary_cancel)
         odd = (habits.of_strangers,) * 3
         groups = (
             (self._member & staying, of_member),
-            (~self._member & ~self._known, (habits.signup, *odd)),
+            (~self._member & ~self._known, (signup, *odd)),
             (~self._member & self._known, (habits.return_after_cancel, *odd)),
         )
         drawn = [_draw(rng, np.flatnonzero(group), rates) for group, rates in groups]

@@ -29,8 +29,8 @@ from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, R
 from lake_assets.membership.simulator.batches import CompleteThrough, Flaw, Landing, flaws, make_landing, spoil
 from lake_assets.membership.simulator.population import Events, Happened, Population, hours
 
-EXAMPLE = Population(accounts=400, signup=0.08, plan_change=0.06, request=0.03, involuntary_cancel=0.04)
-"""Busy people: in some hundred accounts each table has rows in each hour."""
+EXAMPLE = Population(accounts=800, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05)
+"""So busy that each table has rows in each hour, whatever the seed."""
 
 LATE = {SIGNUPS.table: (2, 3), PLAN_CHANGES.table: (2, 3), CANCELS.table: (5,)}
 """The hours with rows that the first landing lacks: every third of them."""

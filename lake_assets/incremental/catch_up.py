@@ -1,0 +1,56 @@
+"""Everything that is due, in one process, target by target: what the sensors would request, without a daemon.
+
+Topological order makes settling needless: when a target's turn comes, all it is built from is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lake_assets.errors import AuditFailed
+from lake_assets.incremental.session import SessionReport, Waiting
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.engine import Engine
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one look at a target came to: a session (report), nothing to do (waiting), or a failed audit (failure)."""
+
+    table: str
+    report: SessionReport | None = None
+    waiting: Waiting | None = None
+    failure: str | None = None
+
+
+def catch_up(
+    engine: Engine, targets: Iterable[Target], *, report: Callable[[Outcome], None] | None = None, run_id: str = "catch-up"
+) -> list[Outcome]:
+    """Run every due session of the targets; `report` hears of each as it ends. A failed audit does not stop the others."""
+    outcomes: list[Outcome] = []
+    wanted = {t.table for t in targets}
+    for target in engine.pipeline.in_order():
+        if target.table not in wanted:
+            continue
+        for outcome in _sessions(engine, target, run_id):
+            outcomes.append(outcome)
+            if report:
+                report(outcome)
+    return outcomes
+
+
+def _sessions(engine: Engine, target: Target, run_id: str) -> Iterable[Outcome]:
+    while True:
+        try:
+            result = engine.run(target, run_id=run_id)
+        except AuditFailed as error:
+            yield Outcome(target.table, failure=str(error))
+            return
+        if isinstance(result, Waiting):
+            yield Outcome(target.table, waiting=result, failure=result.reason if result.kind == "blocked" else None)
+            return
+        yield Outcome(target.table, report=result)

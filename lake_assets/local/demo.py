@@ -1,0 +1,326 @@
+"""The demo: late data in, a correct dimension out, by itself. It lands simulated batches; sensors in the daemon do the rest.
+
+It works in the settings' home, alone: a home that holds tables of anybody else is refused, its own from last time is cleared.
+Each scene ends by checking what it promised; the end compares every target with one full rebuild.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import httpx
+from rich.console import Console
+from rich.markup import escape
+
+from lake_assets.errors import LakeError, ServiceError, UsageError
+from lake_assets.incremental import tables, verify
+from lake_assets.incremental.engine import LOOKBACK_HOURS, rows_between
+from lake_assets.incremental.hours import hour_start, parse_hour, spell
+from lake_assets.incremental.session import SessionPlan
+from lake_assets.local import services
+from lake_assets.local.platform import open_engine
+from lake_assets.local.spark import open_spark
+from lake_assets.membership.simulator import bad_batch, dirty_batch, land, repair, worked_example
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.engine import Engine
+    from lake_assets.incremental.sessions import SessionRecord
+    from lake_assets.membership.simulator import Landing
+    from lake_assets.settings import Settings
+
+START, END = "2026-01-01-00:00", "2026-01-02-00:00"
+MARKER = "demo"
+PATIENCE_SECONDS = 240
+"""How long a scene may take before the demo gives up and points at the logs."""
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+class Surprise(LakeError):
+    """The demo saw something else than it promised."""
+
+
+def run(*, keep_up: bool) -> bool:
+    """Play all scenes; whether all came out as promised. keep_up: leave the services running at the end."""
+    began = time.monotonic()
+    home = _prepare_home()
+    fine = False
+    try:
+        services.up(home, report=lambda line: console.print(f"[dim]{escape(line)}[/]"))
+        stage = _Stage(home, open_engine(home), open_spark(home))
+        stage.engine.create_tables()
+        for scene in (_first_load, _late_data, _the_rest, _dirty_rows, _stopped_by_an_audit):
+            scene(stage)
+        fine = _verdict(stage)
+        memory = sum(s.memory_mb for s in services.status(home))
+        console.print(f"\n{time.monotonic() - began:.0f} s in all; the services hold {memory / 1024:.1f} GB.")
+    finally:
+        if not (fine and keep_up):
+            services.down(home, report=lambda line: console.print(f"[dim]{escape(line)}[/]"))
+    if keep_up:
+        console.print(f"Look around: [bold]{services.ui_address(home)}[/]   ([bold]make down[/] stops it)")
+    return fine
+
+
+@dataclass
+class _Stage:
+    """Where the scenes play. seen: newest session revision that was printed, per target."""
+
+    home: Settings
+    engine: Engine
+    spark: SparkSession
+    seen: dict[str, int] = field(default_factory=dict)
+    played: dict[str, list[SessionRecord]] = field(default_factory=dict)
+
+    def land(self, landing: Landing) -> None:
+        """Land a batch and say what is in it."""
+        land(self.spark, self.engine.catalog, landing)
+        for name, rows in landing.rows.items():
+            through = landing.complete_through[name]
+            late = f", {landing.late[name]} of them late" if landing.late.get(name) else ""
+            promise = f"; complete through {hour_start(through):%H:%M}" if through is not None else ""
+            console.print(f"  [cyan]→[/] {name}: {rows.num_rows} rows{late}{promise}")
+
+
+def _first_load(stage: _Stage) -> None:
+    _headline("Hours 0 to 5 land", "Nothing is built yet. The sensors see the new snapshots in the tables' metadata.")
+    stage.land(worked_example()[0])
+    _until_quiet(stage)
+    _promise("the dimension has hours 0..5", _built(stage, "account_state_dim"), [range(6)])
+
+
+def _late_data(stage: _Stage) -> None:
+    _headline(
+        "Late data",
+        "Signups and plan changes of hours 2 and 3 come late, with those of hour 6; cancels of hour 5 come late, with 6 and 7.",
+    )
+    stage.land(worked_example()[1])
+    _until_quiet(stage)
+    _promise("signup_fact: hours 2, 3, 6 and no other", _built(stage, "signup_fact"), [(2, 3, 6)])
+    _promise("plan_fact: hours 2, 3, 6 and no other", _built(stage, "plan_fact"), [(2, 3, 6)])
+    _promise("cancel_fact: hours 5..7", _built(stage, "cancel_fact"), [(5, 6, 7)])
+    _promise("account_state_dim: hours 2..6, in one session", _built(stage, "account_state_dim"), [range(2, 7)])
+    pending = stage.engine.store.state("core.account_state_dim").committed.pending
+    _promise("account_state_dim: hour 7 is pending", sorted(pending), [parse_hour(START) + 7])
+    for name, hours in (("signup_fact", 7), ("cancel_fact", 8), ("account_state_dim", 7)):
+        marked = _materialized(stage, name)
+        _promise(f"Dagster shows {name}: hours 0..{hours - 1} materialized", marked, list(range(hours)))
+
+
+def _the_rest(stage: _Stage) -> None:
+    _headline("Signups and plan changes reach hour 7", "Cancels do not change: the pending hour is built all the same.")
+    stage.land(worked_example()[2])
+    _until_quiet(stage)
+    _promise("account_state_dim: hour 7", _built(stage, "account_state_dim"), [(7,)])
+
+
+def _dirty_rows(stage: _Stage) -> None:
+    _headline(
+        "Rows that make no sense",
+        "Null keys, absurd times, negative prices, unknown plans: set aside, and the rest goes on.",
+    )
+    stage.land(dirty_batch(hour=8))
+    _until_quiet(stage)
+    rows = tables.load(stage.engine.catalog, "etl.quarantine").scan().to_arrow().to_pylist()
+    for reason in sorted({r["reason"] for r in rows}):
+        console.print(f"  [yellow]quarantined[/] {reason}: {sum(r['reason'] == reason for r in rows)}")
+    _promise("quarantine holds rows", bool(rows), True)
+
+
+def _stopped_by_an_audit(stage: _Stage) -> None:
+    _headline(
+        "A batch that an audit must stop",
+        "Three signups of hour 9 have lost their account. No key is null: only an audit sees it.",
+    )
+    bad = bad_batch(hour=9)
+    before = stage.engine.store.state("core.signup_fact").published_snapshot_id
+    stage.land(bad.landing)
+    _until_quiet(stage)
+    state = stage.engine.store.state("core.signup_fact")
+    _promise("the session was stopped", state.session.state if state.session else None, "blocked")
+    _promise("nothing was published", state.published_snapshot_id, before)
+    _promise(
+        "Dagster does not show signup_fact's hour 9 as materialized", 9 in _materialized(stage, "signup_fact"), False
+    )
+    console.print("  [cyan]→[/] the producer repairs the three rows in raw.signups")
+    repair(stage.spark, bad)
+    _until_quiet(stage)
+    _promise("signup_fact: hour 9, once repaired", _built(stage, "signup_fact"), [(9,)])
+    _promise("account_state_dim: complete through hour 9", _through(stage), parse_hour(START) + 9)
+
+
+def _verdict(stage: _Stage) -> bool:
+    _headline("The proof", "Every target against one full rebuild from raw.")
+    fine = True
+    for target in stage.engine.pipeline.in_order():
+        found = verify.compare(stage.engine, target, stage.spark)
+        fine = fine and found.equal and found.rows > 0
+        mark = "[green]equal[/]" if found.equal else f"[red]{found.missing} rows missing, {found.extra} too many[/]"
+        console.print(f"  {found.table:<26} {found.rows:>6} rows  {mark}")
+    console.print("[bold green]All equal.[/]" if fine else "[bold red]Not equal.[/]")
+    return fine
+
+
+def _headline(title: str, what: str) -> None:
+    console.print(f"\n[bold]{title}[/]\n[dim]{what}[/]")
+
+
+def _promise(what: str, found: object, promised: object) -> None:
+    """Check a promise and print it."""
+    same = [list(x) for x in found] == [list(x) for x in promised] if _nested(promised) else found == promised  # type: ignore[attr-defined, union-attr]
+    if not same:
+        raise Surprise(
+            f"Promised: {what}. Found {found!r}, expected {promised!r}.", remedy="See the logs in LAKE_HOME/logs."
+        )
+    console.print(f"  [green]✓[/] {what}")
+
+
+def _nested(promised: object) -> bool:
+    return isinstance(promised, list) and any(isinstance(x, (range, tuple, list)) for x in promised)
+
+
+def _built(stage: _Stage, name: str) -> list[list[int]]:
+    """The hours, counted from the start, that each session of this scene built; sessions without rows aside."""
+    start = parse_hour(START)
+    return [[h - start for h in r.built] for r in stage.played.get(f"core.{name}", []) if r.built]
+
+
+def _through(stage: _Stage) -> int | None:
+    return stage.engine.store.state("core.account_state_dim").committed.complete_through
+
+
+def _until_quiet(stage: _Stage) -> None:
+    """Wait until no target has anything to do, printing each session as it ends."""
+    stage.played.clear()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    began = time.monotonic()
+    while True:
+        for target in stage.engine.pipeline.in_order():
+            _print_new_sessions(stage, target.table)
+        busy = [t.table for t in stage.engine.pipeline.in_order() if isinstance(stage.engine.decide(t), SessionPlan)]
+        if not busy:
+            for target in stage.engine.pipeline.in_order():
+                _print_new_sessions(stage, target.table)
+            console.print(f"  [dim]quiet after {time.monotonic() - began:.0f} s[/]")
+            return
+        if time.monotonic() > deadline:
+            raise ServiceError(
+                f"After {PATIENCE_SECONDS} s there is still work for {', '.join(busy)}.",
+                remedy=f"Look at the runs in {services.ui_address(stage.home)} and at {stage.home.home / 'logs'}.",
+            )
+        time.sleep(0.5)
+
+
+def _print_new_sessions(stage: _Stage, table: str) -> None:
+    newest = stage.engine.store.state(table).session
+    if newest is None or newest.is_open or newest.revision == stage.seen.get(table):
+        return
+    fresh = [r for r in stage.engine.store.history(table) if r.revision > stage.seen.get(table, 0) and not r.is_open]
+    for record in fresh:
+        stage.seen[table] = max(record.revision, stage.seen.get(table, 0))
+        stage.played.setdefault(table, []).append(record)
+        _print_session(stage, record)
+
+
+def _print_session(stage: _Stage, record: SessionRecord) -> None:
+    plan = record.plan
+    if record.state == "blocked":
+        for audit in record.audits:
+            if audit.blocking and not audit.passed:
+                sample = f": {', '.join(audit.sample)}" if audit.sample else ""
+                console.print(
+                    f"  [red]■[/] {plan.process}: stopped by {audit.name}, {dict(audit.counts)}{escape(sample)}"
+                )
+        return
+    if not record.built:
+        console.print(f"  [dim]· {plan.process}: no rows; complete-through moves on[/]")
+        return
+    passed = sum(a.passed for a in record.audits)
+    console.print(
+        f"  [green]■[/] {plan.process}: {plan.load} {_short(record.built)} ({record.rows_written} rows; "
+        f"audits {passed}/{len(record.audits)}){_against_lookback(stage, record)}"
+    )
+    for reason in dict.fromkeys(p.reason for p in plan.hours if p.hour in record.built):
+        console.print(f"      [dim]{escape(reason)}[/]")
+
+
+def _against_lookback(stage: _Stage, record: SessionRecord) -> str:
+    """What a fixed lookback would have reprocessed instead, and missed."""
+    last = record.built[-1]
+    first = last - LOOKBACK_HOURS
+    target = stage.engine.pipeline.target(record.plan.process)
+    rows = rows_between(tables.load(stage.engine.catalog, target.table), target.time_column, first, last)
+    missed = [h for h in record.built if h < first]
+    return f"; a six-hour lookback: {rows} rows{f', without {_short(missed)}' if missed else ''}"
+
+
+def _short(hours: tuple[int, ...] | list[int]) -> str:
+    """Hours of the demo's one day: `02:00..03:00, 06:00`."""
+    return spell(hours).replace(f"{START[:10]}-", "")
+
+
+def _materialized(stage: _Stage, name: str) -> list[int]:
+    """The hours, counted from the start, that Dagster's API reports as materialized. Waits for the runs to end."""
+    query = """query($key: AssetKeyInput!) {
+      runsOrError(filter: {statuses: [QUEUED, STARTING, STARTED]}) { ... on Runs { results { id } } }
+      assetNodeOrError(assetKey: $key) { ... on AssetNode { assetPartitionStatuses {
+        ... on TimePartitionStatuses { ranges { status startKey endKey } } } } } }"""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        data = _graphql(stage.home, query, {"key": {"path": ["core", name]}})
+        if not data["runsOrError"]["results"] or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    spans = data["assetNodeOrError"]["assetPartitionStatuses"]["ranges"]
+    start = parse_hour(START)
+    done = [(parse_hour(s["startKey"]), parse_hour(s["endKey"])) for s in spans if s["status"] == "MATERIALIZED"]
+    return sorted({h - start for a, b in done for h in range(a, b + 1)})
+
+
+def _graphql(home: Settings, query: str, variables: Mapping[str, Any]) -> Any:
+    address = services.ui_address(home)
+    answer = httpx.post(f"{address}/graphql", json={"query": query, "variables": variables}, timeout=30)
+    return answer.raise_for_status().json()["data"]
+
+
+def _prepare_home() -> Settings:
+    """A home that is empty but for jars and settings; `UsageError` when it holds somebody's tables."""
+    found = settings()
+    if found.catalog_uri or found.warehouse:
+        raise UsageError(
+            "The demo fills a catalog of its own, but LAKE_CATALOG_URI or LAKE_WAREHOUSE names another.",
+            remedy="Unset both for `make demo`.",
+        )
+    mine = (found.home / MARKER).exists()
+    if not mine and (found.home / "catalog.db").exists():
+        raise UsageError(
+            f"{found.home} holds tables that the demo did not make.",
+            remedy="Give it a folder of its own: LAKE_HOME=.lake-demo make demo",
+        )
+    if mine:
+        services.down(found, report=lambda line: None)
+        _clear(found)
+    found.home.mkdir(parents=True, exist_ok=True)
+    (found.home / MARKER).touch()
+    (found.home / "lake.env").write_text(f"LAKE_START={START}\nLAKE_END={END}\n")
+    os.environ.pop("LAKE_START", None), os.environ.pop("LAKE_END", None)
+    settings.cache_clear()
+    return settings()
+
+
+def _clear(found: Settings) -> None:
+    for name in ("warehouse", "dagster", "logs", "spark-warehouse"):
+        shutil.rmtree(found.home / name, ignore_errors=True)
+    for file in found.home.glob("catalog.db*"):
+        file.unlink()
+
+
+__all__ = ["Surprise", "run"]

@@ -1,0 +1,48 @@
+"""The platform of a home, opened: its pipeline, its engine. What commands, the demo and Dagster's definitions start from."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration import Pipeline, merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.engine import Engine
+    from lake_assets.settings import Settings
+
+
+def open_pipeline(settings: Settings) -> Pipeline:
+    """The pipelines that the settings name, as one. Raises `ConfigurationError` for one that cannot be loaded."""
+    return merge(_resolve(name.strip()) for name in settings.pipelines.split(","))
+
+
+def _resolve(name: str) -> Pipeline:
+    try:
+        found = resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"LAKE_PIPELINES names {name!r}, which cannot be loaded: {error}.",
+            remedy="Name each pipeline as module:attribute, separated by commas.",
+        ) from error
+    if not isinstance(found, Pipeline):
+        raise ConfigurationError(f"LAKE_PIPELINES names {name!r}, a {type(found).__name__}.", remedy="Name a Pipeline.")
+    return found
+
+
+def open_engine(settings: Settings) -> Engine:
+    """The engine on the home's catalog. Spark is reached when a session has rows to build, not before."""
+    from lake_assets.incremental.engine import Engine, utc_now
+    from lake_assets.local.catalog import open_catalog
+
+    @lru_cache(maxsize=1)
+    def spark() -> SparkSession:
+        from lake_assets.local.spark import open_spark
+
+        return open_spark(settings)
+
+    return Engine(open_catalog(settings), open_pipeline(settings), clock=utc_now, spark=spark)

@@ -1,0 +1,179 @@
+"""The services of a machine, really started: up, seen, used, killed, and gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lake_assets.errors import ServiceError
+from lake_assets.local import keeper, services, state
+from lake_assets.local.service import free_port
+from lake_assets.local.spark import open_spark
+from lake_assets.settings import Settings
+
+NO_SPARK = {"spark_remote": "sc://127.0.0.1:1"}
+"""With Spark on another machine only Dagster is started here: it is much quicker, and not asked to run anything."""
+
+
+class Lines(list[str]):
+    """What was reported, as one text."""
+
+    def __str__(self) -> str:
+        return "\n".join(self)
+
+
+@pytest.fixture
+def bare_home(bare_home: Settings) -> Iterator[Settings]:
+    """A home of which nothing is left running, whatever the test did."""
+    chosen = bare_home.model_copy(update={"webserver_port": free_port()})
+    yield chosen
+    services.down(chosen, report=str)
+
+
+def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
+    said = Lines()
+    services.down(bare_home, report=said.append)
+    assert str(said) == "Nothing runs."
+    assert [s.state for s in services.status(bare_home)] == ["stopped"] * 4
+    assert services.ui_address(bare_home) is None
+    assert services.spark_remote(bare_home) is None
+
+
+def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) -> None:
+    state.write(bare_home.home, [state.Record("spark", 1234)])
+    foreign = state.run_folder(bare_home.home) / "spark.pid"
+    foreign.write_text(str(os.getppid()))  # lives, and is none of ours
+    assert services.spark_remote(bare_home) is None
+    assert services.status(bare_home)[0].state == "stopped"
+    services.down(bare_home, report=str)
+    assert psutil.pid_exists(os.getppid())
+    assert not foreign.exists()
+
+
+def test_a_half_written_record_counts_as_none(bare_home: Settings) -> None:
+    state.write(bare_home.home, [])
+    (state.run_folder(bare_home.home) / "services.json").write_text('{"services": [{"na')
+    assert state.read(bare_home.home) == []
+
+
+@pytest.mark.slow
+def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
+    said = Lines()
+    services.up(bare_home, report=said.append)
+    assert f"Dagster's UI: http://127.0.0.1:{bare_home.webserver_port}" in str(said)
+    found = {s.name: s for s in services.status(bare_home)}
+    assert {s.state for s in found.values()} == {"ready"}
+    assert services.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
+    session = open_spark(bare_home)
+    assert session.range(3).count() == 3
+    session.stop()
+    assert addresses_listened_to(bare_home) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+    said.clear()
+    services.up(bare_home, report=said.append)
+    assert said[0] == "Already up."
+    assert {s.name: s.pid for s in services.status(bare_home)} == {name: s.pid for name, s in found.items()}
+
+    begun = time.monotonic()
+    services.down(bare_home, report=said.append)
+    assert time.monotonic() - begun < 20
+    assert state.processes_of(bare_home.home) == []
+    assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
+    assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 4
+
+
+@pytest.mark.slow
+def test_down_finds_what_a_killed_keeper_left(bare_home: Settings) -> None:
+    alone = bare_home.model_copy(update=NO_SPARK)
+    services.up(alone, report=str)
+    kept = state.process_of(alone.home, keeper.NAME)
+    assert kept is not None
+    kept.kill()
+    kept.wait(5)
+    left = state.processes_of(alone.home)
+    assert left
+    services.down(alone, report=str)
+    assert not any(p.is_running() for p in left)
+
+
+@pytest.mark.slow
+def test_up_repairs_a_stack_of_which_one_service_was_killed(bare_home: Settings) -> None:
+    alone = bare_home.model_copy(update=NO_SPARK)
+    services.up(alone, report=str)
+    process = state.process_of(alone.home, "daemon")
+    assert process is not None
+    process.kill()
+    psutil.wait_procs(state.processes_of(alone.home), timeout=20)
+    assert {s.name: s.detail for s in services.status(alone)}["daemon"].startswith("ended with code -9")
+    services.up(alone, report=str)
+    assert {s.state for s in services.status(alone)} == {"ready"}
+
+
+@pytest.mark.slow
+def test_a_second_home_beside_the_first_takes_other_ports(bare_home: Settings, tmp_path: Path) -> None:
+    first = bare_home.model_copy(update=NO_SPARK)
+    second = first.model_copy(update={"home": tmp_path / "second"})
+    services.up(first, report=str)
+    said = Lines()
+    try:
+        services.up(second, report=said.append)
+        assert f"Port {first.webserver_port} is in use" in str(said)
+        assert services.ui_address(first) != services.ui_address(second)
+        services.down(first, report=str)
+        assert {s.state for s in services.status(second)} == {"ready"}
+    finally:
+        services.down(second, report=str)
+
+
+@pytest.mark.slow
+def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Settings) -> None:
+    broken = bare_home.model_copy(update={**NO_SPARK, "pipelines": "nowhere:PIPELINE"})
+    with pytest.raises(ServiceError, match=r"The service code ended with code 1(.|\n)*nowhere(.|\n)*LAKE_PIPELINES"):
+        services.up(broken, report=str)
+    assert state.processes_of(broken.home) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: signal.Signals) -> None:
+    command = [sys.executable, "-m", "lake_assets.cli", "up"]
+    environment = {**os.environ, "LAKE_HOME": str(bare_home.home), "LAKE_WEBSERVER_PORT": str(bare_home.webserver_port)}
+    starting = subprocess.Popen(command, env=environment)
+    wait_until(lambda: state.process_of(bare_home.home, "webserver") is not None)
+    starting.send_signal(kind)
+    assert starting.wait(30) != 0
+    assert state.processes_of(bare_home.home) == []
+
+
+def test_only_one_start_of_a_home_at_a_time(bare_home: Settings) -> None:
+    with services._alone(bare_home.home), pytest.raises(ServiceError, match="Another `lake up`"):
+        services.up(bare_home, report=str)
+
+
+def test_a_free_port_is_found_beside_a_used_one() -> None:
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        assert free_port(port) != port
+
+
+def addresses_listened_to(settings: Settings) -> set[str]:
+    connections = [c for p in state.processes_of(settings.home) for c in p.net_connections("inet")]
+    return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
