@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import ValidationError
 
 from lake_assets.errors import LakeError
 from lake_assets.settings import settings
@@ -32,9 +33,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def up() -> None:
-    """Start the services of this machine: Spark, and Dagster's webserver and daemon."""
+    """Start the services of this machine: Spark, and Dagster's webserver and daemon. Creates missing tables."""
     from lake_assets.local import services
 
+    _engine().create_tables()
     services.up(settings(), report=typer.echo)
 
 
@@ -71,7 +73,7 @@ def init() -> None:
 
 @app.command()
 def plan(target: Name, as_json: AsJson = False) -> None:
-    """Show what the next session of TARGET would do, hour by hour, with reasons and cost. Starts nothing, changes nothing."""
+    """Show what the next session of TARGET would do, hour by hour, with reasons and cost. Changes nothing."""
     from lake_assets.local import show
 
     engine = _engine()
@@ -171,6 +173,13 @@ def main() -> None:
     except LakeError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(1)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
+            typer.echo(f"Error: {name} is {problem['input']!r}: {problem['msg']}.", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

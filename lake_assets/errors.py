@@ -72,7 +72,7 @@ class SourceReplaced(SourceError):
     def __init__(self, table: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"{table} is another table (uuid {found}) than the one read so far (uuid {expected}).",
-            remedy=f"Restore the former table, or rebuild what reads {table} with `lake rebuild TARGET FROM TO --reset`.",
+            remedy=f"Restore the former table, or rebuild what reads {table}: `lake rebuild TARGET FROM TO --reset`.",
         )
 
 
@@ -81,7 +81,7 @@ class HistoryCut(SourceError):
 
     def __init__(self, table: str, snapshot_id: int) -> None:
         super().__init__(
-            f"The history of {table} was cut: snapshot {snapshot_id}, read last, is gone and its head does not descend from it.",
+            f"The history of {table} was cut: snapshot {snapshot_id}, read last, is gone, and the head is not built on it.",
             remedy=f"Rebuild what reads {table} with `lake rebuild TARGET FROM TO --reset`.",
         )
 

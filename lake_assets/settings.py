@@ -25,10 +25,12 @@ class Settings(BaseSettings):
     warehouse: str | None = Field(None, description="where tables are stored; default: a folder in the home")
     jars: Path = Field(PROJECT / ".venv" / "jars", description="jars that `make setup` resolved")
     spark_remote: str | None = Field(
-        None, description="Spark Connect address, sc://host:port; default: the one that `lake up` started, else a Spark in the process"
+        None, description="Spark Connect, sc://host:port; default: what `lake up` started, else a Spark in the process"
     )
     spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
-    pipelines: str = Field("lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated")
+    pipelines: str = Field(
+        "lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated"
+    )
     start: str = Field("2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
     end: str | None = Field(None, description="hour after the last one that Dagster shows; default: now")
     tick_seconds: int = Field(2, description="least seconds between two evaluations of a sensor", ge=1)

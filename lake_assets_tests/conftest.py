@@ -6,6 +6,7 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+"""Half the processor time of a test run goes to the optimizing compiler, for code that then runs on a few rows."""
+
 
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a running Spark Connect server."""
     server_home = tmp_path_factory.mktemp("spark-server")
-    with running(spark_service(Settings(home=server_home), free_port())) as service:
+    service = spark_service(Settings(home=server_home), free_port())
+    with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
         yield f"sc://127.0.0.1:{service.port}"
 
 

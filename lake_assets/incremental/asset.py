@@ -108,6 +108,7 @@ def target_asset(
             if SESSION_TAG in context.run.tags:
                 yield from _session_events(context, target, _run_session(context, engine, target))
             else:
+                yield from _interrupted_events(context, engine, target)
                 yield from _rebuild_events(context, target, _rebuild(context, engine, target))
         except AuditFailed as error:
             yield from check_results(key, error.report.audits if isinstance(error.report, SessionReport) else ())
@@ -193,6 +194,18 @@ def _session_events(
     _log(context, outcome)
     yield from materializations(target, outcome, outcome.hours_built)
     yield from check_results(asset_key(target.table), outcome.audits)
+
+
+def _interrupted_events(
+    context: dg.AssetExecutionContext, engine: Engine, target: Target
+) -> Iterator[dg.AssetMaterialization]:
+    """A rebuild finishes an interrupted session first; the hours of that one are marked here. Its checks are not shown:
+    a step shows each check once."""
+    if engine.store.state(target.table).open_session:
+        finished = engine.run(target, run_id=context.run_id)
+        if isinstance(finished, SessionReport):
+            _log(context, finished)
+            yield from materializations(target, finished, finished.hours_built)
 
 
 def _rebuild_events(

@@ -1,17 +1,18 @@
 """Audits: plain functions from a staged snapshot and its source rows to a verdict.
 
 An audit sees what would be published, before it is. A blocking one that fails keeps everything as it was. To add one,
-write one function that returns an `Audit`.
+write one function that returns an `Audit`. Its `run` gives a `Verdict`, or `Offenders`, the rows that should not be: those
+of all audits of a session are counted in one Spark job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 SAMPLE = 10
 """How many offending keys a verdict names at most."""
+
+KEY = "k"
+HOUR_KEY = "yyyy-MM-dd-HH:mm"
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,24 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Offenders:
+    """The rows that should not be, not counted yet: an audit passes if there are none.
+
+    rows: one column, `k`: the key of each, a string. counted: what their number is called.
+    """
+
+    rows: DataFrame
+    counted: str
+
+
+@dataclass(frozen=True)
 class AuditScope:
     """What an audit may look at.
 
     staged: the staged snapshot's rows within `hours` (columns of the target).
     kept: the driving (first) source's rows that should show in `staged`: no quarantined row, no repeated delivery
         (columns of the source).
-    counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`, and `written`: rows this session staged.
+    counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`; and `written`, the rows staged.
     table: any other table by name, as this session reads it.
     """
 
@@ -56,20 +71,21 @@ class Audit:
     """A named check of a staged snapshot. blocking: if it fails, nothing is published."""
 
     name: str
-    run: Callable[[AuditScope], Verdict]
+    run: Callable[[AuditScope], Verdict | Offenders]
     description: str
     blocking: bool = True
 
-    def __call__(self, scope: AuditScope) -> AuditResult:
-        verdict = self.run(scope)
-        return AuditResult(
-            name=self.name,
-            passed=verdict.passed,
-            blocking=self.blocking,
-            counts=dict(verdict.counts),
-            sample=verdict.sample,
-            description=self.description,
-        )
+
+def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
+    """The verdict of every audit, in order."""
+    found = [audit.run(scope) for audit in audits]
+    offenders = {i: f for i, f in enumerate(found) if isinstance(f, Offenders)}
+    counts = _counted({i: f.rows for i, f in offenders.items()})
+    verdicts = [_judge(f, counts[i]) if isinstance(f, Offenders) else f for i, f in enumerate(found)]
+    return tuple(
+        AuditResult(audit.name, v.passed, audit.blocking, dict(v.counts), v.sample, audit.description)
+        for audit, v in zip(audits, verdicts, strict=True)
+    )
 
 
 def source_target_counts() -> Audit:
@@ -85,17 +101,15 @@ def source_target_counts() -> Audit:
 def no_missing_events() -> Audit:
     """Every source row that should be published is in the staged rows, by key."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         key, source_key = scope.target.key, scope.target.sources[0].key
         if source_key is None or len(key) != 1:
             raise ConfigurationError(
                 f"no_missing_events() of {scope.target.table} needs a single key, and a key of its first source.",
                 remedy="Give the Source a key=, or drop the audit.",
             )
-        missing = scope.kept.select(_text(source_key).alias("k")).join(
-            scope.staged.select(_text(key[0]).alias("k")), "k", "left_anti"
-        )
-        return _offenders(missing, "k", "missing")
+        there = scope.staged.select(_text(key[0]).alias(KEY))
+        return Offenders(scope.kept.select(_text(source_key).alias(KEY)).join(there, KEY, "left_anti"), "missing")
 
     return Audit("no_missing_events", run, "no source key is missing in the target")
 
@@ -103,13 +117,11 @@ def no_missing_events() -> Audit:
 def not_null(*columns: str, blocking: bool = True) -> Audit:
     """None of the columns is null."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        condition = F.lit(False)
-        for column in columns:
-            condition = condition | F.col(column).isNull()
-        return _offenders(_keyed(scope, scope.staged.where(condition)), "k", "nulls")
+        any_null = reduce(lambda a, b: a | b, [F.col(column).isNull() for column in columns])
+        return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
 
     return Audit(f"not_null_{'_'.join(columns)}", run, f"{', '.join(columns)} is never null", blocking)
 
@@ -117,12 +129,11 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
 def unique_key() -> Audit:
     """A row's identity, (key, time), occurs once."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        identity = [*scope.target.key, scope.target.time_column]
-        repeated = scope.staged.groupBy(*dict.fromkeys(identity)).count().where(F.col("count") > 1)
-        return _offenders(_keyed(scope, repeated), "k", "repeated")
+        identity = dict.fromkeys([*scope.target.key, scope.target.time_column])
+        return Offenders(_keys(scope, scope.staged.groupBy(*identity).count().where(F.col("count") > 1)), "repeated")
 
     return Audit("unique_key", run, "no key occurs twice at the same time")
 
@@ -130,10 +141,10 @@ def unique_key() -> Audit:
 def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True) -> Audit:
     """The column has only these values; null is not judged."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        return _offenders(_keyed(scope, scope.staged.where(~F.col(column).isin(*values))), "k", "unexpected")
+        return Offenders(_keys(scope, scope.staged.where(~F.col(column).isin(*values))), "unexpected")
 
     return Audit(f"accepted_values_{column}", run, f"{column} is one of {', '.join(values)}", blocking)
 
@@ -141,27 +152,35 @@ def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True
 def referential(column: str, *, to: str, ref_column: str, blocking: bool = False) -> Audit:
     """Each value of the column is found in another table, which may simply be late: a warning by default."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
         known = scope.table(to).select(F.col(ref_column).alias(column)).distinct()
-        return _offenders(_keyed(scope, scope.staged.join(known, column, "left_anti")), "k", "unknown")
+        return Offenders(_keys(scope, scope.staged.join(known, column, "left_anti")), "unknown")
 
     return Audit(f"referential_{column}", run, f"{column} is in {to}.{ref_column}", blocking)
 
 
 def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: bool = False) -> Audit:
-    """Each hour's rows lie within a factor of the mean of the same hour of earlier days; without history, all is well."""
+    """An hour's rows lie within a factor of the mean of the same hour of earlier days; without history, all is well."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        hours = [h - 24 * d for h in scope.hours for d in range(1, days + 1)]
-        now = {r["h"]: r["n"] for r in _per_hour(scope, scope.staged).collect()}
-        then_rows = _per_hour(scope, scope.table(scope.target.table)).where(F.col("h").isin(*set(hours)))
-        then = {r["h"]: r["n"] for r in then_rows.collect()}
-        odd = [h for h in scope.hours if _is_odd(now.get(h, 0), _mean_of_earlier(then, h, days), factor)]
-        return Verdict(not odd, {"hours": len(scope.hours), "odd_hours": len(odd)}, tuple(map(hour_key, odd[:SAMPLE])))
+        from lake_assets.incremental.stage import within
+
+        time = scope.target.time_column
+        same_hours = {h - 24 * d for h in scope.hours for d in range(1, days + 1)}
+        earlier = _per_hour(within(scope.table(scope.target.table), time, sorted(same_hours)), time)
+        shifted = earlier.withColumn("days", F.explode(F.sequence(F.lit(1), F.lit(days))))
+        usual = shifted.groupBy((F.col("h") + F.col("days") * 24).alias("h")).agg(F.avg("n").alias("usual"))
+        hours = scope.staged.sparkSession.range(1).select(F.explode(F.lit(list(scope.hours))).alias("h"))
+        both = hours.join(usual, "h").join(_per_hour(scope.staged, time), "h", "left")
+        now = F.coalesce("n", F.lit(0))
+        odd = both.where((now < F.col("usual") / factor) | (now > F.col("usual") * factor))
+        return Offenders(
+            odd.select(F.date_format(F.timestamp_seconds(F.col("h") * 3600), HOUR_KEY).alias(KEY)), "odd hours"
+        )
 
     return Audit("row_count_like_earlier", run, f"rows per hour within ×{factor:g} of the {days} days before", blocking)
 
@@ -169,11 +188,31 @@ def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: boo
 def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
     """Any SQL over `{staged}` that selects the offending rows; its first column names them."""
 
-    def run(scope: AuditScope) -> Verdict:
+    def run(scope: AuditScope) -> Offenders:
         rows = scope.staged.sparkSession.sql(query, staged=scope.staged)
-        return _offenders(rows.select(_text(rows.columns[0]).alias("k")), "k", "offending")
+        return Offenders(rows.select(_text(rows.columns[0]).alias(KEY)), "offending")
 
     return Audit(name, run, query, blocking)
+
+
+def _counted(rows: Mapping[int, DataFrame]) -> dict[int, int]:
+    """The number of rows of each frame, in one job."""
+    from pyspark.sql import functions as F
+
+    if not rows:
+        return {}
+    numbered = [frame.select(F.lit(i).alias("i")) for i, frame in rows.items()]
+    all_rows = reduce(lambda a, b: a.unionByName(b), numbered)
+    measures = [F.count_if(F.col("i") == i).alias(str(i)) for i in rows]
+    found = all_rows.agg(*measures).first()
+    assert found is not None  # an aggregate without groups always has one row
+    return {i: found[str(i)] for i in rows}
+
+
+def _judge(offenders: Offenders, count: int) -> Verdict:
+    # Sorted, so that the sample hangs on no order of rows; and only for an audit that fails.
+    sample = offenders.rows.distinct().orderBy(KEY).limit(SAMPLE).collect() if count else []
+    return Verdict(count == 0, {offenders.counted: count}, tuple(row[KEY] for row in sample))
 
 
 def _text(column: str) -> Column:
@@ -182,32 +221,15 @@ def _text(column: str) -> Column:
     return F.coalesce(F.col(column).cast("string"), F.lit("null"))
 
 
-def _keyed(scope: AuditScope, rows: DataFrame) -> DataFrame:
+def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return rows.select(F.concat_ws(" ", *[_text(k) for k in scope.target.key]).alias("k"))
+    return rows.select(F.concat_ws(" ", *[_text(k) for k in scope.target.key]).alias(KEY))
 
 
-def _offenders(rows: DataFrame, column: str, counted: str) -> Verdict:
+def _per_hour(rows: DataFrame, time_column: str) -> DataFrame:
+    """h: event hour (long); n: rows of it."""
     from pyspark.sql import functions as F
 
-    # One pass: the count and the least keys, which are the same whatever the order of rows.
-    found = rows.agg(F.count("*").alias("n"), F.slice(F.sort_array(F.collect_set(column)), 1, SAMPLE).alias("s")).first()
-    assert found is not None  # an aggregate without groups always has one row
-    return Verdict(found["n"] == 0, {counted: found["n"]}, tuple(found["s"]))
-
-
-def _per_hour(scope: AuditScope, rows: DataFrame) -> DataFrame:
-    from pyspark.sql import functions as F
-
-    hour = F.floor(F.unix_timestamp(scope.target.time_column) / 3600)
+    hour = F.floor(F.unix_timestamp(time_column) / 3600)
     return rows.groupBy(hour.alias("h")).agg(F.count("*").alias("n"))
-
-
-def _mean_of_earlier(rows: Mapping[int, int], hour: int, days: int) -> float | None:
-    earlier = [rows[hour - 24 * d] for d in range(1, days + 1) if hour - 24 * d in rows]
-    return sum(earlier) / len(earlier) if earlier else None
-
-
-def _is_odd(rows: int, usual: float | None, factor: float) -> bool:
-    return usual is not None and not usual / factor <= rows <= usual * factor

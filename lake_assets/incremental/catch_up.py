@@ -28,9 +28,13 @@ class Outcome:
 
 
 def catch_up(
-    engine: Engine, targets: Iterable[Target], *, report: Callable[[Outcome], None] | None = None, run_id: str = "catch-up"
+    engine: Engine,
+    targets: Iterable[Target],
+    *,
+    report: Callable[[Outcome], None] | None = None,
+    run_id: str = "catch-up",
 ) -> list[Outcome]:
-    """Run every due session of the targets; `report` hears of each as it ends. A failed audit does not stop the others."""
+    """Run every due session of the targets; `report` hears of each. A failed audit does not stop the others."""
     outcomes: list[Outcome] = []
     wanted = {t.table for t in targets}
     for target in engine.pipeline.in_order():

@@ -1,4 +1,4 @@
-"""What changed in a source since a watermark, from Iceberg metadata: no Spark, and no data file but one with absurd times.
+"""What changed in a source since a watermark, from Iceberg metadata: no Spark; no data file, but one of absurd times.
 
 Snapshots are walked by parent id from the head of `main`, never by clock (commit times may go back, and a publish keeps
 the time of its staging). Manifests are the truth; partition summaries of snapshots are off by default and not used.
@@ -6,39 +6,40 @@ the time of its staging). Manifests are the truth; partition summaries of snapsh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.transforms import HourTransform
-from pyiceberg.types import DateType
 
 from lake_assets.errors import HistoryCut, SourceReplaced
-from lake_assets.incremental.hours import HOUR_MICROSECONDS, hour_key
+from lake_assets.incremental.data_files import DataFiles, FileChange, HourRange
+from lake_assets.incremental.declaration import Source
+from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.tables import complete_through
 
-if TYPE_CHECKING:
-    from lake_assets.incremental.declaration import Source
-
-LANDED = "landed_at"
 FILE_PATH_FIELD = 2147483546
 """Field id of `file_path` in a position delete file (Iceberg specification, reserved field ids)."""
 
-HourRange = tuple[int, int]
-"""First and last event hour, both inclusive."""
+
+@dataclass(frozen=True)
+class Totals:
+    """What a snapshot's live files sum up to. bytes: delete files are counted, too."""
+
+    data_files: int
+    rows: int
+    bytes: int
 
 
 @dataclass(frozen=True)
 class Watermark:
-    """How far a process has committed one source. Counts are of the snapshot it stands at, 0 without one."""
+    """How far a process has committed one source.
+
+    totals: of the snapshot it stands at, None when its summary does not tell. last_hour: the last event hour that any
+    file seen so far may hold rows of; None before the first.
+    """
 
     source: str
     table_uuid: str
@@ -46,24 +47,8 @@ class Watermark:
     sequence_number: int = 0
     timestamp_ms: int = 0
     complete_through: int | None = None
-    data_files: int = 0
-
-
-@dataclass(frozen=True)
-class FileChange:
-    """One data file, as its manifest describes it.
-
-    hours: the event hours its rows may lie in; None: in none that counts. landed_from: least landed_at;
-    times: bounds of the time column; both microseconds since 1970, None when the metadata have none.
-    """
-
-    path: str
-    rows: int
-    bytes: int
-    partition: Mapping[str, object]
-    hours: HourRange | None
-    landed_from: int | None = None
-    times: tuple[int, int] | None = None
+    totals: Totals | None = None
+    last_hour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +70,8 @@ class SnapshotChange:
 class SourceChanges:
     """All that is new in one source: data for the planner.
 
-    how: `initial` (no watermark yet), `history` (the snapshots since it), `expired` (its snapshot is gone, files are told
-        apart by sequence number), `rewound` (it is no ancestor of the head: the file sets were compared).
+    how: `initial` (no watermark yet), `history` (the snapshots since it), `expired` (its snapshot is gone; files are
+        told apart by sequence number), `rewound` (it is no ancestor of the head: the file sets were compared).
     """
 
     source: str
@@ -111,7 +96,10 @@ class SourceChanges:
         """Whether head or complete-through differ from the watermark."""
         if self.since is None:
             return self.head.snapshot_id is not None or self.head.complete_through is not None
-        return (self.since.snapshot_id, self.since.complete_through) != (self.head.snapshot_id, self.head.complete_through)
+        return (self.since.snapshot_id, self.since.complete_through) != (
+            self.head.snapshot_id,
+            self.head.complete_through,
+        )
 
 
 @dataclass(frozen=True)
@@ -130,33 +118,43 @@ def changes(
     start: the first event hour; what lies before is quarantined, and plans nothing.
     Raises `SourceReplaced`, `HistoryCut`, `InvalidHourKey`; nothing is written.
     """
-    reader = _Reader(table, source.time_column, start)
+    uuid = str(table.metadata.table_uuid)
+    if since is not None and since.table_uuid != uuid:
+        raise SourceReplaced(source.table, expected=since.table_uuid, found=uuid)
+    reader = _Reader(table, source, start)
     seen = up_to or reader.current(source.table)
     head = reader.snapshot(seen.snapshot_id, source.table)
-    mark = _mark(table, source.table, head, seen)
-    if since is not None and since.table_uuid != mark.table_uuid:
-        raise SourceReplaced(source.table, expected=since.table_uuid, found=mark.table_uuid)
     how, snapshots = _since(reader, source.table, since, head)
     added = tuple(f for s in snapshots for f in s.added)
+    last_hour = max(
+        (h for h in (since.last_hour if since else None, *_lasts(snapshots)) if h is not None), default=None
+    )
+    mark = _mark(source.table, uuid, head, seen, last_hour)
     return SourceChanges(source.table, source.time_column, since, mark, how, snapshots, added)
 
 
-def _mark(table: Table, name: str, head: Snapshot | None, seen: Head) -> Watermark:
+def _mark(name: str, uuid: str, head: Snapshot | None, seen: Head, last_hour: int | None) -> Watermark:
     return Watermark(
         source=name,
-        table_uuid=str(table.metadata.table_uuid),
+        table_uuid=uuid,
         snapshot_id=head.snapshot_id if head else None,
         sequence_number=(head.sequence_number or 0) if head else 0,
         timestamp_ms=head.timestamp_ms if head else 0,
         complete_through=seen.complete_through,
-        data_files=_total(head, "total-data-files"),
+        totals=_totals(head),
+        last_hour=last_hour,
     )
 
 
-def _total(snapshot: Snapshot | None, name: str) -> int:
-    if snapshot is None or snapshot.summary is None:
-        return 0
-    return int(snapshot.summary.additional_properties.get(name, 0))
+def _lasts(snapshots: Iterable[SnapshotChange]) -> Iterator[int]:
+    return (s.hours[-1][1] for s in snapshots if s.hours)
+
+
+def _totals(snapshot: Snapshot | None) -> Totals | None:
+    """Of a snapshot's summary; its fields are optional, and a missing one is unknown, not zero."""
+    told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    found = [told.get(name) for name in ("total-data-files", "total-records", "total-files-size")]
+    return None if None in found else Totals(*(int(n) for n in found if n is not None))
 
 
 def _since(
@@ -171,38 +169,21 @@ def _since(
         raise HistoryCut(name, since.snapshot_id)
     if since.snapshot_id in reader.by_id:
         return "rewound", (reader.difference(reader.by_id[since.snapshot_id], head),)
-    cut = chain[-1].parent_snapshot_id is not None
-    if not cut or (head.sequence_number or 0) <= since.sequence_number:
+    # Had the watermark's snapshot been an ancestor, all that is left of the chain would have come after it.
+    if (chain[-1].sequence_number or 0) <= since.sequence_number:
         raise HistoryCut(name, since.snapshot_id)
     return "expired", (reader.newer(head, since),)
 
 
 class _Reader:
-    """Reads one table's metadata; all answers are about event hours of one time column."""
+    """Reads one table's metadata; all answers are about event hours of the source's time column."""
 
-    def __init__(self, table: Table, time_column: str, start: int) -> None:
+    def __init__(self, table: Table, source: Source, start: int) -> None:
         self.table, self.metadata, self.io = table, table.metadata, table.io
         self.by_id = {s.snapshot_id: s for s in self.metadata.snapshots}
         self.start = start
-        schema = table.schema()
-        self.time_field = schema.find_field(time_column)
-        self.landed_field = schema.find_field(LANDED) if LANDED in schema.column_names else None
-        self.names = {spec.spec_id: [f.name for f in spec.fields] for spec in self.metadata.partition_specs}
-        types = {f.field_id: f.field_type for f in schema.fields}
-        self.dates = {
-            spec.spec_id: [
-                f.source_id in types and isinstance(f.transform.result_type(types[f.source_id]), DateType)
-                for f in spec.fields
-            ]
-            for spec in self.metadata.partition_specs
-        }
-        self.hour_position = {spec.spec_id: self._position_of_hour(spec) for spec in self.metadata.partition_specs}
-
-    def _position_of_hour(self, spec: Any) -> int | None:
-        for i, f in enumerate(spec.fields):
-            if f.source_id == self.time_field.field_id and isinstance(f.transform, HourTransform):
-                return i
-        return None
+        self.files = DataFiles(table, source, start)
+        self.live_files: dict[tuple[int, ManifestContent], list[tuple[DataFile, int]]] = {}
 
     def current(self, name: str) -> Head:
         """The head of main and the complete-through, both of one state of the table."""
@@ -240,7 +221,7 @@ class _Reader:
                 gone = True
                 hours += self._hours_of_delete(file, snapshot)
                 continue
-            change = self._file(file, snapshot)
+            change = self.files.change(file, snapshot)
             hours += [change.hours] if change.hours else []
             if status is ManifestEntryStatus.ADDED:
                 added.append(change)
@@ -252,28 +233,31 @@ class _Reader:
     def everything(self, head: Snapshot | None) -> Iterator[SnapshotChange]:
         """All live files as if one snapshot had appended them."""
         if head is not None:
-            files = [self._file(f, head) for f, _ in self._live(head)]
+            files = [self.files.change(f, head) for f, _ in self._live(head)]
             yield _snapshot_change(head, "append", "append", files, [f.hours for f in files if f.hours])
 
     def newer(self, head: Snapshot, since: Watermark) -> SnapshotChange:
         """Files added after an expired watermark: new rows, or old ones compacted."""
-        live = list(self._live(head))
-        new = [self._file(f, head) for f, sequence in live if sequence > since.sequence_number]
+        live, deletes = self._live(head), self._live(head, ManifestContent.DELETES)
+        new = [self.files.change(f, head) for f, sequence in live if sequence > since.sequence_number]
         hours = [f.hours for f in new if f.hours]
-        if len(live) - len(new) < since.data_files:
-            # Files that the watermark knew are gone, and with them every trace of which hours they held.
-            hours.append((self.start, self._last_hour(head)))
-        for file, sequence in self._live(head, ManifestContent.DELETES):
+        for file, sequence in deletes:
             if sequence > since.sequence_number:
                 hours += self._hours_of_delete(file, head)
+        known = [f for f, sequence in live if sequence <= since.sequence_number]
+        known_deletes = [f for f, sequence in deletes if sequence <= since.sequence_number]
+        if _sum(known, known_deletes) != since.totals:
+            # Files that the watermark knew are gone, and with them every trace of which hours they held.
+            last = self.files.last_hour(head) if since.last_hour is None else since.last_hour
+            hours.append((self.start, max(self.start, last)))
         return _snapshot_change(head, "expired", "rewrite", new, hours)
 
     def difference(self, old: Snapshot, head: Snapshot) -> SnapshotChange:
         """The files that one of two snapshots has and the other lacks."""
         before = {f.file_path: f for f, _ in self._live(old)}
         after = {f.file_path: f for f, _ in self._live(head)}
-        added = [self._file(after[p], head) for p in sorted(after.keys() - before.keys())]
-        gone = [self._file(before[p], old) for p in sorted(before.keys() - after.keys())]
+        added = [self.files.change(after[p], head) for p in sorted(after.keys() - before.keys())]
+        gone = [self.files.change(before[p], old) for p in sorted(before.keys() - after.keys())]
         hours = [f.hours for f in (*added, *gone) if f.hours]
         deletes_before = {f.file_path: f for f, _ in self._live(old, ManifestContent.DELETES)}
         deletes_after = {f.file_path: f for f, _ in self._live(head, ManifestContent.DELETES)}
@@ -291,23 +275,28 @@ class _Reader:
                 if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
                     yield manifest, entry.data_file, entry.status
 
-    def _live(
-        self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA
-    ) -> Iterator[tuple[DataFile, int]]:
+    def _live(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> list[tuple[DataFile, int]]:
         """Live files of a snapshot with the sequence number at which each was added."""
-        for manifest in snapshot.manifests(self.io):
-            if manifest.content is content:
-                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True):
-                    yield entry.data_file, entry.file_sequence_number or entry.sequence_number or 0
+        key = snapshot.snapshot_id, content
+        if key not in self.live_files:
+            self.live_files[key] = [
+                (entry.data_file, entry.file_sequence_number or entry.sequence_number or 0)
+                for manifest in snapshot.manifests(self.io)
+                if manifest.content is content
+                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
+            ]
+        return self.live_files[key]
 
     def _hours_of_delete(self, file: DataFile, snapshot: Snapshot) -> list[HourRange]:
         """Hours of the data files that a delete file may refer to: the one it names, else all of its partition."""
         named = self._named_data_file(file)
         hours = []
         for data, _ in self._live(snapshot):
-            near = data.spec_id != file.spec_id or data.partition == file.partition or not self.names[file.spec_id]
+            near = (
+                data.spec_id != file.spec_id or data.partition == file.partition or not self.files.names[file.spec_id]
+            )
             if (data.file_path == named) if named else near:
-                change = self._file(data, snapshot)
+                change = self.files.change(data, snapshot)
                 hours += [change.hours] if change.hours else []
         return hours
 
@@ -317,94 +306,16 @@ class _Reader:
         lower, upper = (b.get(FILE_PATH_FIELD) if b else None for b in (file.lower_bounds, file.upper_bounds))
         return lower.decode() if lower is not None and lower == upper else None
 
-    def _file(self, file: DataFile, snapshot: Snapshot) -> FileChange:
-        landed = self._bounds(file, self.landed_field) if self.landed_field else None
-        return FileChange(
-            path=file.file_path,
-            rows=file.record_count,
-            bytes=file.file_size_in_bytes,
-            partition={name: _plain(value) for name, value in self._partition(file).items()},
-            hours=self._hours(file, snapshot, landed),
-            landed_from=landed[0] if landed else None,
-            times=self._bounds(file, self.time_field),
-        )
-
-    def _partition(self, file: DataFile) -> dict[str, Any]:
-        """Field name → value. Manifests hold a date as days since 1970; here it is a date."""
-        fields = zip(self.names[file.spec_id], self.dates[file.spec_id], strict=True)
-        values = ((name, is_date, file.partition[i]) for i, (name, is_date) in enumerate(fields))
-        return {n: date(1970, 1, 1) + timedelta(days=v) if d and isinstance(v, int) else v for n, d, v in values}
-
-    def _hours(self, file: DataFile, snapshot: Snapshot, landed: tuple[int, int] | None) -> HourRange | None:
-        position = self.hour_position[file.spec_id]
-        if position is not None:
-            hour = file.partition[position]
-            return None if hour is None else (hour, hour)
-        bounds = self._bounds(file, self.time_field)
-        if bounds is None:
-            if self._all_null(file):
-                return None
-            # Unknown means every hour, never none.
-            return self.start, max(self.start, self._landing_hour(file) or self._last_hour(snapshot))
-        lower, upper = (b // HOUR_MICROSECONDS for b in bounds)
-        if lower < self.start or (landed is not None and bounds[1] > landed[1] + HOUR_MICROSECONDS):
-            return self._sane_hours(file)
-        return lower, upper
-
-    def _sane_hours(self, file: DataFile) -> HourRange | None:
-        """The hours of the rows that quarantine will not take, read from the file's own time columns.
-
-        The one case that opens a data file: its bounds show an absurd time, and by them one such row plans all history.
-        """
-        columns = [c.name for c in (self.time_field, self.landed_field) if c]
-        with self.io.new_input(file.file_path).open() as opened:
-            rows = pq.read_table(opened, columns=columns)
-        times = rows[self.time_field.name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        sane = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
-        if self.landed_field:
-            landed = rows[self.landed_field.name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            on_time = pc.less_equal(times, pc.add(landed, HOUR_MICROSECONDS))
-            sane = pc.and_(sane, pc.fill_null(on_time, True))
-        span = pc.min_max(times.filter(pc.fill_null(sane, False)))
-        if not span["min"].is_valid:
-            return None
-        return span["min"].as_py() // HOUR_MICROSECONDS, span["max"].as_py() // HOUR_MICROSECONDS
-
-    def _all_null(self, file: DataFile) -> bool:
-        nulls = (file.null_value_counts or {}).get(self.time_field.field_id)
-        return nulls is not None and nulls == file.record_count
-
-    def _bounds(self, file: DataFile, column: Any) -> tuple[int, int] | None:
-        lower, upper = (b.get(column.field_id) if b else None for b in (file.lower_bounds, file.upper_bounds))
-        if lower is None or upper is None:
-            return None
-        return from_bytes(column.field_type, lower), from_bytes(column.field_type, upper)
-
-    def _landing_hour(self, file: DataFile) -> int | None:
-        """The last event hour that a file's landing partition admits: rows dated later are quarantined."""
-        landed = self._partition(file)
-        day, hour = landed.get("landing_date"), landed.get("landing_hour")
-        if not isinstance(day, date) or not isinstance(hour, int):
-            return None
-        return (day - date(1970, 1, 1)).days * 24 + hour + 1
-
-    def _last_hour(self, snapshot: Snapshot) -> int:
-        return max(self.start, snapshot.timestamp_ms // 3_600_000)
-
-    def hours_present(self) -> frozenset[int]:
-        head = self.snapshot(self.current("").snapshot_id, "") if self.metadata.refs.get("main") else None
-        found = (self._file(f, head).hours for f, _ in self._live(head)) if head else iter(())
-        return frozenset(h for r in found if r for h in range(r[0], r[1] + 1))
-
 
 def hours_present(table: Table, time_column: str) -> frozenset[int]:
     """The hours for which an hour-partitioned table's head has data files."""
-    return _Reader(table, time_column, 0).hours_present()
+    found = changes(table, Source("own.own", time_column), None, start=0).snapshots
+    return frozenset(h for s in found for a, b in s.hours for h in range(a, b + 1))
 
 
 def raw_history(table: Table, source: Source, since: int | None, start: int) -> Iterator[SnapshotChange]:
     """Every retained snapshot after `since`, oldest first; all of them when `since` is None or gone."""
-    reader = _Reader(table, source.time_column, start)
+    reader = _Reader(table, source, start)
     head = reader.snapshot(reader.current(source.table).snapshot_id, source.table)
     chain, _ = reader.walk(head, -1 if since is None else since)
     yield from map(reader.change, reversed(chain))
@@ -438,11 +349,14 @@ def _merged(found: Iterable[HourRange]) -> tuple[HourRange, ...]:
     return tuple(merged)
 
 
-def _plain(value: Any) -> object:
-    return value.isoformat() if isinstance(value, date) else value
+def _sum(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> Totals:
+    size = sum(f.file_size_in_bytes for f in (*data, *deletes))
+    return Totals(len(data), sum(f.record_count for f in data), size)
 
 
 def describe(changes: SourceChanges, snapshot: SnapshotChange) -> str:
     """Which snapshot did what to which hours, in words: a reason of a plan."""
     spans = ", ".join(hour_key(a) if a == b else f"{hour_key(a)}..{hour_key(b)}" for a, b in snapshot.hours)
-    return f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {spans or 'no hours'}"
+    return (
+        f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {spans or 'no hours'}"
+    )

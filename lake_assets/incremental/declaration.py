@@ -1,6 +1,6 @@
 """What a user declares: sources, a target, its mode, key, columns, audits and transform; and the pipeline of them all.
 
-Here belongs what can be said without looking at a table. Nothing here reads, writes or plans, and nothing imports Dagster.
+Here belongs what can be said without looking at a table. Nothing here reads, writes or plans, or imports Dagster.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
-from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
 from lake_assets.incremental.hours import parse_hour
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class Stateful:
     catchup_threshold: int | None = None
     pattern_id = 2
 
+    def __post_init__(self) -> None:
+        if self.load not in ("range", "changed"):
+            raise ConfigurationError(f"The load type is {self.load!r}.", remedy="Use 'range' or 'changed'.")
+        _require_threshold(self.catchup_threshold)
+
 
 @dataclass(frozen=True)
 class Sequential:
@@ -63,6 +69,9 @@ class Sequential:
 
     catchup_threshold: int | None = None
     pattern_id = 2
+
+    def __post_init__(self) -> None:
+        _require_threshold(self.catchup_threshold)
 
 
 Mode = Stateless | Stateful | Sequential
@@ -81,8 +90,8 @@ class Source:
     """An Iceberg table that a target is built from.
 
     time_column: the row's own time; what event hours are counted by.
-    key: rows with equal (key, time) are deliveries of one row, and count once: the least (landed_at, batch_id, row hash)
-        wins. None: the rows are unique already (a target of this platform is).
+    key: rows with equal (key, time) are deliveries of one row, and count once: the least (landed_at, batch_id, row
+        hash) wins. None: the rows are unique already (a target of this platform is).
     rules: rows that are set aside in quarantine, beside those with a null key or an absurd time.
     """
 
@@ -96,6 +105,11 @@ class Source:
         _require(IDENTIFIER, self.time_column, f"The time column of {self.table}")
         if self.key is not None:
             _require(IDENTIFIER, self.key, f"The key of {self.table}")
+
+    @property
+    def trusted(self) -> bool:
+        """Whether its rows are unique and were judged before, as those of a target are: none is set aside."""
+        return self.key is None and not self.rules
 
 
 @dataclass(frozen=True)
@@ -191,7 +205,7 @@ def incremental_asset(
     """Declare the table `namespace.<function name>`; the function's docstring describes it.
 
     code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
-    lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal names are found by themselves.
+    lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
     Raises `ConfigurationError`, naming what is wrong.
     """
 
@@ -220,11 +234,31 @@ def incremental_asset(
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Raw tables and targets that belong together. `start` is the first event hour, a key."""
+    """Raw tables and targets that belong together. `start` is the first event hour, a key.
+
+    Raises `ConfigurationError`, naming what does not fit together.
+    """
 
     raw: tuple[RawTable, ...]
     targets: tuple[Target, ...]
     start: str
+
+    def __post_init__(self) -> None:
+        try:
+            parse_hour(self.start)
+        except InvalidHourKey:
+            raise ConfigurationError(
+                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
+            ) from None
+        raw = {r.table: r for r in self.raw}
+        for table, times in Counter([*(r.table for r in self.raw), *(t.table for t in self.targets)]).items():
+            if times > 1:
+                raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
+        for target in self.targets:
+            for source in target.sources:
+                if source.table in raw:
+                    _check_raw_source(target, source, raw[source.table])
+        self.in_order()
 
     @property
     def start_hour(self) -> int:
@@ -268,13 +302,49 @@ def _require(pattern: re.Pattern[str], value: str, what: str) -> None:
 
 
 def _require_columns(table: str, columns: Mapping[str, Any]) -> None:
-    for column in columns:
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.types import NestedField
+
+    for column, iceberg_type in columns.items():
         _require(IDENTIFIER, column, f"A column of {table}")
+        try:
+            NestedField(1, column, iceberg_type, required=False)
+        except (ValueError, ValidationError):
+            raise ConfigurationError(
+                f"{table}.{column} is declared as {iceberg_type!r}, which is no Iceberg type.",
+                remedy="Use a type such as string, int, long, double, boolean, date, timestamptz or decimal(9, 2).",
+            ) from None
+
+
+def _require_threshold(hours: int | None) -> None:
+    if hours is not None and hours < 1:
+        raise ConfigurationError(
+            f"The catch-up threshold is {hours} hours.", remedy="Use 1 or more, or None for no limit."
+        )
+
+
+def _check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
+    """Rows that others land are judged, and told from their deliveries, by a key."""
+    for column in (source.time_column, source.key):
+        if column is not None and column not in raw.all_columns:
+            raise ConfigurationError(
+                f"{target.table} reads {column!r} of {raw.table}, which declares no such column.",
+                remedy=f"Name one of: {', '.join(raw.all_columns)}.",
+            )
+    if source.key is None:
+        raise ConfigurationError(
+            f"{target.table} reads {raw.table} without a key.",
+            remedy=f"Add key= to its Source({raw.table!r}, ...): rows may be landed more than once.",
+        )
 
 
 def _check(target: Target) -> None:
     _require(TABLE, target.table, "The target")
     _require_columns(target.table, target.columns)
+    if not target.key:
+        raise ConfigurationError(
+            f"{target.table} has no key.", remedy="Name the columns that, with the time, tell a row."
+        )
     if not target.sources:
         raise ConfigurationError(f"{target.table} has no source.", remedy="Name at least one Source.")
     for column in (*target.key, target.time_column):
@@ -292,6 +362,32 @@ def _check(target: Target) -> None:
             f"{target.table} is stateless and has {len(target.sources)} sources.",
             remedy="A stateless target is built from each row of one source; use Stateful() for more.",
         )
+    _check_options(target)
+    _check_transform(target)
+
+
+def _check_options(target: Target) -> None:
+    if target.quarantine_limit < 0:
+        raise ConfigurationError(
+            f"{target.table} has a quarantine limit of {target.quarantine_limit}.", remedy="Use 0 or more rows."
+        )
+    if unknown := sorted(target.lineage.keys() - target.columns.keys()):
+        raise ConfigurationError(
+            f"{target.table} has a lineage for {', '.join(unknown)}, which it has not.", remedy="Add them to columns=."
+        )
+
+
+def _check_transform(target: Target) -> None:
+    """It is called with the session and one DataFrame per source."""
+    given = 1 + len(target.sources)
+    try:
+        inspect.signature(target.transform).bind(*range(given))
+    except TypeError:
+        raise ConfigurationError(
+            f"The transform of {target.table} cannot be called with a session and {given - 1} source(s).",
+            remedy=f"Give it {given} parameters: the session, then one for each of"
+            f" {', '.join(s.table for s in target.sources)}.",
+        ) from None
 
 
 def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> Source:

@@ -1,11 +1,13 @@
-"""Named points at which a test makes the process die, as a machine does: at once, with nothing tidied up.
+"""Named points at which a test makes the process die, as a machine does, at once and with nothing tidied up; or pause.
 
-A setting (`LAKE_FAILPOINT`) names the point; without it, nothing happens. The points, in the order of a session:
+A setting (`LAKE_FAILPOINT`) names the point, `pause:` before it stops the process there until it is continued. Without
+it, nothing happens.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 
 from lake_assets.settings import settings
 
@@ -13,19 +15,25 @@ POINTS = (
     "before-planned",
     "after-planned",
     "after-staged",
-    "after-staged-recorded",
     "after-audits",
+    "after-staged-recorded",
     "after-quarantine",
+    "before-published",
     "after-published",
     "after-published-recorded",
     "after-watermark",
     "after-committed",
 )
+"""In the order of a session."""
+
+PAUSE = "pause:"
 EXIT_CODE = 137
 
 
 def reach(point: str) -> None:
-    """Die here if this is the point that the setting names."""
+    """Die or pause here if this is the point that the setting names."""
     assert point in POINTS, point
     if settings().failpoint == point:
         os._exit(EXIT_CODE)
+    if settings().failpoint == PAUSE + point:
+        os.kill(os.getpid(), signal.SIGSTOP)

@@ -32,13 +32,17 @@ class Committed:
 
 @dataclass(frozen=True)
 class Question:
-    """All that planning one process needs to know."""
+    """All that planning one process needs to know.
+
+    revision: of the watermarks. Snapshots and hours may recur, after a rollback and its undoing: in another session.
+    """
 
     process: str
     mode: Mode
     changes: tuple[SourceChanges, ...]
     committed: Committed
     code_version: str = ""
+    revision: int = 0
 
 
 def plan(question: Question) -> Decision:
@@ -52,17 +56,22 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     """A backfill of `hours` from the sources as the changes' heads say, leaving the watermark where it is.
 
     A sequential target is rebuilt from the first hour to the last one built. Hours above complete-through are left out.
+    So is one whose hours depend on their sequence, where an hour that is pending or was skipped is built at last.
     present: all event hours known of the sources; before the first session, those left out become pending.
     token: tells one backfill from the next, so that the same hours can be rebuilt again.
     """
-    committed, upper = question.committed, _upper(question)
+    committed, upper = question.committed, _reach(question)
     first_session = any(c.since is None for c in question.changes)
-    wanted = _widened(question, set(hours), present, first_session)
-    allowed = {h for h in wanted if upper is not None and h <= upper} if not isinstance(question.mode, Stateless) else wanted
+    wanted = _widened(question, set(hours), present if first_session else ())
+    if not wanted:
+        return Waiting("idle", "no hour was chosen")
+    allowed = (
+        {h for h in wanted if upper is not None and h <= upper} if not isinstance(question.mode, Stateless) else wanted
+    )
     left_out = sorted(wanted - allowed)
     if not allowed:
-        return Waiting("wait", f"{spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out, default=0))}")
-    pending = (set(present) if first_session else set(committed.pending)) - allowed
+        return Waiting("wait", f"{spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}")
+    pending = (committed.pending | (set(present) if first_session else set())) - allowed
     notes = [f"left out, not complete yet: {spell(left_out)}"] if left_out else []
     planned = tuple(PlannedHour(h, "rebuild, asked for") for h in sorted(allowed))
     draft = SessionPlan(
@@ -78,18 +87,36 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
         notes=tuple(notes),
         code_version=question.code_version,
     )
-    return _identified(draft, token)
+    return _identified(draft, question.revision, token)
 
 
-def _widened(question: Question, hours: set[int], present: Collection[int], first_session: bool) -> set[int]:
-    if not isinstance(question.mode, Sequential) or not hours:
+def committed_after(mode: Mode, before: Committed, planned: SessionPlan, built: Collection[int]) -> Committed:
+    """What is committed once a session is that has built these hours."""
+    through = max((h for h in (before.complete_through, planned.complete_through) if h is not None), default=None)
+    last = max((h for h in (before.last_built, *built) if h is not None), default=None)
+    if isinstance(mode, Stateful):
+        # Its hours need no row: what is complete and has none is built, too.
+        last = max((h for h in (last, through) if h is not None), default=None)
+    return Committed(
+        pending=frozenset(planned.pending),
+        skipped=(before.skipped | frozenset(planned.skipped)) - frozenset(built),
+        last_built=None if isinstance(mode, Stateless) else last,
+        complete_through=through,
+    )
+
+
+def _widened(question: Question, hours: set[int], unread: Collection[int]) -> set[int]:
+    """The hours with all that hang on them. unread: hours of sources without a watermark."""
+    mode, built = question.mode, question.committed.last_built
+    if not hours or isinstance(mode, Stateless) or (isinstance(mode, Stateful) and mode.load == "changed"):
         return hours
-    first, last = min(hours), max(hours)
-    if first_session:
-        # The state at the end of the hour before has to come from somewhere: from the first event on.
-        first = min([first, *present])
-    built = question.committed.last_built
-    return set(range(first, max(last, built if built is not None else last) + 1))
+    last = max(hours) if built is None else max(*hours, built)
+    if isinstance(mode, Stateful):
+        overdue = hours & {*question.committed.pending, *question.committed.skipped, *unread}
+        return hours | set(range(min(overdue), last + 1)) if overdue else hours
+    # The state at the end of the hour before has to be there: no hour before the first may be missing or overdue.
+    first = min([*hours, *unread, *(h for h in question.committed.pending if h < last)])
+    return set(range(first if built is None else min(first, built + 1), last + 1))
 
 
 def _built_through(question: Question, built: Collection[int]) -> int | None:
@@ -102,7 +129,7 @@ def _plan_stateless(question: Question) -> Decision:
     reasons = _reasons(question.changes)
     if reasons or question.committed.pending:
         append = not question.committed.pending and all(c.appends_only for c in question.changes)
-        reasons |= {h: "pending since an earlier session" for h in question.committed.pending - reasons.keys()}
+        reasons |= dict.fromkeys(question.committed.pending - reasons.keys(), "pending since an earlier session")
         return _session(question, "append" if append else "overwrite", reasons, through=through)
     if _rows_added(question.changes) and all(c.appends_only for c in question.changes):
         # Rows that lie in no hour that counts: they go to quarantine, which is a session's business.
@@ -113,34 +140,34 @@ def _plan_stateless(question: Question) -> Decision:
 
 
 def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
-    upper = _upper(question)
-    if upper is None:
+    through, reach = _upper(question), _reach(question)
+    if through is None or reach is None:
         missing = [c.source for c in question.changes if c.head.complete_through is None]
-        return Waiting("wait", f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete")
+        return Waiting(
+            "wait", f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete"
+        )
     changed = _reasons(question.changes)
-    changed |= {h: "pending since an earlier session" for h in question.committed.pending - changed.keys()}
-    due = {h: why for h, why in changed.items() if h <= upper}
-    later = {h for h in changed if h > upper}
-    due, skipped = _within_reach(due, question.committed, mode)
-    due = _filled(due, question.committed, mode, upper)
+    changed |= dict.fromkeys(question.committed.pending - changed.keys(), "pending since an earlier session")
+    later = {h for h in changed if h > reach}
+    beyond = _beyond_threshold(changed, question.committed, mode)
+    due = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question.committed, mode, reach)
+    due = {h: changed.get(h, why) for h, why in due.items()}
+    skipped = beyond - due.keys()
     if due:
-        return _session(question, "overwrite", due, pending=later, skipped=skipped, through=upper)
-    if skipped or _advanced(question, upper) or (_compacted(question) and not later):
-        return _session(question, "none", {}, pending=later, skipped=skipped, through=upper)
+        return _session(question, "overwrite", due, pending=later, skipped=skipped, through=through)
+    if skipped or _advanced(question, through) or (_compacted(question) and not later):
+        return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
     if later:
         return Waiting("wait", f"hours {spell(later)} wait for {_waits_for(question, min(later))}")
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
-def _within_reach(
-    due: dict[int, str], committed: Committed, mode: Stateful | Sequential
-) -> tuple[dict[int, str], set[int]]:
-    """Split off late hours beyond the catch-up threshold; an hour that was never built is never beyond it."""
+def _beyond_threshold(changed: Collection[int], committed: Committed, mode: Stateful | Sequential) -> set[int]:
+    """Late hours that a session does not reach back to; never one that was not built yet, or that is pending."""
     if mode.catchup_threshold is None or committed.last_built is None:
-        return due, set()
+        return set()
     floor = committed.last_built - mode.catchup_threshold + 1
-    beyond = {h for h in due if h < floor}
-    return {h: why for h, why in due.items() if h not in beyond}, beyond
+    return {h for h in changed if h < floor and h not in committed.pending}
 
 
 def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
@@ -180,6 +207,12 @@ def _upper(question: Question) -> int | None:
     return min(known) if len(known) == len(through) else None
 
 
+def _reach(question: Question) -> int | None:
+    """The last hour that may be built. If a source's complete-through went back, hours built already stay right."""
+    upper, built = _upper(question), question.committed.last_built
+    return upper if upper is None or built is None else max(upper, built)
+
+
 def _rows_added(changes: Iterable[SourceChanges]) -> int:
     return sum(f.rows for c in changes for f in c.added)
 
@@ -217,14 +250,14 @@ def _session(
         notes=tuple(_notes(question.changes, skipped)),
         code_version=question.code_version,
     )
-    return _identified(draft)
+    return _identified(draft, question.revision)
 
 
-def _identified(draft: SessionPlan, token: str = "") -> SessionPlan:
+def _identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPlan:
     """The plan with its id: a function of what is planned, so that planning again gives the same id."""
-    parts = [draft.process, draft.load, spell(draft.hour_numbers), str(draft.complete_through), token]
-    parts += [f"{s.source}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
-    parts += [spell(draft.pending)]
+    parts = [draft.process, draft.kind, draft.load, str(draft.complete_through), str(revision), token]
+    parts += [f"{s.source}:{s.table_uuid}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
+    parts += [spell(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return replace(draft, session_id=f"{draft.process.split('.')[-1]}-{digest}")
 
@@ -239,7 +272,8 @@ def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
             to_sequence_number=c.head.sequence_number,
             to_timestamp_ms=c.head.timestamp_ms,
             complete_through=c.head.complete_through,
-            data_files=c.head.data_files,
+            totals=c.head.totals,
+            last_hour=c.head.last_hour,
         )
         for c in question.changes
     )

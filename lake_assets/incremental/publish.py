@@ -1,7 +1,7 @@
 """Publishing: the audited snapshot itself becomes main, bit for bit, in one Iceberg commit, or not at all.
 
 Without Spark. The commit sets main and complete-through together, and requires main still to be the staged snapshot's
-parent. A cherry-pick onto a moved main is not used: it would publish what nobody audited, and can bring erased rows back.
+parent. A cherry-pick onto a moved main is not used: it would publish what nobody audited, and may bring erased rows back.
 """
 
 from __future__ import annotations
@@ -44,28 +44,39 @@ def staged_snapshot(table: Table, wap: str) -> Snapshot:
     return next(s for s in table.metadata.snapshots if s.summary and s.summary.additional_properties.get(WAP_ID) == wap)
 
 
+def rows_added(snapshot: Snapshot) -> int:
+    """The rows that a snapshot added, by its summary."""
+    return int(snapshot.summary.additional_properties.get("added-records", 0)) if snapshot.summary else 0
+
+
 def is_published(table: Table, session_id: str) -> bool:
     """Whether the table says that a session was published: by its property, or by any ancestor of main."""
     if table.metadata.properties.get(tables.SESSION) == session_id:
         return True
-    return any(_of_session(s, session_id) for s in _ancestors(table))
+    return any(_of_session(s, session_id) for s in ancestors(table))
 
 
 def published_snapshot_id(table: Table, session_id: str) -> int | None:
     """The ancestor of main that a session published; None for one without rows."""
-    return next((s.snapshot_id for s in _ancestors(table) if _of_session(s, session_id)), None)
+    return next((s.snapshot_id for s in ancestors(table) if _of_session(s, session_id)), None)
 
 
 def check_not_rolled_back(table: Table, name: str, recorded: int | None) -> None:
-    """Main still descends from what the last session published, as far as the table remembers. Raises `TargetRolledBack`."""
+    """Main still descends from what was recorded, as far as the table remembers; else raises `TargetRolledBack`."""
     if recorded is None or recorded not in {s.snapshot_id for s in table.metadata.snapshots}:
         return
-    if all(s.snapshot_id != recorded for s in _ancestors(table)):
+    if all(s.snapshot_id != recorded for s in ancestors(table)):
         raise TargetRolledBack(name, recorded=recorded)
 
 
 def publish(
-    catalog: Catalog, name: str, snapshot_id: int | None, *, parent: int | None, session_id: str, complete_through: int | None
+    catalog: Catalog,
+    name: str,
+    snapshot_id: int | None,
+    *,
+    parent: int | None,
+    session_id: str,
+    complete_through: int | None,
 ) -> None:
     """Make a staged snapshot main (None: there are no rows) and move complete-through, in one commit.
 
@@ -100,7 +111,8 @@ def _properties(table: Table, name: str, session_id: str, complete_through: int 
     return properties
 
 
-def _ancestors(table: Table) -> Iterator[Snapshot]:
+def ancestors(table: Table) -> Iterator[Snapshot]:
+    """The snapshots of main, newest first, by parent id; never by clock."""
     by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
     current = by_id.get(main_id(table) or 0)
     while current is not None:

@@ -39,6 +39,9 @@ BUSY = [
 ]
 FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
+NOT_WAITING = "{}"
+"""The cursor of a target that nothing keeps waiting. An empty one would leave the last as it was."""
+
 Clock = Callable[[], datetime]
 
 
@@ -135,22 +138,18 @@ def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterial
 
 
 def envelope_tags(plan: SessionPlan, partitions: dg.HourlyPartitionsDefinition) -> dict[str, str]:
-    """The partitions that Dagster shows a run for: from the first to the last planned hour, as far as it has them.
+    """The partitions that Dagster shows a run for: from the first to the last planned hour, or the nearest there are.
 
     They are for people; the engine takes its hours from the plan. So a row with an absurd time, which makes an envelope
-    reach beyond all partitions until it is set aside, stops nothing.
+    reach beyond all partitions until it is set aside, stops nothing. A session without rows shows at complete-through:
+    without any partition Dagster fails the step, when it looks for the data versions of the sources.
     """
-    if plan.envelope is None:
-        return {}
     known = partitions.get_first_partition_key(), partitions.get_last_partition_key()
     if known[0] is None or known[1] is None:
         return {}
-    first, last = max(known[0], hour_key(plan.envelope[0])), min(known[1], hour_key(plan.envelope[1]))
-    return (
-        {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-        if first <= last
-        else {}
-    )
+    hours = plan.envelope or (plan.complete_through or 0, plan.complete_through or 0)
+    first, last = (min(max(known[0], hour_key(hour)), known[1]) for hour in hours)
+    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
 
 
 def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> float | None:
@@ -173,7 +172,7 @@ def _again(
     now: float,
 ) -> dg.SensorResult:
     rest = rest_seconds(attempts, plan.code_version, now)
-    tried = f"Session {plan.session_id} ({plan}) has ended {len(attempts)} times without being committed"
+    tried = f"Session {plan.session_id} ({plan}) has ended uncommitted {len(attempts)} times"
     if rest is None:
         reason = (
             f"{tried}: no more attempts. Read its last run; then re-execute it, or run `lake catch-up {plan.process}`."
@@ -197,7 +196,8 @@ def _when_settled(
 
 def _since(cursor: str | None, clock: Clock) -> float:
     """Since when the target waits, also if its plan changed meanwhile: or busy sources would put it off for ever."""
-    return float(json.loads(cursor)["waiting_since"]) if cursor else clock().timestamp()
+    seen = json.loads(cursor or NOT_WAITING).get("waiting_since")
+    return clock().timestamp() if seen is None else float(seen)
 
 
 def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
@@ -212,10 +212,10 @@ def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.Se
             CODE_VERSION_TAG: plan.code_version,
         },
     )
-    return dg.SensorResult(run_requests=[request], cursor="")
+    return dg.SensorResult(run_requests=[request], cursor=NOT_WAITING)
 
 
-def _skip(reason: str, *, cursor: str = "") -> dg.SensorResult:
+def _skip(reason: str, *, cursor: str = NOT_WAITING) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=reason, cursor=cursor)
 
 

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lake_assets.incremental.changes import Totals
 from lake_assets.incremental.hours import ranges, spell
 
 
 @dataclass(frozen=True)
 class SourceRange:
-    """The snapshots of one source that a session covers: after `from_snapshot_id` (None: from the beginning) up to `to_snapshot_id`.
+    """The snapshots of one source that a session covers: after `from_snapshot_id` up to `to_snapshot_id`.
 
-    Snapshot ids are None for a table without a snapshot. complete_through: the source's, read with its head.
+    Snapshot ids are None for a table without a snapshot, and `from` at the first reading.
+    complete_through: the source's, read with its head.
+    totals, last_hour: of the `Watermark` that the session ends at.
     """
 
     source: str
@@ -23,7 +26,8 @@ class SourceRange:
     to_sequence_number: int
     to_timestamp_ms: int
     complete_through: int | None
-    data_files: int = 0
+    totals: Totals | None = None
+    last_hour: int | None = None
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Cost:
 class SessionPlan:
     """One planned unit of work of one process.
 
-    load: `append` (the rows of new snapshots; `hours` is the envelope of their bounds), `overwrite` (exactly `hours`), or
+    load: `append` (the rows of new snapshots; `hours` are those of their bounds), `overwrite` (exactly `hours`), or
         `none` (no rows: only the watermark and complete-through move).
     pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
     complete_through: the target's, once this session is committed; None leaves it.
@@ -121,6 +125,28 @@ class AuditResult:
 
 
 @dataclass(frozen=True)
+class Fates:
+    """What became of the rows of a session's driving source: counts, and the event hours of those that count.
+
+    contested: deliveries that may beat a row already stored. late: rows whose hour had been declared complete before.
+    lateness: landed_at minus event time, minutes, of the rows that count; None without any.
+    """
+
+    read: int = 0
+    duplicates: int = 0
+    quarantined: int = 0
+    contested: int = 0
+    late: int = 0
+    hours: tuple[int, ...] = ()
+    lateness_p50: float | None = None
+    lateness_p95: float | None = None
+
+    @property
+    def kept(self) -> int:
+        return self.read - self.duplicates - self.quarantined
+
+
+@dataclass(frozen=True)
 class SessionReport:
     """What one session did.
 
@@ -128,7 +154,7 @@ class SessionReport:
         `blocked` (a blocking audit failed; nothing was published).
     hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
     rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
-    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed instead: hours, rows of the target.
+    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed instead, of the target.
     seconds: wall time per step (plan, stage, audit, publish, commit).
     data_version: changes if and only if the published content of the hours built may have.
     """

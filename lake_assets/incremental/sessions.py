@@ -4,33 +4,38 @@ pyiceberg, readable by anything.
 `etl.session` and `etl.high_watermark` are logs: each move of a process's state appends rows with the next revision, and
 the newest revision counts. A move names the revision it starts from. The append is a compare-and-set: it is made on the
 table's state in which that revision was read, and refused if the table moved (commit retries are off), then read again.
+Each move is a file, so now and then the files of a process are merged; that changes no row.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, EqualTo, In
-from pyiceberg.table import Table
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
+from pyiceberg.types import PrimitiveType
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
-from lake_assets.incremental.changes import Watermark
+from lake_assets.incremental.changes import Totals, Watermark
 from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
-from lake_assets.incremental.session import AuditResult, SessionPlan
+from lake_assets.incremental.session import AuditResult, SessionPlan, SourceRange
 
 SESSION = "etl.session"
 HIGH_WATERMARK = "etl.high_watermark"
@@ -39,8 +44,11 @@ QUARANTINE = "etl.quarantine"
 State = Literal["planned", "staged", "published", "committed", "blocked", "abandoned"]
 OPEN: frozenset[State] = frozenset({"planned", "staged", "published"})
 
-KEEP_SNAPSHOTS = 20
-"""History kept of a log table; its rows are the history that counts."""
+KEEP_SNAPSHOTS = 5
+"""History kept of a log table, for readers at work: its rows are the history that counts. Each costs every move."""
+
+MERGE_FILES, MERGE_ROWS = 50, 1000
+"""So many files of a process with fewer rows than this are merged into one: so a lookup or a move costs the same."""
 
 _SESSION_COLUMNS = {
     "process_name": "string",
@@ -135,12 +143,12 @@ class SessionRecord:
 
 @dataclass(frozen=True)
 class ProcessState:
-    """What is known of one process: its newest session (open or not), what it committed, and how far it read each source."""
+    """What is known of one process: its newest session, open or not; what it committed; how far it read its sources."""
 
     process: str
     session: SessionRecord | None = None
     watermarks: Mapping[str, Watermark] = field(default_factory=dict)
-    committed: Committed = Committed()
+    committed: Committed = field(default_factory=Committed)
     revision: int = 0
     published_snapshot_id: int | None = None
 
@@ -155,7 +163,7 @@ def create_tables(catalog: Catalog) -> list[str]:
     wanted = [
         (SESSION, _SESSION_COLUMNS, process, _LOG),
         (HIGH_WATERMARK, _WATERMARK_COLUMNS, process, _LOG),
-        (QUARANTINE, _QUARANTINE_COLUMNS, {"target": IdentityTransform[Any]()}, {}),
+        (QUARANTINE, _QUARANTINE_COLUMNS, {"target": IdentityTransform[Any]()}, _LOG),
     ]
     return [name for name, columns, by, properties in wanted if tables.create(catalog, name, columns, by, properties)]
 
@@ -168,8 +176,8 @@ class SessionStore:
 
     def state(self, process: str) -> ProcessState:
         """The state of a process as of now; empty for one that never ran."""
-        session = _record(_newest(tables.load(self.catalog, SESSION), process))
-        marks = _newest(tables.load(self.catalog, HIGH_WATERMARK), process)
+        session = _record(self._newest(SESSION, process))
+        marks = self._newest(HIGH_WATERMARK, process)
         if not marks:
             return ProcessState(process, session)
         metadata = json.loads(marks[0]["metadata"])
@@ -184,7 +192,7 @@ class SessionStore:
 
     def watermark_session(self, process: str) -> str | None:
         """The session that moved the watermarks of a process last."""
-        marks = _newest(tables.load(self.catalog, HIGH_WATERMARK), process)
+        marks = self._newest(HIGH_WATERMARK, process)
         return marks[0]["session_id"] if marks else None
 
     def record(self, record: SessionRecord, *, after: SessionRecord | None) -> SessionRecord:
@@ -197,16 +205,17 @@ class SessionStore:
         self._append(SESSION, record.plan.process, expected, [_session_row(moved)])
         return moved
 
-    def move_watermarks(self, state: ProcessState, plan: SessionPlan, committed: Committed, published: int | None) -> None:
-        """Move all watermarks of a process from what `state` says to where `plan` ends; a rebuild leaves them.
+    def move_watermarks(
+        self, state: ProcessState, plan: SessionPlan, committed: Committed, published: int | None
+    ) -> None:
+        """Move all watermarks of a process from what `state` says to where `plan` ends: a rebuild where it started.
 
         Raises `StateMoved` when they are not where `state` says.
         """
         metadata = _metadata(committed, published)
-        keep = plan.kind == "rebuild" and bool(state.watermarks)
         rows = [
             _watermark_row(plan, mark, state.watermarks.get(mark.source), metadata, state.revision + 1)
-            for mark in (state.watermarks.values() if keep else map(_end_of, plan.sources))
+            for mark in map(_end_of, plan.sources)
         ]
         self._append(HIGH_WATERMARK, plan.process, state.revision, rows)
 
@@ -218,7 +227,7 @@ class SessionStore:
             with attempt:
                 table = tables.load(self.catalog, QUARANTINE)
                 known = table.scan(
-                    And(EqualTo("target", target), In("row_hash", {r["row_hash"] for r in rows})),
+                    And(_equal("target", target), In("row_hash", {r["row_hash"] for r in rows})),  # type: ignore[call-arg, arg-type]
                     selected_fields=("source", "row_hash"),
                 ).to_arrow()
                 seen = {(r["source"], r["row_hash"]) for r in known.to_pylist()}
@@ -231,28 +240,34 @@ class SessionStore:
 
     def history(self, process: str) -> list[SessionRecord]:
         """Every session of a process, oldest first, each as its newest row tells it."""
-        rows = tables.load(self.catalog, SESSION).scan(EqualTo("process_name", process)).to_arrow().to_pylist()
+        rows = tables.load(self.catalog, SESSION).scan(_equal("process_name", process)).to_arrow().to_pylist()
         newest: dict[str, dict[str, Any]] = {}
         for row in sorted(rows, key=lambda r: r["revision"]):
             newest.pop(row["session_id"], None)
             newest[row["session_id"]] = row
         return [_record_of(row) for row in newest.values()]
 
+    def _newest(self, name: str, process: str) -> list[dict[str, Any]]:
+        return _Log(tables.load(self.catalog, name), process).newest()
+
     def _append(self, name: str, process: str, expected: int, rows: Sequence[Mapping[str, Any]]) -> None:
         for attempt in _retrying():
             with attempt:
                 table = tables.load(self.catalog, name)
-                newest = _newest(table, process)
-                found = newest[0]["revision"] if newest else 0
-                if found != expected:
-                    raise StateMoved(process, expected=f"revision {expected} of {name}", found=f"revision {found}")
-                table.append(_arrow(table, rows))
-        _forget_old_snapshots(table)
+                log = _Log(table, process)
+                if log.revision != expected:
+                    raise StateMoved(
+                        process, expected=f"revision {expected} of {name}", found=f"revision {log.revision}"
+                    )
+                with table.transaction() as transaction:
+                    transaction.append(_arrow(table, rows))
+                    _forget_old_snapshots(transaction, table)
+        # The move is made: if somebody is in the way now, merging can wait.
+        with suppress(CommitFailedException):
+            log.merge_small_files()
 
 
-def _retrying() -> Any:
-    from tenacity import Retrying
-
+def _retrying() -> Retrying:
     return Retrying(
         retry=retry_if_exception_type(CommitFailedException),
         wait=wait_random_exponential(multiplier=0.05, max=1),
@@ -261,25 +276,63 @@ def _retrying() -> Any:
     )
 
 
-@retry(retry=retry_if_exception_type(CommitFailedException), stop=stop_after_delay(1), reraise=False, retry_error_callback=lambda _: None)
-def _forget_old_snapshots(table: Table) -> None:
+def _equal(column: str, value: str) -> BooleanExpression:
+    # Its type is that of its JSON form, not of its constructor.
+    return EqualTo(column, value)  # type: ignore[call-arg, arg-type]
+
+
+def _forget_old_snapshots(transaction: Transaction, table: Table) -> None:
+    """All but the newest few; what a branch or a tag holds on to stays."""
     snapshots = sorted(table.metadata.snapshots, key=lambda s: s.sequence_number or 0)
     if len(snapshots) > 2 * KEEP_SNAPSHOTS:
-        table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in snapshots[:-KEEP_SNAPSHOTS]]).commit()
+        held = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        old = [s.snapshot_id for s in snapshots[:-KEEP_SNAPSHOTS] if s.snapshot_id not in held]
+        ExpireSnapshots(transaction).by_ids(old).commit()
 
 
-def _newest(table: Table, process: str) -> list[dict[str, Any]]:
-    """The rows of a process's newest revision: one data file is opened, found by its bounds."""
-    revision = table.schema().find_field("revision")
-    tasks = list(table.scan(EqualTo("process_name", process)).plan_files())
-    if not tasks:
-        return []
-    newest = max(tasks, key=lambda t: from_bytes(revision.field_type, (t.file.upper_bounds or {})[revision.field_id]))
-    with table.io.new_input(newest.file.file_path).open() as opened:
-        rows = cast(list[dict[str, Any]], pq.read_table(opened).to_pylist())  # type: ignore[no-untyped-call]
-    mine = [r for r in rows if r["process_name"] == process]
-    latest = max(r["revision"] for r in mine)
-    return [r for r in mine if r["revision"] == latest]
+class _Log:
+    """The rows of one process in one state of a log table, by its files' bounds: a lookup opens one file, or none."""
+
+    def __init__(self, table: Table, process: str) -> None:
+        self.table, self.process = table, process
+        self.mine = _equal("process_name", process)
+        self.tasks = list(table.scan(self.mine).plan_files())
+        self.column = table.schema().find_field("revision")
+        bounds = [self._bound(t.file.upper_bounds) for t in self.tasks]
+        self.bounds = [b for b in bounds if b is not None]
+        # Else somebody has rewritten the table, and it is to be read as anybody would.
+        self.is_plain = len(self.bounds) == len(self.tasks) and not any(t.delete_files for t in self.tasks)
+
+    @property
+    def revision(self) -> int:
+        """The newest; 0 without one."""
+        if self.is_plain:
+            return max(self.bounds, default=0)
+        return max((row["revision"] for row in self._rows(self.mine)), default=0)
+
+    def newest(self) -> list[dict[str, Any]]:
+        """The rows of the newest revision."""
+        revision = self.revision
+        if not self.is_plain or not revision:
+            return [row for row in self._rows(self.mine) if row["revision"] == revision]
+        wanted = (pc.field("process_name") == self.process) & (pc.field("revision") == revision)
+        with self.table.io.new_input(self.tasks[self.bounds.index(revision)].file.file_path).open() as opened:
+            return cast("list[dict[str, Any]]", pq.read_table(opened, filters=wanted).to_pylist())
+
+    def merge_small_files(self) -> None:
+        """Rewrite the newest files as one when they are many. No row changes; once a file is big, it is left alone."""
+        small = [t.file for t in self.tasks if t.file.record_count < MERGE_ROWS]
+        if len(small) >= MERGE_FILES:
+            since = min(self._bound(f.lower_bounds) or 0 for f in small)
+            rows = And(self.mine, GreaterThanOrEqual("revision", since))  # type: ignore[call-arg, arg-type]
+            self.table.overwrite(self.table.scan(rows).to_arrow(), overwrite_filter=rows)
+
+    def _rows(self, which: BooleanExpression) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", self.table.scan(which).to_arrow().to_pylist())
+
+    def _bound(self, bounds: Mapping[int, bytes] | None) -> int | None:
+        bound = (bounds or {}).get(self.column.field_id)
+        return None if bound is None else cast("int", from_bytes(cast("PrimitiveType", self.column.field_type), bound))
 
 
 def _arrow(table: Table, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
@@ -358,7 +411,7 @@ def _record_of(row: Mapping[str, Any]) -> SessionRecord:
     )
 
 
-def _end_of(source: Any) -> Watermark:
+def _end_of(source: SourceRange) -> Watermark:
     return Watermark(
         source=source.source,
         table_uuid=source.table_uuid,
@@ -366,7 +419,8 @@ def _end_of(source: Any) -> Watermark:
         sequence_number=source.to_sequence_number,
         timestamp_ms=source.to_timestamp_ms,
         complete_through=source.complete_through,
-        data_files=source.data_files,
+        totals=source.totals,
+        last_hour=source.last_hour,
     )
 
 
@@ -384,11 +438,18 @@ def _watermark_row(
         "snapshot_timestamp_ms": mark.timestamp_ms,
         "complete_through": None if mark.complete_through is None else hour_key(mark.complete_through),
         "session_id": plan.session_id,
-        "metadata": json.dumps({**metadata, "data_files": mark.data_files}),
+        "metadata": json.dumps(
+            {
+                **metadata,
+                "totals": asdict(mark.totals) if mark.totals else None,
+                "last_hour": None if mark.last_hour is None else hour_key(mark.last_hour),
+            }
+        ),
     }
 
 
 def _watermark(row: Mapping[str, Any]) -> Watermark:
+    metadata = json.loads(row["metadata"])
     return Watermark(
         source=row["source"],
         table_uuid=row["table_uuid"],
@@ -396,7 +457,8 @@ def _watermark(row: Mapping[str, Any]) -> Watermark:
         sequence_number=row["sequence_number"],
         timestamp_ms=row["snapshot_timestamp_ms"],
         complete_through=_hour(row["complete_through"]),
-        data_files=json.loads(row["metadata"]).get("data_files", 0),
+        totals=Totals(**metadata["totals"]) if metadata.get("totals") else None,
+        last_hour=_hour(metadata.get("last_hour")),
     )
 
 

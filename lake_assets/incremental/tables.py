@@ -6,7 +6,7 @@ Raw tables are partitioned by landing_date, landing_hour and batch_id; targets b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
@@ -20,8 +20,6 @@ from lake_assets.errors import ColumnMismatch, TableMissing, WriteAuditPublishDi
 from lake_assets.incremental.hours import parse_hour
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from lake_assets.incremental.declaration import RawTable, Target
 
 COMPLETE_THROUGH = "lake.complete-through"
@@ -32,11 +30,16 @@ SESSION = "lake.session"
 
 WAP_ENABLED = "write.wap.enabled"
 
+Partitions = Mapping[str, Transform[Any, Any]]
+"""Column → how it is partitioned by."""
+
 _COMMON = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     # Bounds of every column, untruncated: planning reads them.
     "write.metadata.metrics.default": "full",
+    # As Spark does by itself: planning reads the list of manifests, which else has one for every append of pyiceberg.
+    "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
@@ -44,14 +47,14 @@ _COMMON = {
 
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:
     """Create a raw table unless it is there; whether it was created."""
-    partitions = {c: IdentityTransform() for c in ("landing_date", "landing_hour", "batch_id")}
+    partitions: Partitions = {c: IdentityTransform() for c in ("landing_date", "landing_hour", "batch_id")}
     # Who lands rows may stage them, and publish them together with complete-through.
     return create(catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"})
 
 
 def create_target(catalog: Catalog, target: Target) -> bool:
     """Create a target unless it is there; whether it was created."""
-    partitions = {target.time_column: HourTransform()}
+    partitions: Partitions = {target.time_column: HourTransform()}
     return create(catalog, target.table, target.columns, partitions, {WAP_ENABLED: "true"})
 
 
@@ -59,14 +62,14 @@ def create(
     catalog: Catalog,
     name: str,
     columns: Mapping[str, str],
-    partitions: Mapping[str, Transform[Any, Any]],
+    partitions: Partitions,
     properties: Mapping[str, str],
 ) -> bool:
-    """Create a table unless it is there; columns are all optional, so that a bad row can be told rather than refused."""
+    """Create a table unless it is there. All columns are optional, so that a bad row is told rather than refused."""
     catalog.create_namespace_if_not_exists(name.split(".")[0])
     if catalog.table_exists(name):
         return False
-    schema = Schema(*[NestedField(i, c, t, required=False) for i, (c, t) in enumerate(columns.items(), 1)])  # type: ignore[arg-type]
+    schema = Schema(*[NestedField(i, c, t, required=False) for i, (c, t) in enumerate(columns.items(), 1)])
     fields = [
         PartitionField(
             schema.find_field(column).field_id,
@@ -98,7 +101,7 @@ def complete_through(table: Table, name: str) -> int | None:
 
 
 def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -> None:
-    """Each declared column is there with its type (None: any); others are nobody's business. Raises `ColumnMismatch`."""
+    """Each declared column is there with its type (None: any); others do not matter. Raises `ColumnMismatch`."""
     found = {f.name: str(f.field_type) for f in table.schema().fields}
     for column, expected in declared.items():
         if column not in found or (expected is not None and _plain(found[column]) != _plain(expected)):

@@ -1,7 +1,7 @@
 """The equality that proves it all: every target equals what one full rebuild from its sources gives.
 
 Each target is compared with a rebuild from its sources as they stand at its watermark, in one pass from nothing. The
-sources of a target are raw tables, or targets that are compared themselves: so together this compares with raw rows alone.
+sources of a target are raw tables, or targets that are compared themselves: so all together are compared with raw rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Comparison:
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     """Compare a target with its full rebuild as of the watermark. Hours pending or recorded as skipped are left aside."""
-    from lake_assets.incremental.stage import Stager, read_at, within
+    from lake_assets.incremental.stage import Stager, hours_condition, read_at
 
     state = engine.store.state(target.table)
     published = read_at(spark, target.table, publish.main_id(tables.load(engine.catalog, target.table)))
@@ -46,10 +46,8 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
         return Comparison(target.table, published.count(), 0, published.count())
     staging = Stager(spark, target, start=engine.pipeline.start_hour, main=None, complete_through=None).prepare(planned)
     try:
-        aside = tuple(sorted(state.committed.skipped | state.committed.pending))
-        expected, found = (
-            rows.exceptAll(within(rows, target.time_column, aside)) if aside else rows for rows in (staging.rows, published)
-        )
+        aside = hours_condition(target.time_column, sorted(state.committed.skipped | state.committed.pending))
+        expected, found = staging.rows.where(~aside), published.where(~aside)
         return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
     finally:
         staging.release()

@@ -26,6 +26,7 @@ from lake_assets.local.state import OWNER_VARIABLE, run_folder
 Check = Callable[[], bool]
 POLL_SECONDS = 0.1
 STOP_SECONDS = 8
+ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b")
 WAIT = "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', {port})): time.sleep(0.1)"
 """A program that ends when something accepts connections on the port."""
 
@@ -72,12 +73,14 @@ class Service:
         if self.log.exists():
             self.log.replace(self.log.with_suffix(".log.1"))
 
-    def tail(self, lines: int = 15) -> str:
-        """The last lines of its log, for an error message."""
+    def tail(self, count: int = 8) -> str:
+        """The lines of its log that name errors, since a traceback begins with its cause, and the last ones."""
         try:
-            return "\n".join(f"    {line}" for line in self.log.read_text(errors="replace").splitlines()[-lines:])
+            lines = self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return "    (no log)"
+        causes = [line for line in lines[:-count] if ERROR_LINE.match(line)]
+        return "\n".join(f"    {line}" for line in (*causes[-count:], *lines[-count:]))
 
     def died(self, code: int | None) -> ServiceError:
         ended = "ended" if code is None else f"ended with code {code}"

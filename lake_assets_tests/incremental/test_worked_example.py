@@ -40,7 +40,9 @@ def test_only_the_hours_that_changed_are_rebuilt(catalog: Catalog, spark: SparkS
     first, late, rest = worked_example()
     land(spark, catalog, first)
     loaded = _catch_up(engine)
-    assert {name: [_hours(r) for r in reports] for name, reports in loaded.items()}["account_state_dim"] == [list(range(6))]
+    assert {name: [_hours(r) for r in reports] for name, reports in loaded.items()}["account_state_dim"] == [
+        list(range(6))
+    ]
 
     land(spark, catalog, late)
     reports = _catch_up(engine)

@@ -1,7 +1,7 @@
 """Landings into the raw tables through Spark: for each table one Iceberg commit, of the rows and of complete-through.
 
-The rows of all tables are staged first, under the batch's WAP id, and then published one table after the other, which takes
-a moment: so nobody sees a table's rows long before its complete-through, or one table long before the next.
+The rows of all tables are staged first, under the batch's WAP id, and then published one table after the other, which
+takes a moment: so nobody sees a table's rows before its complete-through, or one table long before the next.
 
 Failure model: complete-through is set with its rows and never before, so it never promises what is not there. A process
 that dies in between lands the same batch again: what a table has of it is seen in its manifests, and not written twice.
@@ -18,7 +18,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental import publish
 from lake_assets.incremental.stage import WAP_ID
-from lake_assets.incremental.tables import check_write_audit_publish, load
+from lake_assets.incremental.tables import check_write_audit_publish, complete_through, load
 from lake_assets.membership.raw import RAW, SIGNUPS
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def land(spark: SparkSession, catalog: Catalog, landing: Landing) -> tuple[str, 
 
     One table after the other, in the order of `RAW`. Raises `TableMissing`, `WriteAuditPublishDisabled`.
     """
-    missing = [raw.table for raw in RAW if landing.rows[raw.table].num_rows and not _has_batch(catalog, landing, raw.table)]
+    due = [raw.table for raw in RAW if landing.rows[raw.table].num_rows]
+    missing = [table for table in due if not _has_batch(catalog, landing, table)]
     staged = {table: _staged(spark, catalog, landing, table) for table in missing}
     for raw in RAW:
         _publish(spark, catalog, landing, raw.table, staged.get(raw.table))
@@ -65,7 +66,9 @@ def _staged(spark: SparkSession, catalog: Catalog, landing: Landing, name: str) 
     wap_id = publish.wap_id(landing.batch_id, publish.next_staging_number(table, landing.batch_id))
     spark.conf.set(WAP_ID, wap_id)
     try:
-        spark.createDataFrame(landing.rows[name]).writeTo(f"lake.{name}").append()
+        # A batch is one partition: one file, and no shuffle to find that out.
+        rows = spark.createDataFrame(landing.rows[name]).coalesce(1).writeTo(f"lake.{name}")
+        rows.option("distribution-mode", "none").option("fanout-enabled", "true").append()
     finally:
         spark.conf.unset(WAP_ID)
     snapshot = publish.staged_snapshot(load(catalog, name), wap_id)
@@ -89,7 +92,8 @@ def _publish(spark: SparkSession, catalog: Catalog, landing: Landing, name: str,
             complete_through=landing.complete_through[name],
         )
 
-    if staged or landing.complete_through[name] is not None:
+    through, now = landing.complete_through[name], complete_through(load(catalog, name), name)
+    if staged or (through is not None and (now is None or now < through)):
         attempt()
 
 

@@ -52,7 +52,7 @@ class Arrival:
     """How events reach the raw tables; see the module.
 
     interval_minutes: from one landing to the next, 15 or 60. twice: the share of rows delivered twice in one landing.
-    again: the share delivered again in a later one, after a delay of the tail. bad: bad rows for each good one.
+    again: the share delivered again in a later one, after a further delay of the tail. bad: bad rows for each good one.
     """
 
     interval_minutes: int = 60

@@ -1,0 +1,90 @@
+"""From the commit of a raw snapshot to the published fact, and to the dimension, with the embedded services.
+
+Services start in a home of their own; landings follow each other; the clock of this process sees when raw tables were
+committed, and when each target's main moved. Sensor interval, queue and Dagster's start of a run are all included.
+
+    python -m benchmarks.latency [--landings 12]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+
+from lake_assets.incremental import tables
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.publish import main_id
+from lake_assets.incremental.session import SessionPlan
+from lake_assets.local import services
+from lake_assets.local.platform import open_engine
+from lake_assets.local.spark import open_spark
+from lake_assets.membership.simulator import generate, land, late_day
+from lake_assets.settings import settings
+
+PATIENCE_SECONDS = 180
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--landings", type=int, default=12)
+    parser.add_argument("--accounts", type=int, default=2_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        os.environ["LAKE_HOME"], os.environ["LAKE_END"] = folder, "2026-01-03-00:00"
+        settings.cache_clear()
+        home = settings()
+        open_engine(home).create_tables()
+        services.up(home, report=print)
+        try:
+            _measure(arguments.landings, arguments.accounts)
+            print(f"services hold {sum(s.memory_mb for s in services.status(home))} MB")
+        finally:
+            services.down(home, report=print)
+    assert not Path(folder).exists()
+
+
+def _measure(landings: int, accounts: int) -> None:
+    home = settings()
+    engine, spark = open_engine(home), open_spark(home)
+    waited: dict[str, list[float]] = {}
+    for number, landing in enumerate(islice(generate(late_day(accounts)), landings + 1)):
+        before = _mains(engine)
+        land(spark, engine.catalog, landing)
+        moved = _watch(engine, before)
+        if number:  # the first landing warms everything up
+            for table, seconds in moved.items():
+                waited.setdefault(table, []).append(seconds)
+    for table, found in waited.items():
+        print(f"{table:<26} p50 {_quantile(found, 0.5):5.1f} s  p95 {_quantile(found, 0.95):5.1f} s  of {len(found)}")
+    spark.stop()
+
+
+def _mains(engine: Engine) -> dict[str, int | None]:
+    return {t.table: main_id(tables.load(engine.catalog, t.table)) for t in engine.pipeline.targets}
+
+
+def _watch(engine: Engine, before: dict[str, int | None]) -> dict[str, float]:
+    """Seconds from now until each target's main moved, until nothing is due any more."""
+    began, moved = time.monotonic(), {}
+    while time.monotonic() - began < PATIENCE_SECONDS:
+        for table, snapshot in _mains(engine).items():
+            if table not in moved and snapshot != before[table]:
+                moved[table] = time.monotonic() - began
+        if all(not isinstance(engine.decide(t), SessionPlan) for t in engine.pipeline.targets):
+            break
+        time.sleep(0.2)
+    return moved
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Spark task time of incremental sessions against a fixed six-hour lookback, over the same arrivals, in one run.
+
+Two homes get the same landings. In one, each target does what the engine plans; in the other it overwrites the last six
+hours and the current one, as a scheduled job with a lookback does, through the same staging, audits and publish. Task
+time is the executors' run time from Spark's event log, told apart by job tags. Also printed: what a session costs
+beside its Spark work.
+
+    python -m benchmarks.lookback [--landings 98] [--accounts 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lake_assets.incremental.engine import LOOKBACK_HOURS, Engine, Heads
+from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
+from lake_assets.incremental.sessions import ProcessState
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.service import free_port, running
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import generate, land, late_day, measure
+from lake_assets.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.declaration import Target
+    from lake_assets.membership.simulator import Landing
+
+
+@dataclass
+class Side:
+    """One of the two that are compared. seconds: per session, beside stage and audit."""
+
+    name: str
+    engine: Engine
+    spark: SparkSession
+    beside: list[float] = field(default_factory=list)
+    hours: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    rows: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--landings", type=int, default=98, help="landings, a quarter of an hour each")
+    parser.add_argument("--accounts", type=int, default=20_000)
+    arguments = parser.parse_args()
+    simulation = late_day(arguments.accounts)
+    print(f"arrivals: {measure(generate(simulation))}")
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        landings = islice(generate(simulation), arguments.landings)
+        _compare(Path(folder), landings)
+
+
+def _compare(folder: Path, landings: Iterator[Landing]) -> None:
+    log = folder / "events"
+    log.mkdir()
+    server = Settings(home=folder / "server", jars=settings().jars)
+    with running(_logged(server, log)) as service:
+        sides = [_side(folder, name, service.port) for name in ("incremental", "lookback")]
+        for number, landing in enumerate(landings, 1):
+            for side in sides:
+                land(side.spark, side.engine.catalog, landing)
+                for target in PIPELINE.in_order():
+                    _run(side, target)
+            if number % 8 == 0:
+                print(f"  {number} landings", flush=True)
+        for side in sides:
+            side.spark.stop()
+    _print(sides, _task_seconds(log))
+
+
+def _logged(server: Settings, log: Path) -> Any:
+    service = spark_service(server, free_port())
+    conf = ["--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{log}"]
+    conf += ["--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false"]
+    at = service.command.index("--class")
+    return replace(service, command=(*service.command[:at], *conf, *service.command[at:]))
+
+
+def _side(folder: Path, name: str, port: int | None) -> Side:
+    home = Settings(home=folder / name, jars=settings().jars, spark_remote=f"sc://127.0.0.1:{port}")
+    spark = open_spark(home)
+    kind = LookingBack if name == "lookback" else Engine
+    engine = kind(open_catalog(home), PIPELINE, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC), spark=lambda: spark)
+    engine.create_tables()
+    return Side(name, engine, spark)
+
+
+class LookingBack(Engine):
+    """An engine that, whatever changed, overwrites the last six hours and the current one."""
+
+    def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
+        planned = super()._decide(target, state, up_to)
+        if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
+            return planned
+        last = planned.hours[-1].hour
+        hours = range(max(last - LOOKBACK_HOURS, self.pipeline.start_hour), last + 1)
+        reason = f"the last {LOOKBACK_HOURS} hours, whatever changed"
+        return replace(planned, load="overwrite", hours=tuple(PlannedHour(h, reason) for h in hours), pending=())
+
+
+def _run(side: Side, target: Target) -> None:
+    tag = f"{side.name}-{target.name}"
+    side.spark.addTag(tag)
+    try:
+        report = side.engine.run(target)
+    finally:
+        side.spark.removeTag(tag)
+    if isinstance(report, SessionReport):
+        side.beside.append(sum(report.seconds.get(step, 0.0) for step in ("plan", "publish", "commit")))
+        side.hours[target.name] += len(report.hours_built)
+        side.rows[target.name] += report.rows_written
+
+
+def _task_seconds(log: Path) -> dict[str, float]:
+    """Executor run time by job tag, seconds."""
+    tag_of_stage: dict[int, str] = {}
+    found: dict[str, float] = defaultdict(float)
+    for file in sorted(log.rglob("*")):
+        for line in file.open() if file.is_file() else ():
+            event = json.loads(line)
+            if event["Event"] == "SparkListenerJobStart":
+                tags = event.get("Properties", {}).get("spark.job.tags", "")
+                tag_of_stage.update(dict.fromkeys(event["Stage IDs"], tags))
+            elif event["Event"] == "SparkListenerTaskEnd" and event.get("Task Metrics"):
+                found[tag_of_stage.get(event["Stage ID"], "")] += event["Task Metrics"]["Executor Run Time"] / 1000
+    return found
+
+
+def _print(sides: list[Side], seconds: dict[str, float]) -> None:
+    ours, theirs = sides
+    print(f"{'target':<22}{'task s':>9}{'lookback':>10}{'ratio':>8}{'hours':>16}{'rows':>22}")
+    for target in PIPELINE.in_order():
+        mine, other = (sum(v for k, v in seconds.items() if f"{s.name}-{target.name}" in k) for s in sides)
+        hours = f"{ours.hours[target.name]} : {theirs.hours[target.name]}"
+        rows = f"{ours.rows[target.name]} : {theirs.rows[target.name]}"
+        print(f"{target.name:<22}{mine:>9.1f}{other:>10.1f}{mine / other:>8.3f}{hours:>16}{rows:>22}")
+    beside = sorted(ours.beside)
+    p95 = beside[int(len(beside) * 0.95)]
+    print(f"a session beside Spark: median {statistics.median(beside):.2f} s, p95 {p95:.2f} s of {len(beside)}")
+
+
+if __name__ == "__main__":
+    main()

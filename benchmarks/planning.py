@@ -1,0 +1,213 @@
+"""What a decision costs, from metadata alone: one new snapshot of a raw table with a thousand retained; and the state.
+
+The raw tables have real metadata of 1,000 snapshots and as many manifests. There is no data file, so none is read; and
+they differ a thousandfold in rows. Planning a source is loading its table and reading what is new. CPU times are printed
+beside wall times, which grow with whatever else the machine does.
+
+    python -m benchmarks.planning [--snapshots 1000] [--sessions 200]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pyiceberg.conversions import to_bytes
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    write_manifest,
+    write_manifest_list,
+)
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
+from pyiceberg.typedef import Record
+
+from lake_assets.incremental import tables
+from lake_assets.incremental.changes import Head, changes
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.hours import hour_of
+from lake_assets.incremental.plan import Committed, Question, plan
+from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.sessions import SessionRecord, SessionStore, create_tables
+from lake_assets.local.catalog import open_catalog
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.signup_fact import signup_fact
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+SOURCE = signup_fact.sources[0]
+REPEATS = 15
+
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--snapshots", type=int, default=1_000)
+    parser.add_argument("--sessions", type=int, default=200)
+    arguments, _ = parser.parse_known_args()
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        for rows in (1_000, 1_000_000):
+            catalog = open_catalog(Settings(home=Path(folder) / str(rows)))
+            planning(catalog, arguments.snapshots, rows)
+        state(open_catalog(Settings(home=Path(folder) / "state")), arguments.sessions)
+
+
+def planning(catalog: Catalog, snapshots: int, rows: int) -> None:
+    """One new snapshot of a raw table with so many retained, each of so many rows."""
+    Engine(catalog, PIPELINE, clock=lambda: FIRST).create_tables()
+    table = tables.load(catalog, SOURCE.table)
+    land(catalog, table, snapshots, rows)
+    table = tables.load(catalog, SOURCE.table)
+    before = Head(table.metadata.snapshots[-2].snapshot_id, None)
+    print(f"{snapshots:,} snapshots retained, {snapshots * rows:,} rows", flush=True)
+    found = measured("  all from the beginning", lambda: changes(table, SOURCE, None, start=0, up_to=before), repeats=1)
+
+    def one_source() -> object:
+        new = changes(tables.load(catalog, SOURCE.table), SOURCE, found.head, start=hour_of(FIRST))
+        decision = plan(Question(signup_fact.table, signup_fact.mode, (new,), Committed()))
+        assert isinstance(decision, SessionPlan)
+        assert len(decision.hours) == 1
+        return decision
+
+    measured("  one new snapshot, per source (at most 50 ms)", one_source)
+    measured("  of it, loading the table", lambda: tables.load(catalog, SOURCE.table))
+
+
+def state(catalog: Catalog, sessions: int) -> None:
+    """The state of a process after so many sessions, four moves each, and of moving it."""
+    create_tables(catalog)
+    store = SessionStore(catalog)
+    print(f"the log of {sessions:,} sessions")
+    began = time.process_time()
+    for number in range(sessions):
+        run_session(store, number)
+    print(f"  a session's five moves, on average: {1000 * (time.process_time() - began) / sessions:.0f} ms of CPU")
+    measured("  looking up the state", lambda: store.state(signup_fact.table))
+    measured("  all of the history", lambda: store.history(signup_fact.table), repeats=1)
+
+
+def run_session(store: SessionStore, number: int) -> None:
+    before = store.state(signup_fact.table)
+    planned = SessionPlan(signup_fact.table, f"signup_fact-{number}", "session", "append", (), ())
+    record = store.record(SessionRecord(planned, "planned", 0, 1, "", FIRST), after=before.session)
+    for reached in ("staged", "published"):
+        record = store.record(replace(record, state=reached), after=record)
+    store.move_watermarks(before, planned, before.committed, None)
+    store.record(replace(record, state="committed"), after=record)
+
+
+def measured(what: str, do: Callable[[], T], repeats: int = REPEATS) -> T:
+    """Do it, and print the median and the worst of its wall times, and its CPU time."""
+    walls, cpus = [], []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = do()
+        walls.append(1000 * (time.perf_counter() - wall))
+        cpus.append(1000 * (time.process_time() - cpu))
+    median, worst, cpu = statistics.median(walls), max(walls), statistics.median(cpus)
+    print(f"{what}: {median:.0f} ms (at worst {worst:.0f}; CPU {cpu:.0f})", flush=True)
+    return result
+
+
+def land(catalog: Catalog, table: Table, snapshots: int, rows: int) -> None:
+    """Append one file after the other, quarter of an hour by quarter of an hour: metadata only, in one commit."""
+    Path(table.location().removeprefix("file://"), "metadata").mkdir(parents=True, exist_ok=True)
+    manifests: list[ManifestFile] = []
+    updates: list[TableUpdate] = []
+    for number in range(1, snapshots + 1):
+        moment = FIRST + timedelta(minutes=15 * number)
+        manifests.append(manifest_of(table, number, data_file(table, number, moment, rows)))
+        path = f"{table.location()}/metadata/snap-{number}.avro"
+        if number >= snapshots - 1:  # nobody reads the lists of earlier ones
+            parent = number - 1 or None
+            with write_manifest_list(2, table.io.new_output(path), number, parent, number, "deflate") as written:
+                written.add_manifests(manifests)
+        manifests[-1].sequence_number = manifests[-1].min_sequence_number = number
+        updates += [AddSnapshotUpdate(snapshot=snapshot_of(number, moment, rows, path)), main_at(number)]
+    catalog.commit_table(table, (), tuple(updates))
+
+
+def data_file(table: Table, number: int, moment: datetime, rows: int) -> DataFile:
+    microseconds = int(moment.timestamp() * 1_000_000)
+    fields = [table.schema().find_field(name) for name in (SOURCE.time_column, "landed_at")]
+    bounds = {f.field_id: to_bytes(f.field_type, microseconds) for f in fields}  # type: ignore[arg-type]
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{table.location()}/data/{number}.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record((moment.date() - date(1970, 1, 1)).days, moment.hour, str(number)),
+        record_count=rows,
+        file_size_in_bytes=50 * rows,
+        column_sizes={},
+        value_counts={},
+        null_value_counts={f.field_id: 0 for f in fields},
+        nan_value_counts={},
+        lower_bounds=bounds,
+        upper_bounds=bounds,
+    )
+    file.spec_id = table.spec().spec_id
+    return file
+
+
+def manifest_of(table: Table, number: int, file: DataFile) -> ManifestFile:
+    path = table.io.new_output(f"{table.location()}/metadata/{number}-m0.avro")
+    with write_manifest(2, table.spec(), table.schema(), path, number, "deflate") as writer:
+        writer.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file))
+    return writer.to_manifest_file()
+
+
+def snapshot_of(number: int, moment: datetime, rows: int, manifest_list: str) -> Snapshot:
+    """With a summary as Spark writes it."""
+    summary = {
+        "added-data-files": "1",
+        "added-records": str(rows),
+        "added-files-size": str(50 * rows),
+        "changed-partition-count": "1",
+        "total-data-files": str(number),
+        "total-records": str(number * rows),
+        "total-files-size": str(50 * number * rows),
+        "total-delete-files": "0",
+        "total-position-deletes": "0",
+        "total-equality-deletes": "0",
+        "spark.app.id": "local-1767225600000",
+        "engine-name": "spark",
+        "engine-version": "4.1.3",
+        "iceberg-version": "Apache Iceberg 1.12.0 (commit 0123456789abcdef0123456789abcdef01234567)",
+    }
+    return Snapshot.model_validate(
+        {
+            "snapshot-id": number,
+            "parent-snapshot-id": number - 1 or None,
+            "sequence-number": number,
+            "timestamp-ms": int(moment.timestamp() * 1000),
+            "manifest-list": manifest_list,
+            "summary": Summary(Operation.APPEND, **summary),
+            "schema-id": 0,
+        }
+    )
+
+
+def main_at(number: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": "main", "type": "branch", "snapshot-id": number})
+
+
+if __name__ == "__main__":
+    main()

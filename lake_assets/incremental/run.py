@@ -1,0 +1,347 @@
+"""Running one session: stage → audit → publish → commit, from wherever an earlier attempt left it.
+
+Failure model: a process may die, or stop and go on later, between any two lines, and two may run one session at once.
+Each step is safe to repeat: a staged snapshot that nobody published is nothing; main moves once, for it must still be
+the staged snapshot's parent; a record names the revision that it follows, and the watermarks the one they start from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved
+from lake_assets.incremental import publish, tables
+from lake_assets.incremental.audits import AuditScope, evaluate
+from lake_assets.incremental.declaration import Pipeline, Target
+from lake_assets.incremental.failpoints import reach
+from lake_assets.incremental.hours import spell
+from lake_assets.incremental.partitions import hours_added, rows_between
+from lake_assets.incremental.plan import committed_after
+from lake_assets.incremental.session import AuditResult, Fates, SessionPlan, SessionReport
+from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.incremental.stage import Staging
+
+ATTEMPTS = 3
+"""How often a session is staged when main keeps moving under it."""
+
+LOOKBACK_HOURS = 6
+"""The fixed lookback that sessions are compared with in their figures."""
+
+
+@dataclass
+class Work:
+    """One session as far as it has come. state: of its process, when the session was planned or found."""
+
+    target: Target
+    state: ProcessState
+    record: SessionRecord
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> SessionPlan:
+        return self.record.plan
+
+    @contextmanager
+    def timed(self, step: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - began
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What one attempt has staged: a snapshot (None: no rows), and what is known of it.
+
+    parent: main when it was staged.
+    hours: those whose partitions the snapshot writes, or empties. rows: that it adds. number: of the staging.
+    quarantined: rows to be set aside.
+    """
+
+    snapshot_id: int | None
+    parent: int | None
+    hours: tuple[int, ...] = ()
+    rows: int = 0
+    number: int = 0
+    staging: Staging | None = None
+    quarantined: tuple[dict[str, str], ...] = ()
+    audits: tuple[AuditResult, ...] = ()
+
+    @property
+    def fates(self) -> Fates:
+        return self.staging.fates if self.staging else Fates()
+
+
+class Runner:
+    """Runs sessions on a catalog. spark: called when a session has rows to read, not before."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        store: SessionStore,
+        *,
+        clock: Callable[[], datetime],
+        spark: Callable[[], SparkSession] | None,
+    ) -> None:
+        self.catalog, self.pipeline, self.store, self.clock = catalog, pipeline, store, clock
+        self._spark = spark
+
+    def run(self, work: Work) -> SessionReport:
+        """Bring a session to its end. Raises `AuditFailed`, `StateMoved`, `TargetError`."""
+        for attempt in range(1, ATTEMPTS + 1):
+            table = tables.load(self.catalog, work.target.table)
+            if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
+                return self._acknowledge(work, table)
+            tables.check_write_audit_publish(table, work.target.table)
+            try:
+                return self._stage_and_publish(work, table)
+            except PublishConflict:
+                self._still_ours(work)
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
+        staged = Staged(None, publish.main_id(table))
+        try:
+            with work.timed("stage"):
+                staged = replace(staged, staging=self._prepared(work, staged.parent))
+                staged = self._written(work, staged, table)
+            with work.timed("audit"):
+                staged = replace(staged, audits=self._audited(work, staged))
+            reach("after-audits")
+            self._stop_if_audits_failed(work, staged)
+            self._record_staged(work, staged)
+            with work.timed("publish"):
+                self.store.quarantine(work.target.table, staged.quarantined)
+                reach("after-quarantine")
+                self._publish(work, staged)
+            with work.timed("commit"):
+                self._commit(work, staged.hours, staged.snapshot_id)
+            return self._report(work, staged, "committed")
+        finally:
+            if staged.staging:
+                staged.staging.release()
+
+    def _prepared(self, work: Work, parent: int | None) -> Staging | None:
+        """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
+        if work.plan.load == "none" and not work.plan.processing_uris:
+            return None
+        from lake_assets.incremental.stage import Stager
+
+        stager = Stager(
+            self.spark(),
+            work.target,
+            start=self.pipeline.start_hour,
+            main=parent,
+            complete_through=work.state.committed.complete_through,
+        )
+        return stager.prepare(work.plan)
+
+    def _written(self, work: Work, staged: Staged, table: Table) -> Staged:
+        """Write the rows, if any, as a staged snapshot. Raises `PublishConflict` when main moved meanwhile."""
+        from lake_assets.incremental.stage import write
+
+        staging = staged.staging
+        if staging is None:
+            return staged
+        staged = replace(staged, quarantined=tuple(staging.set_aside(work.target.quarantine_limit + 1)))
+        if not staging.has_rows:
+            return staged
+        number = publish.next_staging_number(table, work.plan.session_id)
+        wap = publish.wap_id(work.plan.session_id, number)
+        write(self.spark(), work.target, staging, wap)
+        reach("after-staged")
+        table = tables.load(self.catalog, work.target.table)
+        snapshot = publish.staged_snapshot(table, wap)
+        if snapshot.parent_snapshot_id != staged.parent:
+            raise PublishConflict(work.target.table, expected=staged.parent, found=snapshot.parent_snapshot_id)
+        hours = _hours_written(work.target, staging, hours_added(table, snapshot, work.target.time_column))
+        rows = publish.rows_added(snapshot)
+        return replace(staged, snapshot_id=snapshot.snapshot_id, number=number, hours=hours, rows=rows)
+
+    def _audited(self, work: Work, staged: Staged) -> tuple[AuditResult, ...]:
+        if staged.staging is None:
+            return ()
+        aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
+        if staged.snapshot_id is None:
+            return aside
+        return evaluate(work.target.audits, self._scope(work, staged)) + aside
+
+    def _scope(self, work: Work, staged: Staged) -> AuditScope:
+        from lake_assets.incremental.stage import read_at, within
+
+        assert staged.staging is not None
+        target, fates = work.target, staged.fates
+        rows = within(read_at(self.spark(), target.table, staged.snapshot_id), target.time_column, staged.hours)
+        counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
+        counts["written"] = staged.rows
+        return AuditScope(target, staged.hours, rows, staged.staging.kept, counts, self._reader(work, staged))
+
+    def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
+        """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
+        from lake_assets.incremental.stage import read_at
+
+        at = {s.source: s.to_snapshot_id for s in work.plan.sources} | {work.target.table: staged.parent}
+
+        def read(name: str) -> DataFrame:
+            known = name in at
+            return read_at(self.spark(), name, at[name] if known else publish.main_id(tables.load(self.catalog, name)))
+
+        return read
+
+    def _stop_if_audits_failed(self, work: Work, staged: Staged) -> None:
+        failed = [a for a in staged.audits if a.blocking and not a.passed]
+        if not failed:
+            return
+        self._move(work, state="blocked", **_as_recorded(staged), ended_at=self.clock())
+        error = AuditFailed(work.target.table, {a.name: in_words(a) for a in failed})
+        error.report = self._report(work, staged, "blocked")
+        raise error
+
+    def _record_staged(self, work: Work, staged: Staged) -> None:
+        """The staged snapshot and its verdicts, so that a later attempt that finds it published can tell them."""
+        if staged.staging is not None:
+            self._move(work, state="staged", built=staged.hours, **_as_recorded(staged))
+        reach("after-staged-recorded")
+
+    def _publish(self, work: Work, staged: Staged) -> None:
+        self._still_ours(work)
+        reach("before-published")
+        publish.publish(
+            self.catalog,
+            work.target.table,
+            staged.snapshot_id,
+            parent=staged.parent,
+            session_id=work.plan.session_id,
+            complete_through=work.plan.complete_through,
+        )
+        reach("after-published")
+        self._move(work, state="published", published_snapshot_id=staged.snapshot_id)
+        reach("after-published-recorded")
+
+    def _acknowledge(self, work: Work, table: Table) -> SessionReport:
+        """An earlier attempt published and died: commit, write nothing. `TargetRolledBack` if that was undone."""
+        record = work.record
+        snapshot_id = record.published_snapshot_id or publish.published_snapshot_id(table, work.plan.session_id)
+        publish.check_not_rolled_back(table, work.target.table, snapshot_id or record.staged_snapshot_id)
+        with work.timed("commit"):
+            self._commit(work, record.built, snapshot_id)
+        fates = Fates(read=record.rows_read)
+        staged = Staged(snapshot_id, None, record.built, record.rows_written, audits=record.audits)
+        return self._report(work, staged, "already_committed", fates)
+
+    def _commit(self, work: Work, hours: tuple[int, ...], published: int | None) -> None:
+        # A dead attempt may have moved the watermarks already; then the session's own id stands with them.
+        state = self.store.state(work.target.table)
+        if self.store.watermark_session(work.target.table) != work.plan.session_id:
+            if state.revision != work.state.revision:
+                raise StateMoved(work.target.table, expected=work.state.revision, found=state.revision)
+            committed = committed_after(work.target.mode, work.state.committed, work.plan, hours)
+            self.store.move_watermarks(work.state, work.plan, committed, published or work.state.published_snapshot_id)
+        reach("after-watermark")
+        self._move(work, state="committed", built=hours, ended_at=self.clock())
+        reach("after-committed")
+
+    def _move(self, work: Work, **fields: object) -> None:
+        work.record = self.store.record(replace(work.record, **fields), after=work.record)  # type: ignore[arg-type]
+
+    def _still_ours(self, work: Work) -> None:
+        """Nobody else has moved this process since: a run that was paused stops here instead of doing things twice."""
+        newest = self.store.state(work.target.table).session
+        found = newest.revision if newest else None
+        if found != work.record.revision:
+            raise StateMoved(work.target.table, expected=work.record.revision, found=found)
+
+    def _report(
+        self,
+        work: Work,
+        staged: Staged,
+        status: Literal["committed", "already_committed", "blocked"],
+        fates: Fates | None = None,
+    ) -> SessionReport:
+        fates, done = fates or staged.fates, status != "blocked"
+        hours, rows = self._lookback(work)
+        return SessionReport(
+            plan=work.plan,
+            status=status,
+            hours_built=staged.hours if done else (),
+            staged_snapshot_id=staged.snapshot_id,
+            published_snapshot_id=staged.snapshot_id if done else None,
+            rows_read=fates.read,
+            rows_written=staged.rows,
+            rows_duplicate=fates.duplicates,
+            rows_quarantined=fates.quarantined,
+            rows_late=fates.late,
+            lateness_p50_minutes=fates.lateness_p50,
+            lateness_p95_minutes=fates.lateness_p95,
+            lookback_hours=hours,
+            lookback_rows=rows,
+            audits=staged.audits,
+            seconds=work.seconds,
+            data_version=str(staged.snapshot_id) if staged.snapshot_id else None,
+        )
+
+    def _lookback(self, work: Work) -> tuple[int, int]:
+        """Hours and rows of the target that a fixed lookback would have reprocessed."""
+        through = work.plan.complete_through or work.state.committed.complete_through
+        if through is None:
+            return 0, 0
+        table = tables.load(self.catalog, work.target.table)
+        return LOOKBACK_HOURS, rows_between(table, work.target.time_column, through - LOOKBACK_HOURS + 1, through)
+
+    def spark(self) -> SparkSession:
+        assert self._spark is not None, "an engine without Spark can only decide"
+        return self._spark()
+
+
+def in_words(audit: AuditResult) -> str:
+    """A verdict for a message: its counts, and some of the offending keys."""
+    counts = ", ".join(f"{n} {what}" for what, n in audit.counts.items())
+    sample = f" (such as {', '.join(audit.sample)})" if audit.sample else ""
+    return f"{counts}{sample}"
+
+
+def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[int, ...]:
+    """The hours that a staged snapshot writes, or empties. `ConfigurationError` if its source rows are of others."""
+    if added <= set(staging.hours):
+        return staging.hours if staging.load == "overwrite" else tuple(sorted(added))
+    raise ConfigurationError(
+        f"{target.table} puts rows into hours that their source rows are not of: {spell(added - set(staging.hours))}.",
+        remedy=f"A stateless transform keeps the source's {target.sources[0].time_column} as {target.time_column}.",
+    )
+
+
+def _as_recorded(staged: Staged) -> dict[str, Any]:
+    return {
+        "staging_number": staged.number,
+        "staged_snapshot_id": staged.snapshot_id,
+        "audits": staged.audits,
+        "rows_read": staged.fates.read,
+        "rows_written": staged.rows,
+    }
+
+
+def _quarantine_audits(target: Target, rows: int) -> tuple[AuditResult, ...]:
+    limit = target.quarantine_limit
+    counts = {"quarantined": rows}
+    return (
+        AuditResult("quarantine", rows == 0, False, counts, (), "no row had to be set aside"),
+        AuditResult(
+            "quarantine_limit", rows <= limit, True, {**counts, "limit": limit}, (), f"at most {limit} rows set aside"
+        ),
+    )

@@ -1,0 +1,36 @@
+"""One run of one target in a process of its own, which a test may let die or stop: `python -m ...child TARGET`.
+
+The home and the point at which to die come from the environment, as for any run. Prints what became of the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from functools import cache
+
+from lake_assets.errors import LakeError
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.session import SessionReport
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.spark import open_spark
+from lake_assets.membership import PIPELINE
+from lake_assets.settings import settings
+
+
+def main(target: str) -> str:
+    engine = Engine(
+        open_catalog(settings()),
+        PIPELINE,
+        clock=lambda: datetime(2026, 1, 2, tzinfo=UTC),
+        spark=cache(lambda: open_spark(settings())),
+    )
+    try:
+        outcome = engine.run(PIPELINE.target(target))
+    except LakeError as error:
+        return type(error).__name__
+    return outcome.status if isinstance(outcome, SessionReport) else outcome.kind
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1]))

@@ -1,0 +1,97 @@
+"""What the daemon does, in the test's process: evaluate the real sensors, run what they request, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from lake_assets.incremental.asset import asset_key, incremental_definitions
+from lake_assets.incremental.hours import parse_hour
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.declaration import Pipeline
+    from lake_assets.incremental.sensors import Clock, Rhythm
+
+
+@dataclass
+class InProcessDaemon:
+    """cursors: of each sensor, as the real daemon keeps them."""
+
+    pipeline: Pipeline
+    instance: dg.DagsterInstance
+    repository: dg.RepositoryDefinition
+    resources: dict[str, object]
+    cursors: dict[str, str | None] = field(default_factory=dict)
+
+    def tick(self, sensor: str) -> SensorExecutionData:
+        """One evaluation of a sensor; its asset events are stored, its requests are returned."""
+        context = dg.build_sensor_context(
+            self.instance,
+            self.cursors.get(sensor),
+            repository_def=self.repository,
+            sensor_name=sensor,
+            resources=self.resources,
+        )
+        found = self.repository.get_sensor_def(sensor).evaluate_tick(context)
+        self.cursors[sensor] = found.cursor
+        for event in found.asset_events:
+            self.instance.report_runless_asset_event(event)
+        return found
+
+    def execute(self, *tables: str, tags: dict[str, str]) -> dg.ExecuteInProcessResult:
+        """A run of targets, as the daemon or the UI would launch it."""
+        keys = [asset_key(table) for table in tables]
+        job = self.repository.get_implicit_job_def_for_assets(keys)
+        assert job is not None
+        return job.execute_in_process(asset_selection=keys, tags=tags, instance=self.instance, raise_on_error=False)
+
+    def catch_up(self) -> dict[str, list[list[int]]]:
+        """Ticks and runs, target by target, until nothing is requested: target → for each run, the hours it marked."""
+        self.tick("raw_tables_sensor")
+        marked: dict[str, list[list[int]]] = {}
+        for target in self.pipeline.in_order():
+            while requests := self.tick(f"{target.name}_sensor").run_requests:
+                result = self.execute(target.table, tags=dict(requests[0].tags))
+                marked.setdefault(target.name, []).append(self.hours_marked(result))
+        return marked
+
+    def hours_marked(self, result: dg.ExecuteInProcessResult) -> list[int]:
+        """The hours that a run reported as materialized, counted from the pipeline's start."""
+        events = result.get_asset_materialization_events()
+        return [self.hour(event.partition) for event in events if event.partition]
+
+    def hours_of(self, table: str) -> list[int]:
+        """The hours that Dagster shows as materialized."""
+        return sorted(map(self.hour, self.instance.get_materialized_partitions(asset_key(table))))
+
+    def hour(self, key: str) -> int:
+        return parse_hour(key) - self.pipeline.start_hour
+
+
+@contextmanager
+def in_process_daemon(
+    pipeline: Pipeline,
+    catalog: Catalog,
+    clock: Clock,
+    *,
+    end: str,
+    rhythm: Rhythm | None = None,
+    spark: SparkSession | None = None,
+) -> Iterator[InProcessDaemon]:
+    """The pipeline's own definitions on a fresh Dagster instance, with the test's catalog and Spark as resources."""
+    handed = {"iceberg": SimpleNamespace(catalog=lambda: catalog), "spark": SimpleNamespace(spark_session=spark)}
+    resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+    definitions = dg.Definitions.merge(
+        incremental_definitions(pipeline, clock=clock, end=end, rhythm=rhythm), dg.Definitions(resources=resources)
+    )
+    with dg.instance_for_test() as instance:
+        yield InProcessDaemon(pipeline, instance, definitions.get_repository_def(), dict(resources))

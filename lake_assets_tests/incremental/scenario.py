@@ -1,0 +1,156 @@
+"""One lake for the engine's tests: real tables and Spark, made-up rows of few accounts, and the truth to compare with.
+
+Rows land through pyiceberg, as another program would land them; that is also quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyiceberg.expressions import EqualTo
+
+from lake_assets.incremental import publish, tables
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.hours import hour_key, hour_start
+from lake_assets.incremental.session import SessionReport, Waiting
+from lake_assets.incremental.sessions import QUARANTINE
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.raw import RAW
+from lake_assets_tests.membership import oracle
+from lake_assets_tests.membership.in_memory import ARROW, COLUMNS, in_order
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.declaration import Pipeline, Target
+    from lake_assets.membership.simulator import Landing
+    from lake_assets_tests.membership.in_memory import Lake as Rows
+    from lake_assets_tests.membership.oracle import Row
+
+START = PIPELINE.start_hour
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@dataclass
+class Lake:
+    """A home's tables and an engine on them. Hours are counted from the start of the pipeline."""
+
+    catalog: Catalog
+    spark: SparkSession
+    pipeline: Pipeline = PIPELINE
+    engine: Engine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.engine = self.engine_of(self.pipeline)
+        self.engine.create_tables()
+
+    def engine_of(self, pipeline: Pipeline) -> Engine:
+        return Engine(self.catalog, pipeline, clock=lambda: NOW, spark=lambda: self.spark)
+
+    def target(self, name: str) -> Target:
+        return self.pipeline.target(name)
+
+    def land(self, landing: Landing, only: Sequence[str] | None = None) -> None:
+        """Rows, then complete-through, of all raw tables or some."""
+        for raw in RAW:
+            if only is None or raw.table in only:
+                if landing.rows[raw.table].num_rows:
+                    self.append(raw.table, landing.rows[raw.table])
+                self.complete(raw.table, landing.complete_through[raw.table])
+
+    def append(self, table: str, rows: pa.Table | Iterable[Row]) -> None:
+        found = tables.load(self.catalog, table)
+        if not isinstance(rows, pa.Table):
+            schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[table].items()])
+            rows = pa.Table.from_pylist(list(rows), schema=schema)
+        found.append(rows.cast(found.schema().as_arrow()))
+
+    def complete(self, table: str, hour: int | None) -> None:
+        """Declare a table complete through an hour, a number; None leaves it."""
+        if hour is not None:
+            self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
+
+    def set_property(self, table: str, name: str, value: str) -> None:
+        with tables.load(self.catalog, table).transaction() as transaction:
+            transaction.set_properties({name: value})
+
+    def compact(self, table: str) -> int:
+        """Rewrite all data files of a table into one for each partition; how many files that added."""
+        call = f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+        return int(self.spark.sql(call).collect()[0]["added_data_files_count"])
+
+    def expire(self, table: str) -> None:
+        """Forget all snapshots of a table but the newest."""
+        found = tables.load(self.catalog, table)
+        old = [s.snapshot_id for s in found.metadata.snapshots if s.snapshot_id != publish.main_id(found)]
+        found.maintenance.expire_snapshots().by_ids(old).commit()
+
+    def bad_rows(self, raw: str) -> int:
+        """How many rows of a raw table belong in quarantine."""
+        rows = tables.load(self.catalog, raw).scan().to_arrow().to_pylist()
+        return len(rows) - len(oracle.sound(raw, rows, hour_start(START)))
+
+    def run(self, name: str) -> SessionReport | Waiting:
+        return self.engine.run(self.target(name))
+
+    def session(self, name: str) -> SessionReport:
+        """Run a session that must be due."""
+        report = self.run(name)
+        assert isinstance(report, SessionReport), report
+        return report
+
+    def catch_up(self, *names: str) -> list[SessionReport]:
+        """Every session that is due, of all targets or some, in order."""
+        reports = []
+        for target in self.pipeline.in_order():
+            while not names or target.name in names:
+                report = self.engine.run(target)
+                if isinstance(report, Waiting):
+                    break
+                reports.append(report)
+        return reports
+
+    def rows(self, *names: str) -> Rows:
+        """Rows of tables as they are now, in an order of their own."""
+        return in_order({n: tables.load(self.catalog, n).scan().to_arrow().to_pylist() for n in names})
+
+    def truth(self) -> Rows:
+        """What a full rebuild from all raw rows gives."""
+        raw = {r.table: tables.load(self.catalog, r.table) for r in RAW}
+        through = {name: tables.complete_through(table, name) for name, table in raw.items()}
+        ends = {name: hour_start(START - 1 if hour is None else hour) for name, hour in through.items()}
+        rows = {name: table.scan().to_arrow().to_pylist() for name, table in raw.items()}
+        return in_order(oracle.expected(rows, start=hour_start(START), through=ends))
+
+    def assert_true(self, *names: str, note: object = "") -> None:
+        """Targets, all or some, have exactly the rows that a full rebuild gives."""
+        tables = [self.target(n).table for n in names] or [t.table for t in self.pipeline.targets]
+        truth = self.truth()
+        assert self.rows(*tables) == {table: truth[table] for table in tables}, note
+
+    def main(self, name: str) -> int | None:
+        return publish.main_id(tables.load(self.catalog, name))
+
+    def complete_through(self, name: str) -> int | None:
+        through = tables.complete_through(tables.load(self.catalog, name), name)
+        return None if through is None else through - START
+
+    def published(self, name: str) -> list[str]:
+        """The sessions whose snapshots are in a table's history, oldest first, one entry for each snapshot."""
+        table = tables.load(self.catalog, name)
+        ids = [s.summary.additional_properties.get(publish.WAP_ID) for s in publish.ancestors(table) if s.summary]
+        return [i.rsplit(".", 1)[0] for i in reversed(ids) if i]
+
+    def quarantined(self, name: str) -> list[Row]:
+        rows: list[Row] = tables.load(self.catalog, QUARANTINE).scan(EqualTo("target", name)).to_arrow().to_pylist()
+        return rows
+
+
+def with_target(pipeline: Pipeline, changed: Target) -> Pipeline:
+    """The pipeline with another declaration of one of its targets."""
+    return replace(pipeline, targets=tuple(changed if t.table == changed.table else t for t in pipeline.targets))

@@ -1,0 +1,165 @@
+"""Sessions through Dagster: which partitions a run marks, which checks turn red, what a backfill does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from lake_assets.incremental.asset import hourly, report_metadata
+from lake_assets.incremental.engine import Engine, utc_now
+from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.session import PlannedHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import bad_batch, land, repair, worked_example
+from lake_assets_tests.incremental.clicks import START, at
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+SIGNUPS = "core.signup_fact"
+
+
+@pytest.fixture
+def daemon(catalog: Catalog, spark: SparkSession) -> Iterator[InProcessDaemon]:
+    Engine(catalog, PIPELINE, clock=utc_now).create_tables()
+    with in_process_daemon(PIPELINE, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon:
+        yield daemon
+
+
+def chosen(first: int, last: int) -> dict[str, str]:
+    """The tags of a backfill in one run, as the UI launches it."""
+    return {
+        "dagster/asset_partition_range_start": hour_key(START + first),
+        "dagster/asset_partition_range_end": hour_key(START + last),
+    }
+
+
+def red_checks(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+    """Failed checks of a run, with their offending keys."""
+    failed = (e for e in result.get_asset_check_evaluations() if not e.passed)
+    return {e.check_name: str(e.metadata["offending keys"].value) for e in failed if "offending keys" in e.metadata}
+
+
+@pytest.mark.slow
+def test_exactly_the_hours_that_were_built_are_marked(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    first, late, rest = worked_example()
+    land(spark, catalog, first)
+    daemon.catch_up()
+    land(spark, catalog, late)
+    assert daemon.catch_up() == {
+        "signup_fact": [[2, 3, 6]],
+        "plan_fact": [[2, 3, 6]],
+        "cancel_request_fact": [[]],
+        "cancel_fact": [[5, 6, 7]],
+        "account_state_dim": [[2, 3, 4, 5, 6]],
+    }
+    assert 7 not in daemon.hours_of("core.account_state_dim")
+    land(spark, catalog, rest)
+    assert daemon.catch_up()["account_state_dim"] == [[7]]
+
+
+@pytest.mark.slow
+def test_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_repaired(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    for landing in worked_example():
+        land(spark, catalog, landing)
+    daemon.catch_up()
+    before = daemon.hours_of(SIGNUPS)
+    bad = bad_batch()
+    land(spark, catalog, bad.landing)
+
+    request = (daemon.tick("signup_fact_sensor").run_requests or [])[0]
+    result = daemon.execute(SIGNUPS, tags=dict(request.tags))
+    assert not result.success
+    assert red_checks(result) == {"not_null_account_id": "\n".join(f"- `{key}`" for key in sorted(bad.right))}
+    assert daemon.hours_of(SIGNUPS) == before
+
+    blocked = daemon.tick("signup_fact_sensor")
+    assert not blocked.run_requests
+    assert "was stopped by an audit" in (blocked.skip_message or "")
+
+    repair(spark, bad)
+    assert daemon.catch_up()["signup_fact"] == [[8]]
+
+
+@pytest.mark.slow
+def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    first, late, _ = worked_example()
+    land(spark, catalog, first)
+    daemon.catch_up()
+    engine = Engine(catalog, PIPELINE, clock=utc_now)
+    watermarks = engine.store.state(SIGNUPS).watermarks
+    rows = catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id")
+    land(spark, catalog, late)  # it must wait for its own session
+
+    result = daemon.execute(SIGNUPS, "core.plan_fact", tags=chosen(1, 3))
+
+    assert result.success
+    assert sorted(set(daemon.hours_marked(result))) == [1, 2, 3]
+    assert catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id") == rows
+    assert engine.store.state(SIGNUPS).watermarks == watermarks
+    assert daemon.catch_up()["signup_fact"] == [[2, 3, 6]]
+
+
+@pytest.mark.slow
+def test_a_backfill_beyond_complete_through_leaves_those_hours_out(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    land(spark, catalog, worked_example()[0])
+    daemon.catch_up()
+    assert daemon.hours_marked(daemon.execute(SIGNUPS, tags=chosen(4, 9))) == [4, 5]
+
+
+def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:
+    result = daemon.execute(SIGNUPS, tags={})
+    failure = result.failure_data_for_node("core__signup_fact")
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "names no partition" in (failure.user_failure_data.description or "")
+
+
+def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
+    partitions = hourly(hour_key(START), None, at(9, 30))
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_last_partition_key() == hour_key(START + 9)
+
+
+def test_a_session_is_told_to_people() -> None:
+    plan = SessionPlan(
+        process=SIGNUPS,
+        session_id="signup_fact-1",
+        kind="session",
+        load="append",
+        sources=(SourceRange("raw.signups", "u", None, 5029430249498484569, 1, 0, None),),
+        hours=(PlannedHour(START + 2, "append 5029430249498484569"),),
+        skipped=(START,),
+        notes=("compaction 7 was skipped",),
+    )
+    report = SessionReport(plan, "committed", hours_built=(START + 2,), rows_read=5, rows_written=4, rows_duplicate=1)
+    shown = report_metadata(report)
+    assert isinstance(shown.pop("sources"), dg.TableMetadataValue)
+    assert shown == {
+        "session": "signup_fact-1",
+        "load": "append",
+        "hours": "2026-01-01-02:00",
+        "hours a six-hour lookback would reprocess": 0,
+        "rows read": 5,
+        "rows written": 4,
+        "rows repeated": 1,
+        "rows quarantined": 0,
+        "rows late": 0,
+        "seconds": {},
+        "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
+        "notes": "compaction 7 was skipped",
+    }

@@ -1,0 +1,59 @@
+"""Hours, their keys, and runs of them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.errors import InvalidHourKey
+from lake_assets.incremental.hours import hour_key, hour_of, hour_start, parse_hour, ranges, spell
+
+hours = st.integers(-8_000_000, 70_000_000).filter(lambda h: hour_start(h).year >= 1000)
+
+
+def test_an_hour_counts_from_1970_as_icebergs_transform_does() -> None:
+    assert (hour_key(0), hour_key(490_896)) == ("1970-01-01-00:00", "2026-01-01-00:00")
+    assert hour_key(-1) == "1969-12-31-23:00"
+
+
+@given(hours)
+def test_keys_round_trip(hour: int) -> None:
+    assert parse_hour(hour_key(hour)) == hour
+    assert hour_of(hour_start(hour)) == hour
+
+
+zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+years = st.integers(-60_000_000_000, 60_000_000_000).map(lambda tenths: datetime.fromtimestamp(tenths / 10, UTC))
+
+
+@given(years, zones)
+def test_a_moment_lies_in_its_hour_whatever_its_zone(utc: datetime, zone: timezone) -> None:
+    moment = utc.astimezone(zone)
+    start = hour_start(hour_of(moment))
+    assert start <= moment < start + timedelta(hours=1)
+    assert start.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "today", "2026-01-01", "2026-01-01-05:30", "2026-1-1-05:00", "2026-01-01 05:00", "2026-02-30-00:00", None],
+)
+def test_what_is_no_hour_key_is_refused_with_where_it_stood(key: str) -> None:
+    with pytest.raises(InvalidHourKey, match=r"Property x of raw\.signups is .*not an hour key"):
+        parse_hour(key, where="Property x of raw.signups")
+
+
+@given(st.frozensets(st.integers(0, 40)))
+def test_ranges_are_maximal_and_hold_exactly_the_hours(found: frozenset[int]) -> None:
+    runs = list(ranges(found))
+    assert [h for a, b in runs for h in range(a, b + 1)] == sorted(found)
+    assert all(b + 1 < c for (_, b), (c, _) in pairwise(runs))
+
+
+def test_hours_are_spelled_with_their_runs_joined() -> None:
+    assert spell([490_899, 490_898, 490_902]) == "2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00"
+    assert spell([]) == ""

@@ -1,0 +1,202 @@
+"""What the sensors request, and what they say when they request nothing. Metadata only: no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from lake_assets.incremental import sensors
+from lake_assets.incremental.asset import hourly
+from lake_assets.incremental.engine import Engine, utc_now
+from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
+from lake_assets.incremental.session import PlannedHour, SessionPlan
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+KEYS = [hour_key(START + hour) for hour in range(24)]
+
+
+@dataclass
+class Hands:
+    """A clock that a test moves; Dagster's own times are those of the real one."""
+
+    now: datetime
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands(utc_now())
+
+
+@pytest.fixture
+def daemon(catalog: Catalog, clock: Hands) -> Iterator[InProcessDaemon]:
+    Engine(catalog, CLICKS, clock=clock).create_tables()
+    with in_process_daemon(CLICKS, catalog, clock, end=KEYS[20], rhythm=Rhythm(settle_seconds=60)) as daemon:
+        yield daemon
+
+
+def end_a_run(daemon: InProcessDaemon, tags: dict[str, str], status: dg.DagsterRunStatus) -> None:
+    key = dg.AssetKey(["core", "click_fact"])
+    daemon.instance.create_run_for_job(
+        daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={key}),
+        asset_selection=frozenset({key}),
+        tags=tags,
+        status=status,
+    )
+
+
+def test_a_session_is_requested_with_its_envelope_and_heads(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [2, 3, 6], landing=6)
+    plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+
+    request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+
+    assert request.run_key == f"{plan.session_id}:1"
+    assert request.asset_selection == [dg.AssetKey(["core", "click_fact"])]
+    assert {name: value for name, value in request.tags.items() if name.startswith(("lake/", "dagster/asset"))} == {
+        "dagster/asset_partition_range_start": KEYS[2],
+        "dagster/asset_partition_range_end": KEYS[6],
+        "lake/session_id": plan.session_id,
+        "lake/snapshots": json.dumps(plan.heads),
+        "lake/code_version": click_fact.code_version,
+    }
+
+
+def test_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    first, second = daemon.tick("click_fact_sensor"), daemon.tick("click_fact_sensor")
+    assert [r.run_key for r in first.run_requests or ()] == [r.run_key for r in second.run_requests or ()]
+
+
+def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
+    found = daemon.tick("click_fact_sensor")
+    assert not found.run_requests
+    assert found.skip_message == "no new snapshot of raw.clicks"
+
+
+def test_a_run_of_the_target_is_waited_for_whoever_started_it(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    end_a_run(daemon, {}, dg.DagsterRunStatus.STARTED)
+    found = daemon.tick("click_fact_sensor")
+    assert not found.run_requests
+    assert (found.skip_message or "").endswith("of core/click_fact is started.")
+
+
+def test_a_crashed_session_is_requested_again_three_times_then_a_person_is_called(
+    daemon: InProcessDaemon, catalog: Catalog, clock: Hands
+) -> None:
+    land_clicks(catalog, [0], landing=0)
+    keys = []
+    for rest in (0, 30, 120, 480):
+        clock.now = utc_now()
+        assert rest == 0 or not daemon.tick("click_fact_sensor").run_requests
+        clock.now = utc_now() + timedelta(seconds=rest)
+        request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+        keys.append(str(request.run_key).rsplit(":")[1])
+        end_a_run(daemon, dict(request.tags), dg.DagsterRunStatus.FAILURE)
+    clock.now += timedelta(days=1)
+    last = daemon.tick("click_fact_sensor")
+    assert keys == ["1", "2", "3", "4"]
+    assert not last.run_requests
+    assert "no more attempts" in (last.skip_message or "")
+
+
+def test_a_target_waits_for_upstream_to_settle_but_not_for_ever(
+    daemon: InProcessDaemon, catalog: Catalog, clock: Hands
+) -> None:
+    publish_clicks(catalog, [0, 1], complete_through=1)
+    land_clicks(catalog, [2], landing=2)  # click_fact is about to change again
+
+    waiting = daemon.tick("click_state_sensor")
+    assert not waiting.run_requests
+    assert "waits for upstream to settle, 60 s at most: core.click_fact is about to change" in (
+        waiting.skip_message or ""
+    )
+
+    clock.now += timedelta(seconds=40)
+    publish_clicks(catalog, [1], complete_through=1)  # another plan, but the wait goes on
+    assert not daemon.tick("click_state_sensor").run_requests
+
+    clock.now += timedelta(seconds=20)
+    assert daemon.tick("click_state_sensor").run_requests
+    assert daemon.cursors["click_state_sensor"] == NOT_WAITING
+
+
+def test_a_settled_target_does_not_wait(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    publish_clicks(catalog, [0, 1], complete_through=1)
+    assert click_state.table == "core.click_state"
+    assert daemon.tick("click_state_sensor").run_requests
+
+
+def test_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0, 1], landing=1)
+    land_clicks(catalog, [2], landing=2)
+    events = daemon.tick("raw_tables_sensor").asset_events
+    assert [
+        (e.partition, e.metadata["dagster/partition_row_count"].value, e.metadata["operation"].value) for e in events
+    ] == [
+        (KEYS[1], 2, "append"),
+        (KEYS[2], 1, "append"),
+    ]
+    assert daemon.hours_of("raw.clicks") == [1, 2]
+    assert not daemon.tick("raw_tables_sensor").asset_events
+
+
+def test_what_landed_is_shown_a_bounded_number_at_a_time(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "EVENTS_PER_TICK", 2)
+    for hour in range(3):
+        land_clicks(catalog, [hour], landing=hour)
+    assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("hours", "complete_through", "expected"),
+    [
+        ((2, 6), None, (KEYS[2], KEYS[6])),
+        ((-5, 3), None, (KEYS[0], KEYS[3])),
+        ((3, 90_000), None, (KEYS[3], KEYS[19])),
+        ((50, 60), None, (KEYS[19], KEYS[19])),
+        ((), START + 7, (KEYS[7], KEYS[7])),
+        ((), None, (KEYS[0], KEYS[0])),
+    ],
+)
+def test_every_run_has_partitions_that_dagster_knows(
+    hours: tuple[int, ...], complete_through: int | None, expected: tuple[str, str]
+) -> None:
+    plan = SessionPlan(
+        process="core.click_fact",
+        session_id="s",
+        kind="session",
+        load="append",
+        sources=(),
+        hours=tuple(PlannedHour(START + hour, "") for hour in hours),
+        complete_through=complete_through,
+    )
+    assert tuple(envelope_tags(plan, hourly(KEYS[0], KEYS[20], at(23))).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"), [([], 0), ([100], 30), ([100, 50], 120), ([50, 60, 100], 480), ([1, 2, 3, 100], None)]
+)
+def test_attempts_rest_longer_each_time(ended: list[float], expected: float | None) -> None:
+    assert rest_seconds([Attempt(at, "v1") for at in ended], "v1", now=100) == expected
+
+
+def test_a_change_of_code_is_a_fresh_start() -> None:
+    assert rest_seconds([Attempt(at, "v1") for at in (1, 2, 3, 4)], "v2", now=5) == 0
