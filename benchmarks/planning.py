@@ -1,7 +1,7 @@
 """What a decision costs, from metadata alone: one new snapshot of a raw table with a thousand retained; and the state.
 
 The raw tables have real metadata of 1,000 snapshots and as many manifests. There is no data file, so none is read; and
-they differ a thousandfold in rows. Planning a source is loading its table and reading what is new. CPU times are printed
+they differ a thousandfold in rows. Planning a source is loading its table and reading what is new. CPU times stand
 beside wall times, which grow with whatever else the machine does.
 
     python -m benchmarks.planning [--snapshots 1000] [--sessions 200]

@@ -28,6 +28,10 @@ class Settings(BaseSettings):
         None, description="Spark Connect, sc://host:port; default: what `lake up` started, else a Spark in the process"
     )
     spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
+    spark_java_options: str = Field(
+        "-XX:TieredStopAtLevel=1",
+        description="of the local Spark; by default quick to warm up, for many small sessions; empty for large data",
+    )
     pipelines: str = Field(
         "lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated"
     )

@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, raw_history
+from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.partitions import rows_between
@@ -115,6 +115,8 @@ class Engine:
         state = self.store.state(target.table)
         question = self._question(target, state, self._heads_for_rebuild(state, reset), reset=reset)
         present = {h for c in question.changes for s in c.snapshots for a, b in s.hours for h in range(a, b + 1)}
+        if reset:  # hours that a former source had and this one lacks are to be emptied
+            present |= hours_present(tables.load(self.catalog, target.table), target.time_column)
         token = f"{run_id}|{target.code_version}|{state.revision}"
         decision = plan_rebuild(question, hours, present=present, token=token)
         if isinstance(decision, Waiting):

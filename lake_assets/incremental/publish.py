@@ -15,7 +15,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import PublishConflict, TargetRolledBack
+from lake_assets.errors import PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental import tables
 from lake_assets.incremental.hours import hour_key
 
@@ -40,8 +40,11 @@ def next_staging_number(table: Table, session_id: str) -> int:
 
 
 def staged_snapshot(table: Table, wap: str) -> Snapshot:
-    """The snapshot that was staged under a WAP id."""
-    return next(s for s in table.metadata.snapshots if s.summary and s.summary.additional_properties.get(WAP_ID) == wap)
+    """The snapshot that was staged under a WAP id; `WriteAuditPublishDisabled` if Iceberg ignored the id."""
+    for snapshot in table.metadata.snapshots:
+        if snapshot.summary and snapshot.summary.additional_properties.get(WAP_ID) == wap:
+            return snapshot
+    raise WriteAuditPublishDisabled(".".join(table.name()))
 
 
 def rows_added(snapshot: Snapshot) -> int:

@@ -24,6 +24,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, In
+from pyiceberg.manifest import ManifestContent
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
@@ -47,7 +48,7 @@ OPEN: frozenset[State] = frozenset({"planned", "staged", "published"})
 KEEP_SNAPSHOTS = 5
 """History kept of a log table, for readers at work: its rows are the history that counts. Each costs every move."""
 
-MERGE_FILES, MERGE_ROWS = 50, 1000
+MERGE_FILES, MERGE_ROWS = 25, 1000
 """So many files of a process with fewer rows than this are merged into one: so a lookup or a move costs the same."""
 
 _SESSION_COLUMNS = {
@@ -296,12 +297,16 @@ class _Log:
     def __init__(self, table: Table, process: str) -> None:
         self.table, self.process = table, process
         self.mine = _equal("process_name", process)
-        self.tasks = list(table.scan(self.mine).plan_files())
         self.column = table.schema().find_field("revision")
-        bounds = [self._bound(t.file.upper_bounds) for t in self.tasks]
+        manifests = [m for s in [table.current_snapshot()] if s for m in s.manifests(table.io)]
+        # As it was created and as it is written here; else somebody has changed it, and it is read as anybody would.
+        plain = all(m.content is ManifestContent.DATA and m.partition_spec_id == 0 for m in manifests)
+        # Not by a scan: it judges file by file what the partition says at once.
+        entries = [e for m in manifests for e in m.fetch_manifest_entry(table.io)] if plain else []
+        self.files = [e.data_file for e in entries if e.data_file.partition[0] == process]
+        bounds = [self._bound(f.upper_bounds) for f in self.files]
         self.bounds = [b for b in bounds if b is not None]
-        # Else somebody has rewritten the table, and it is to be read as anybody would.
-        self.is_plain = len(self.bounds) == len(self.tasks) and not any(t.delete_files for t in self.tasks)
+        self.is_plain = plain and len(self.bounds) == len(self.files)
 
     @property
     def revision(self) -> int:
@@ -313,15 +318,17 @@ class _Log:
     def newest(self) -> list[dict[str, Any]]:
         """The rows of the newest revision."""
         revision = self.revision
-        if not self.is_plain or not revision:
+        if not revision:
+            return []
+        if not self.is_plain:
             return [row for row in self._rows(self.mine) if row["revision"] == revision]
         wanted = (pc.field("process_name") == self.process) & (pc.field("revision") == revision)
-        with self.table.io.new_input(self.tasks[self.bounds.index(revision)].file.file_path).open() as opened:
+        with self.table.io.new_input(self.files[self.bounds.index(revision)].file_path).open() as opened:
             return cast("list[dict[str, Any]]", pq.read_table(opened, filters=wanted).to_pylist())
 
     def merge_small_files(self) -> None:
         """Rewrite the newest files as one when they are many. No row changes; once a file is big, it is left alone."""
-        small = [t.file for t in self.tasks if t.file.record_count < MERGE_ROWS]
+        small = [f for f in self.files if f.record_count < MERGE_ROWS]
         if len(small) >= MERGE_FILES:
             since = min(self._bound(f.lower_bounds) or 0 for f in small)
             rows = And(self.mine, GreaterThanOrEqual("revision", since))  # type: ignore[call-arg, arg-type]

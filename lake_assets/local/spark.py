@@ -34,17 +34,18 @@ STATIC_CONF = {
     "spark.log.level": "WARN",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseSerialGC",
+    # Local sizes: two cores need two partitions, and finding that out anew for each query costs more than it saves.
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
 }
 """What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
-    """What each session sets for itself: the catalog `lake` and local sizes. So several homes can share one server."""
+    """What each session sets for itself: the catalog `lake`. So several homes can share one server."""
     return {
         **spark_catalog_conf(settings),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
     }
 
@@ -53,6 +54,7 @@ def jvm_conf(settings: Settings) -> dict[str, str]:
     """What a JVM of this machine takes at its start: `STATIC_CONF`, its master, memory and jars."""
     return {
         **STATIC_CONF,
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC {settings.spark_java_options}",
         "spark.master": "local[2]",
         "spark.jars": ",".join(str(jar) for jar in jars(settings)),
         "spark.driver.memory": settings.spark_memory,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -149,6 +150,23 @@ class Lake:
     def quarantined(self, name: str) -> list[Row]:
         rows: list[Row] = tables.load(self.catalog, QUARANTINE).scan(EqualTo("target", name)).to_arrow().to_pylist()
         return rows
+
+
+def signup(number: int, hour: int, **values: object) -> Row:
+    """A raw signup, landed when it happened. number: minutes into its hour, and part of its key: `s07-1`."""
+    moment = hour_start(START + hour) + timedelta(minutes=number)
+    return {
+        "signup_id": f"s{number:02}-{hour}",
+        "account_id": "a",
+        "plan": "basic",
+        "monthly_price": Decimal("7.99"),
+        "event_ts": moment,
+        "landed_at": moment,
+        "landing_date": moment.date(),
+        "landing_hour": moment.hour,
+        "batch_id": str(hour),
+        **values,
+    }
 
 
 def with_target(pipeline: Pipeline, changed: Target) -> Pipeline:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import AuditFailed
+from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Population, dirty_batch, worked_example
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 FEW = Population(accounts=200, opening=0.4, plan_change=0.08, request=0.06, involuntary_cancel=0.05)
 TIMES = {
-    "{0} is null": 1,
-    "{0} is before the declared start, 2026-01-01-00:00": 1,
-    "{0} is over an hour after landed_at": 1,
+    "{} is null": 1,
+    "{} is before the declared start, 2026-01-01-00:00": 1,
+    "{} is over an hour after landed_at": 1,
 }
 
 
@@ -79,14 +80,19 @@ def test_bad_rows_are_set_aside_when_no_hour_is_due_and_when_there_is_no_good_ro
 ) -> None:
     lake = Lake(catalog, spark)
     dirty = dirty_batch(FEW, hour=8)
-    bad = {t: rows.slice(rows.num_rows - 5, 5 if t != "raw.cancels" else 4) for t, rows in dirty.rows.items()}
-    lake.land(replace(dirty, rows=bad), ["raw.signups", "raw.cancels"])
+    counts = {"raw.signups": 6, "raw.cancels": 4}
+    bad = {table: dirty.rows[table].slice(dirty.rows[table].num_rows - count) for table, count in counts.items()}
+    lake.land(replace(dirty, rows=bad), list(bad))
     lake.complete("raw.cancel_requests", START + 3)
     lake.catch_up("signup_fact", "cancel_request_fact", "cancel_fact")
     assert lake.main("core.signup_fact") is None
-    assert sum(reasons(lake, "signup_fact").values()) == lake.bad_rows("raw.signups")
+    assert sum(reasons(lake, "signup_fact").values()) == counts["raw.signups"]
     assert lake.complete_through("core.cancel_fact") == 3
-    assert sum(reasons(lake, "cancel_fact").values()) == lake.bad_rows("raw.cancels")
+    assert reasons(lake, "cancel_fact") == {reason.format("processing_ts"): 1 for reason in TIMES}
+
+    lake.complete("raw.cancel_requests", START + 8)
+    lake.catch_up("cancel_request_fact", "cancel_fact")
+    assert reasons(lake, "cancel_fact") == flaws("cancel_id", "processing_ts")
 
 
 def test_every_raw_source_of_a_target_is_judged(catalog: Catalog, spark: SparkSession) -> None:
@@ -116,4 +122,4 @@ def test_every_raw_source_of_a_target_is_judged(catalog: Catalog, spark: SparkSe
         **{("raw.cancel_requests", reason): 1 for reason in flaws("request_id", "event_ts")},
     }
     sound = dirty.rows["raw.cancels"].num_rows - lake.bad_rows("raw.cancels")
-    assert len(lake.rows("core.asked_fact")["core.asked_fact"]) == sound
+    assert tables.load(catalog, "core.asked_fact").scan().count() == sound

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-FIRST, LATE, REST = worked_example(replace(EXAMPLE, accounts=250))
+FIRST, LATE, _ = worked_example(replace(EXAMPLE, accounts=150))
 TABLES = [target.table for target in PIPELINE.targets]
 
 
@@ -51,9 +51,6 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
 
     lake.catch_up()
     lake.assert_true()
-    lake.land(REST)
-    lake.catch_up()
-    lake.assert_true()
 
 
 def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog: Catalog, spark: SparkSession) -> None:
@@ -65,6 +62,7 @@ def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog
     assert state.committed.pending == {START + h for h in (0, 1, 3, 5)}
     lake.catch_up("signup_fact", "plan_fact", "cancel_request_fact")
     assert rebuilt(lake, "cancel_fact", 3) == [3]
+    lake.catch_up("cancel_fact")
     assert rebuilt(lake, "account_state_dim", 2) == [0, 1, 2]
     assert lake.complete_through("core.account_state_dim") == 2
     assert rebuilt(lake, "account_state_dim", 4) == [3, 4]  # no hour in between may be missing

@@ -210,7 +210,7 @@ def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:
     assert state.watermarks["raw.a"].snapshot_id == 2**62 + moves
     table = tables.load(store.catalog, HIGH_WATERMARK)
     assert table.scan().to_arrow().num_rows == 2 * moves, "every move is still there"
-    assert len(list(table.scan().plan_files())) < MERGE_FILES / 2
+    assert len(list(table.scan().plan_files())) <= MERGE_FILES
     assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
 
 
