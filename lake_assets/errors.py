@@ -81,7 +81,7 @@ class HistoryCut(SourceError):
 
     def __init__(self, table: str, snapshot_id: int) -> None:
         super().__init__(
-            f"The history of {table} was cut: snapshot {snapshot_id}, read last, is gone, and the head is not built on it.",
+            f"The history of {table} was cut: snapshot {snapshot_id}, read last, is gone and not under its head.",
             remedy=f"Rebuild what reads {table} with `lake rebuild TARGET FROM TO --reset`.",
         )
 

@@ -215,15 +215,22 @@ def _rebuild_events(
     if isinstance(outcome, Waiting):
         raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
     _log(context, outcome)
-    chosen, rebuilt = set(_chosen_hours(context, target)), {*outcome.plan.hour_numbers, *outcome.hours_built}
+    chosen, rebuilt = set(_chosen_hours(context, target)), _rebuilt(outcome)
     if left_out := chosen - rebuilt:
-        context.log.warning("Left out, because the sources are not complete there: %s", spell(left_out))
+        context.log.warning("Not marked, because the sources are not complete there: %s", spell(left_out))
     else:
         # Without an output, Dagster would skip what follows in the same run.
         version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
         yield dg.MaterializeResult(metadata=report_metadata(outcome), data_version=version)
     yield from materializations(target, outcome, rebuilt if left_out else rebuilt - chosen)
     yield from check_results(asset_key(target.table), outcome.audits)
+
+
+def _rebuilt(report: SessionReport) -> set[int]:
+    """The hours that a rebuild has brought to what they should be. One that a source is not complete for is not marked:
+    a stateless target takes what rows there are, and more will come."""
+    through = [s.complete_through for s in report.plan.sources if s.complete_through is not None]
+    return {h for h in (*report.plan.hour_numbers, *report.hours_built) if not through or h <= min(through)}
 
 
 def materializations(

@@ -78,7 +78,7 @@ class Engine:
         return self._decide(target, state, None)
 
     def unsettled(self, target: Target) -> str | None:
-        """Why a target should wait for those it is built from: a session that is open, or due; None if it should not."""
+        """Why a target should wait for those it is built from: a session that is open or due; or None."""
         for upstream in self.pipeline.upstream_of(target):
             decision = self.decide(upstream)
             if isinstance(decision, SessionPlan):
@@ -169,7 +169,7 @@ class Engine:
         return {name: Head(m.snapshot_id, m.complete_through) for name, m in state.watermarks.items()}
 
     def _resumed(self, target: Target, state: ProcessState) -> Work | None:
-        """The open session, as planned; None if there is none. One that can no longer be run as planned is abandoned."""
+        """The open session, as planned; None if there is none. One that cannot be run any more is abandoned."""
         if state.open_session is None:
             return None
         work = Work(target, state, state.open_session)

@@ -1,7 +1,8 @@
 """Publishing: the audited snapshot itself becomes main, bit for bit, in one Iceberg commit, or not at all.
 
 Without Spark. The commit sets main and complete-through together, and requires main still to be the staged snapshot's
-parent. A cherry-pick onto a moved main is not used: it would publish what nobody audited, and may bring erased rows back.
+parent. A cherry-pick onto a moved main is not used: it would publish what nobody audited, and could revive
+erased rows.
 """
 
 from __future__ import annotations

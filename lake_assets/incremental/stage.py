@@ -112,7 +112,7 @@ class Stager:
     def __init__(
         self, spark: SparkSession, target: Target, *, start: int, main: int | None, complete_through: int | None
     ) -> None:
-        """main: the target's snapshot to build on. complete_through: the target's before; it tells which rows are late."""
+        """main: the target's snapshot to build on. complete_through: the target's before; tells which rows are late."""
         self.spark, self.target, self.start, self.main = spark, target, start, main
         self.complete_through = complete_through
 

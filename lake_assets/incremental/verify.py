@@ -36,7 +36,7 @@ class Comparison:
 
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
-    """Compare a target with its full rebuild as of the watermark. Hours pending or recorded as skipped are left aside."""
+    """Compare a target with its full rebuild as of the watermark. Pending and skipped hours are left aside."""
     from lake_assets.incremental.stage import Stager, hours_condition, read_at
 
     state = engine.store.state(target.table)

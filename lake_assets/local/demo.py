@@ -187,7 +187,7 @@ def _headline(title: str, what: str) -> None:
 
 def _promise(what: str, found: object, promised: object) -> None:
     """Check a promise and print it."""
-    same = [list(x) for x in found] == [list(x) for x in promised] if _nested(promised) else found == promised  # type: ignore[attr-defined, union-attr]
+    same = [list(x) for x in found] == [list(x) for x in promised] if _nested(promised) else found == promised  # type: ignore[attr-defined]
     if not same:
         raise Surprise(
             f"Promised: {what}. Found {found!r}, expected {promised!r}.", remedy="See the logs in LAKE_HOME/logs."

@@ -1,4 +1,4 @@
-"""The platform of a home, opened: its pipeline and its engine. Commands, the demo and Dagster's definitions start here."""
+"""The platform of a home, opened: its pipeline and its engine. Commands, demo and Dagster's definitions start here."""
 
 from __future__ import annotations
 

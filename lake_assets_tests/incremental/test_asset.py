@@ -113,7 +113,7 @@ def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
 
 
 @pytest.mark.slow
-def test_a_backfill_beyond_complete_through_leaves_those_hours_out(
+def test_a_backfill_marks_no_hour_beyond_complete_through(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
     land(spark, catalog, worked_example()[0])
