@@ -64,7 +64,7 @@ class InvalidHourKey(SourceError):
     def __init__(self, where: str, value: object) -> None:
         super().__init__(
             f"{where} is {value!r}, which is not an hour key such as 2026-01-01-05:00.",
-            remedy="Set it to the last complete hour, in UTC, as YYYY-MM-DD-HH:00.",
+            remedy="Write it in UTC, as YYYY-MM-DD-HH:00.",
         )
 
 

@@ -33,7 +33,7 @@ def incremental_definitions(
     raw = {table.table: raw_spec(table, partitions) for table in pipeline.raw}
     assets = {target.table: target_asset(pipeline, target, partitions, clock) for target in pipeline.targets}
     raw_keys = {table: spec.key for table, spec in raw.items()}
-    sensors = all_sensors(pipeline, assets, raw_keys, rhythm or Rhythm(), clock)
+    sensors = all_sensors(pipeline, assets, raw_keys, rhythm or Rhythm(), clock, materializations)
     return dg.Definitions(assets=[*raw.values(), *assets.values()], sensors=sensors)
 
 

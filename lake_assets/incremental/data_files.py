@@ -145,7 +145,7 @@ class DataFiles:
         if self.landed_field:
             landed = rows[self.landed_field.name].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
             on_time = pc.less_equal(times, pc.add(landed, HOUR_MICROSECONDS))
-            sane = pc.and_(sane, pc.fill_null(on_time, True))
+            sane = pc.and_(sane, pc.fill_null(on_time, False))
         span = pc.min_max(times.filter(pc.fill_null(sane, False)))
         if not span["min"].is_valid:
             return None

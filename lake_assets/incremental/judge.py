@@ -115,6 +115,8 @@ def _reason(source: Source, start: int, *, landed: bool) -> Column:
         (time < moment(start), f"{name} is before the declared start, {hour_key(start)}"),
     ]
     if landed:
+        # Without it nothing says which times are absurd, nor which delivery came first.
+        tests.append((F.col(LANDED).isNull(), f"{LANDED} is null"))
         tests.append((time > F.col(LANDED) + F.expr("INTERVAL 1 HOUR"), f"{name} is over an hour after {LANDED}"))
     tests += [(F.expr(rule.where), rule.reason) for rule in source.rules]
     return F.coalesce(*[F.when(condition, F.lit(reason)) for condition, reason in tests])
@@ -124,4 +126,6 @@ def in_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column:
     """Rows that no session's hours can hold: without a time, or with an absurd one. They belong in quarantine."""
     time = F.col(source.time_column)
     nowhere = time.isNull() | (time < moment(start))
-    return nowhere | (time > F.col(LANDED) + F.expr("INTERVAL 1 HOUR")) if LANDED in columns else nowhere
+    if LANDED not in columns:
+        return nowhere
+    return nowhere | F.col(LANDED).isNull() | (time > F.col(LANDED) + F.expr("INTERVAL 1 HOUR"))

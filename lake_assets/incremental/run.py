@@ -117,25 +117,21 @@ class Runner:
 
     def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
         staged = Staged(None, publish.main_id(table))
-        try:
-            with work.timed("stage"):
-                staged = replace(staged, staging=self._prepared(work, staged.parent))
-                staged = self._written(work, staged, table)
-            with work.timed("audit"):
-                staged = replace(staged, audits=self._audited(work, staged))
-            reach("after-audits")
-            self._stop_if_audits_failed(work, staged)
-            self._record_staged(work, staged)
-            with work.timed("publish"):
-                self.store.quarantine(work.target.table, staged.quarantined)
-                reach("after-quarantine")
-                self._publish(work, staged)
-            with work.timed("commit"):
-                self._commit(work, staged.hours, staged.snapshot_id)
-            return self._report(work, staged, "committed")
-        finally:
-            if staged.staging:
-                staged.staging.release()
+        with work.timed("stage"):
+            staged = replace(staged, staging=self._prepared(work, staged.parent))
+            staged = self._written(work, staged, table)
+        with work.timed("audit"):
+            staged = replace(staged, audits=self._audited(work, staged))
+        reach("after-audits")
+        self._stop_if_audits_failed(work, staged)
+        self._record_staged(work, staged)
+        with work.timed("publish"):
+            self.store.quarantine(work.target.table, staged.quarantined)
+            reach("after-quarantine")
+            self._publish(work, staged)
+        with work.timed("commit"):
+            self._commit(work, staged.hours, staged.snapshot_id)
+        return self._report(work, staged, "committed")
 
     def _prepared(self, work: Work, parent: int | None) -> Staging | None:
         """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
@@ -154,11 +150,11 @@ class Runner:
 
     def _written(self, work: Work, staged: Staged, table: Table) -> Staged:
         """Write the rows, if any, as a staged snapshot. Raises `PublishConflict` when main moved meanwhile."""
-        from lake_assets.incremental.stage import write
-
         staging = staged.staging
         if staging is None:
             return staged
+        from lake_assets.incremental.stage import write  # a session without rows imports no Spark
+
         staged = replace(staged, quarantined=tuple(staging.set_aside(work.target.quarantine_limit + 1)))
         if not staging.has_rows:
             return staged

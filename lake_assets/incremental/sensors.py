@@ -8,7 +8,7 @@ looks at sensors every 5 s, however small their interval.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,7 +18,8 @@ from dagster import DagsterRunStatus, RunsFilter
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine, RawSnapshot
 from lake_assets.incremental.hours import hour_key
-from lake_assets.incremental.session import SessionPlan, Waiting
+from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.sessions import SessionRecord
 
 SESSION_TAG = "lake/session_id"
 HEADS_TAG = "lake/snapshots"
@@ -42,7 +43,11 @@ FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus
 NOT_WAITING = "{}"
 """The cursor of a target that nothing keeps waiting. An empty one would leave the last as it was."""
 
+SESSIONS_PER_TICK = 20
+"""How many of a target's newest sessions are looked at for hours that Dagster has not heard of."""
+
 Clock = Callable[[], datetime]
+Marks = Callable[[Target, SessionReport, Collection[int]], Iterator[dg.AssetMaterialization]]
 
 
 @dataclass(frozen=True)
@@ -62,17 +67,22 @@ class Rhythm:
 
 
 def target_sensor(
-    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: Rhythm, clock: Clock
+    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: Rhythm, clock: Clock, marks: Marks
 ) -> dg.SensorDefinition:
-    """Requests the next session of a target, or says in plain words why there is none."""
+    """Requests the next session of a target, or says in plain words why there is none.
+
+    While there is none, it marks the hours of sessions that Dagster has not heard of: committed by `lake catch-up`, or
+    by a run that died before it could tell.
+    """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         decision = engine.decide(target)
+        busy = _busy(context.instance, asset.key)
         if isinstance(decision, Waiting):
-            return _skip(decision.reason)
-        if reason := _busy(context.instance, asset.key):
-            return _skip(reason)
+            return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)
+        if busy:
+            return _skip(busy)
         attempts = _attempts(context.instance, decision.session_id)
         if attempts:
             return _again(context, asset, decision, attempts, now=clock().timestamp())
@@ -215,6 +225,32 @@ def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.Se
     return dg.SensorResult(run_requests=[request], cursor=NOT_WAITING)
 
 
+def _unmarked(
+    context: dg.SensorEvaluationContext,
+    engine: Engine,
+    target: Target,
+    key: dg.AssetKey,
+    waiting: Waiting,
+    marks: Marks,
+) -> dg.SensorResult:
+    """A skip, with a materialization for each hour of sessions that Dagster has not heard of."""
+    newest = engine.store.state(target.table).session
+    if newest is None or json.loads(context.cursor or NOT_WAITING).get("marked") == newest.plan.session_id:
+        return _skip(waiting.reason, cursor=context.cursor or NOT_WAITING)
+    cursor = json.dumps({"marked": newest.plan.session_id})
+    recent = [r for r in engine.store.history(target.table)[-SESSIONS_PER_TICK:] if r.state == "committed" and r.built]
+    found = [e for r in recent if not _is_marked(context.instance, key, r) for e in marks(target, r.report(), r.built)]
+    return dg.SensorResult(skip_reason=waiting.reason, cursor=cursor, asset_events=found)
+
+
+def _is_marked(instance: dg.DagsterInstance, key: dg.AssetKey, record: SessionRecord) -> bool:
+    """Whether the session's first hour has a materialization of that session."""
+    hour = dg.AssetRecordsFilter(key, asset_partitions=[hour_key(record.built[0])])
+    known = (r.asset_materialization for r in instance.fetch_materializations(hour, limit=20).records)
+    sessions = {m.metadata["session"].value for m in known if m and "session" in m.metadata}
+    return record.plan.session_id in sessions
+
+
 def _skip(reason: str, *, cursor: str = NOT_WAITING) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=reason, cursor=cursor)
 
@@ -256,7 +292,8 @@ def all_sensors(
     raw_keys: Mapping[str, dg.AssetKey],
     rhythm: Rhythm,
     clock: Clock,
+    marks: Marks,
 ) -> list[dg.SensorDefinition]:
-    """One sensor per target, and one for the raw tables."""
-    targets = [target_sensor(pipeline, target, assets[target.table], rhythm, clock) for target in pipeline.targets]
+    """One sensor per target, and one for the raw tables. marks: makes the materializations of a session's hours."""
+    targets = [target_sensor(pipeline, t, assets[t.table], rhythm, clock, marks) for t in pipeline.targets]
     return [*targets, raw_tables_sensor(pipeline, raw_keys, rhythm, clock)]

@@ -36,7 +36,7 @@ from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals, Watermark
 from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
-from lake_assets.incremental.session import AuditResult, SessionPlan, SourceRange
+from lake_assets.incremental.session import AuditResult, SessionPlan, SessionReport, SourceRange
 
 SESSION = "etl.session"
 HIGH_WATERMARK = "etl.high_watermark"
@@ -140,6 +140,20 @@ class SessionRecord:
     @property
     def is_open(self) -> bool:
         return self.state in OPEN
+
+    def report(self) -> SessionReport:
+        """What a committed session did, as far as its record remembers it."""
+        return SessionReport(
+            plan=self.plan,
+            status="committed",
+            hours_built=self.built,
+            staged_snapshot_id=self.staged_snapshot_id,
+            published_snapshot_id=self.published_snapshot_id,
+            rows_read=self.rows_read,
+            rows_written=self.rows_written,
+            audits=self.audits,
+            data_version=str(self.published_snapshot_id) if self.published_snapshot_id else None,
+        )
 
 
 @dataclass(frozen=True)

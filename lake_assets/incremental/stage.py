@@ -7,8 +7,7 @@ DELETE and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -39,7 +38,6 @@ class Staging:
     kept: DataFrame
     fates: Fates
     quarantined: list[DataFrame]
-    cached: list[DataFrame] = field(default_factory=list)
 
     @property
     def has_rows(self) -> bool:
@@ -51,12 +49,6 @@ class Staging:
         if not self.quarantined:
             return []
         return [row.asDict() for row in reduce(DataFrame.unionByName, self.quarantined).limit(most).collect()]
-
-    def release(self) -> None:
-        """Free what is cached."""
-        for frame in self.cached:
-            with suppress(Exception):  # the server may be gone; then so is its cache
-                frame.unpersist()
 
 
 def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
@@ -129,21 +121,20 @@ class Stager:
         if source.key and len(self.target.key) == 1 and self.main is not None and plan.hours:
             stored = within(self._published(), self.target.time_column, plan.hour_numbers)
             rows = judge.against(stored, rows, source, self.target, columns=columns)
-        rows.persist()
+        rows = _once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         if fates.contested:
-            rows.unpersist()
             return None
         kept = rows.where(judge.counting())
         built = self._transform(plan.session_id, fates.hours, [judge.plain(kept)])
         aside = [judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []
-        return Staging("append", fates.hours, built, kept, fates, aside, [rows])
+        return Staging("append", fates.hours, built, kept, fates, aside)
 
     def _overwritten(self, plan: SessionPlan) -> Staging:
         """The planned hours, recomputed from all sources as of the plan's snapshots; without hours, for quarantine."""
         hours, source = plan.hour_numbers, self.target.sources[0]
         rows, columns = self._in_scope(source, plan.sources[0], plan)
-        cached = [] if source.trusted else [rows.persist()]
+        rows = rows if source.trusted else _once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         kept = within(rows, source.time_column, hours).where(judge.counting())
         return Staging(
@@ -156,7 +147,6 @@ class Stager:
                 *([judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []),
                 *self._set_aside_of_others(plan),
             ],
-            cached=cached,
         )
 
     def _built(self, plan: SessionPlan, kept: DataFrame) -> DataFrame:
@@ -196,6 +186,15 @@ class Stager:
         if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
             condition = condition | (judge.in_no_hour(source, columns, start=self.start) & _new(plan, span))
         return judge.judged(rows.where(condition), source, columns=columns, start=self.start), columns
+
+
+def _once(rows: DataFrame) -> DataFrame:
+    """The rows, computed once and kept as long as this session has them.
+
+    Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
+    whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
+    """
+    return rows.localCheckpoint(eager=False)
 
 
 def _new(plan: SessionPlan, span: SourceRange) -> Column:

@@ -45,12 +45,9 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     if planned is None:
         return Comparison(target.table, published.count(), 0, published.count())
     staging = Stager(spark, target, start=engine.pipeline.start_hour, main=None, complete_through=None).prepare(planned)
-    try:
-        aside = hours_condition(target.time_column, sorted(state.committed.skipped | state.committed.pending))
-        expected, found = staging.rows.where(~aside), published.where(~aside)
-        return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
-    finally:
-        staging.release()
+    aside = hours_condition(target.time_column, sorted(state.committed.skipped | state.committed.pending))
+    expected, found = staging.rows.where(~aside), published.where(~aside)
+    return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
 
 
 def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from rich.markup import escape
 from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.incremental import tables, verify
 from lake_assets.incremental.engine import LOOKBACK_HOURS, rows_between
-from lake_assets.incremental.hours import hour_start, parse_hour, spell
+from lake_assets.incremental.hours import hour_key, hour_start, parse_hour, spell
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.local import services
 from lake_assets.local.platform import open_engine
@@ -71,7 +72,7 @@ def _play(home: Settings) -> bool:
     try:
         stage = _Stage(home, open_engine(home), spark)
         stage.engine.create_tables()
-        for scene in (_first_load, _late_data, _the_rest, _dirty_rows, _stopped_by_an_audit):
+        for scene in (_first_load, _late_data, _the_rest, _dirty_rows, _stopped_by_an_audit, _backfill):
             scene(stage)
         return _verdict(stage)
     finally:
@@ -167,6 +168,45 @@ def _stopped_by_an_audit(stage: _Stage) -> None:
     _until_quiet(stage)
     _promise("signup_fact: hour 9, once repaired", _built(stage, "signup_fact"), [(9,)])
     _promise("account_state_dim: complete through hour 9", _through(stage), parse_hour(START) + 9)
+
+
+def _backfill(stage: _Stage) -> None:
+    _headline(
+        "A backfill, launched as the UI does", "Hours 3 and 4 of signup_fact, from the source as of the watermark."
+    )
+    table = "core.signup_fact"
+    before, rows = stage.engine.store.state(table).watermarks, _rows(stage, table)
+    launched = _graphql(
+        stage.home,
+        """mutation($it: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $it) {
+          __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }""",
+        {"it": {"assetSelection": [{"path": table.split(".")}], "partitionNames": [_key(3), _key(4)]}},
+    )["launchPartitionBackfill"]
+    _promise("the backfill succeeds", _ended(stage.home, launched.get("backfillId", "")), "COMPLETED_SUCCESS")
+    _until_quiet(stage)
+    _promise("signup_fact: hours 3 and 4 rebuilt", _built(stage, "signup_fact"), [(3, 4)])
+    _promise("its rows are the same", _rows(stage, table), rows)
+    _promise("its watermark is where it was", stage.engine.store.state(table).watermarks, before)
+
+
+def _ended(home: Settings, backfill: str) -> str:
+    """The status in which a backfill ends."""
+    query = "query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"
+    deadline, status = time.monotonic() + PATIENCE_SECONDS, "REQUESTED"
+    while status in ("REQUESTED", "COMPLETING") and time.monotonic() < deadline:
+        time.sleep(0.5)
+        status = _graphql(home, query, {"id": backfill})["partitionBackfillOrError"].get("status", "UNKNOWN")
+    return status
+
+
+def _rows(stage: _Stage, table: str) -> int:
+    """A checksum of a table's rows, whatever their order."""
+    rows = tables.load(stage.engine.catalog, table).scan().to_arrow().to_pylist()
+    return sum(zlib.crc32(repr(sorted(row.items())).encode()) for row in rows)
+
+
+def _key(hour: int) -> str:
+    return hour_key(parse_hour(START) + hour)
 
 
 def _verdict(stage: _Stage) -> bool:

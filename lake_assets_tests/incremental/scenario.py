@@ -12,7 +12,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.expressions import EqualTo
 
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.engine import Engine
@@ -148,7 +147,7 @@ class Lake:
         return [i.rsplit(".", 1)[0] for i in reversed(ids) if i]
 
     def quarantined(self, name: str) -> list[Row]:
-        rows: list[Row] = tables.load(self.catalog, QUARANTINE).scan(EqualTo("target", name)).to_arrow().to_pylist()
+        rows: list[Row] = tables.load(self.catalog, QUARANTINE).scan(f"target = '{name}'").to_arrow().to_pylist()
         return rows
 
 

@@ -163,3 +163,18 @@ def test_a_session_is_told_to_people() -> None:
         "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
         "notes": "compaction 7 was skipped",
     }
+
+
+@pytest.mark.slow
+def test_hours_that_were_built_outside_dagster_are_marked_once(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    land(spark, catalog, worked_example()[0])
+    Engine(catalog, PIPELINE, clock=utc_now, spark=lambda: spark).run(PIPELINE.target("signup_fact"))
+
+    told = daemon.tick("signup_fact_sensor")
+
+    assert not told.run_requests
+    assert [event.partition for event in told.asset_events] == [hour_key(START + hour) for hour in range(6)]
+    assert daemon.hours_of(SIGNUPS) == list(range(6))
+    assert not daemon.tick("signup_fact_sensor").asset_events

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import DataFrame, SparkSession
 
-    from lake_assets.incremental.declaration import SessionContext
+    from lake_assets.incremental.declaration import Pipeline, SessionContext, Transform
 
 AUDITS = (
     source_target_counts(),
@@ -45,7 +45,7 @@ AUDITS = (
 )
 
 
-def judging(*audits: Audit, transform: object = None) -> Lake | object:
+def judging(*audits: Audit, transform: Transform | None = None) -> Pipeline:
     fact = PIPELINE.target("signup_fact")
     changed = replace(fact, audits=tuple(replace(a, blocking=False) for a in audits))
     return with_target(PIPELINE, replace(changed, transform=transform) if transform else changed)
@@ -144,10 +144,10 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     assert len(lake.published(table)) == 2
 
 
-def test_no_missing_events_needs_a_key_to_look_for(catalog: Catalog, spark: SparkSession) -> None:
+def test_no_missing_events_needs_a_single_key_to_look_for(catalog: Catalog, spark: SparkSession) -> None:
     fact = PIPELINE.target("signup_fact")
-    keyless = replace(fact, sources=(replace(fact.sources[0], key=None),))
-    lake = Lake(catalog, spark, with_target(PIPELINE, keyless))
+    twofold = replace(fact, key=("signup_id", "account_id"))
+    lake = Lake(catalog, spark, with_target(PIPELINE, twofold))
     lake.append("raw.signups", [signup(1, 3)])
     with pytest.raises(ConfigurationError, match="needs a single key, and a key of its first source"):
         lake.run("signup_fact")

@@ -22,9 +22,9 @@ FIRST, LATE, _ = worked_example(replace(EXAMPLE, accounts=150))
 TABLES = [target.table for target in PIPELINE.targets]
 
 
-def rebuilt(lake: Lake, name: str, *hours: int, **options: bool) -> list[int]:
+def rebuilt(lake: Lake, name: str, *hours: int, reset: bool = False) -> list[int]:
     """Rebuild hours, counted from the start; those that were built."""
-    report = lake.engine.rebuild(lake.target(name), [START + h for h in hours], **options)
+    report = lake.engine.rebuild(lake.target(name), [START + h for h in hours], reset=reset)
     assert isinstance(report, SessionReport)
     assert report.plan.kind == "rebuild"
     return [h - START for h in report.hours_built]
