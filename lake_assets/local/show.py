@@ -19,7 +19,7 @@ from lake_assets.incremental.session import AuditResult, Decision, SessionReport
 from lake_assets.incremental.sessions import SessionRecord
 
 _HOURS = {"hour", "complete_through", "pending", "skipped", "hours_built", "built", "last_built"}
-console = Console(highlight=False)
+console = Console(highlight=False, soft_wrap=True)
 
 
 def as_json(value: Any) -> str:
@@ -81,17 +81,13 @@ def sessions(history: Sequence[SessionRecord]) -> None:
     if not history:
         console.print("No session yet.")
         return
-    table = _table("session", "state", "load", "built", "read", "written", "because of", "run")
     for record in history:
-        why_ = (
-            record.plan.hours[0].reason
-            if record.plan.hours
-            else "; ".join(record.plan.notes) or "complete-through moved"
+        plan, rows = record.plan, f"{record.rows_read:,} rows read, {record.rows_written:,} written"
+        console.print(
+            f"[bold]{plan.session_id}[/] {record.state}: {plan.load} {spell(record.built) or 'no hours'} ({rows})"
         )
-        built = spell(record.built) or "–"
-        row = [record.plan.session_id, record.state, record.plan.load, built]
-        table.add_row(*row, f"{record.rows_read:,}", f"{record.rows_written:,}", escape(why_), record.run_id[:8])
-    console.print(table)
+        because = plan.hours[0].reason if plan.hours else "; ".join(plan.notes) or "complete-through moved"
+        console.print(f"  [dim]because of {escape(because)}[/]")
 
 
 def why(built: Sequence[SessionRecord], hour: int) -> None:

@@ -84,6 +84,10 @@ class Lake:
         call = f"CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
         return int(self.spark.sql(call).collect()[0]["added_data_files_count"])
 
+    def set_main(self, table: str, snapshot_id: int) -> None:
+        """Roll a table back, or forth."""
+        tables.load(self.catalog, table).manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
+
     def expire(self, table: str) -> None:
         """Forget all snapshots of a table but the newest."""
         found = tables.load(self.catalog, table)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.errors import TargetRolledBack
 from lake_assets.incremental.failpoints import EXIT_CODE, PAUSE, POINTS
 from lake_assets.incremental.session import SessionPlan, Waiting
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
@@ -155,6 +156,26 @@ def test_of_two_runs_at_once_one_wins(lake: Lake, home: Settings) -> None:
         assert outcomes - {"committed", "already_committed"} <= {"StateMoved", "idle"}
         lake.assert_true("signup_fact")
         assert_settled(lake, "signup_fact", "raw.signups")
+
+
+def test_a_publishing_that_was_undone_before_it_was_acknowledged_is_not_acknowledged(
+    lake: Lake, home: Settings
+) -> None:
+    landings = generate(SMALL)
+    land_until_due(lake, "signup_fact", landings, ["raw.signups"])
+    lake.session("signup_fact")
+    before = lake.main("core.signup_fact")
+    assert before is not None
+    land_until_due(lake, "signup_fact", landings, ["raw.signups"])
+    die(home, "signup_fact", "after-published")
+    published = lake.main("core.signup_fact")
+    assert published is not None
+    lake.set_main("core.signup_fact", before)
+    with pytest.raises(TargetRolledBack, match=str(published)):
+        lake.run("signup_fact")
+    lake.set_main("core.signup_fact", published)
+    assert lake.session("signup_fact").status == "already_committed"
+    lake.assert_true("signup_fact")
 
 
 def test_a_session_whose_source_snapshots_have_expired_is_planned_anew(lake: Lake, home: Settings) -> None:

@@ -161,21 +161,21 @@ def test_w3_hours_without_rows_are_emptied(lake: Lake, spark: SparkSession) -> N
     assert keys(lake) == []
 
 
-def test_a_target_that_was_rolled_back_stops_until_that_is_undone(lake: Lake, catalog: Catalog) -> None:
+def test_a_target_that_was_rolled_back_stops_until_that_is_undone(lake: Lake) -> None:
     first = lake.main(FACT)
     lake.append("raw.signups", [signup(7, 1)])
     second = lake.session("signup_fact").published_snapshot_id
     lake.append("raw.signups", [signup(8, 1)])
     assert first is not None
     assert second is not None
-    tables.load(catalog, FACT).manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+    lake.set_main(FACT, first)
     with pytest.raises(TargetRolledBack, match=f"CALL lake.system.set_current_snapshot\\('{FACT}', {second}\\)"):
         lake.run("signup_fact")
-    tables.load(catalog, FACT).manage_snapshots().set_current_snapshot(snapshot_id=second).commit()
+    lake.set_main(FACT, second)
     lake.catch_up("signup_fact")
     lake.assert_true("signup_fact")
 
-    tables.load(catalog, FACT).manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+    lake.set_main(FACT, first)
     report = lake.engine.rebuild(lake.target("signup_fact"), [START + 1], reset=True)
     assert isinstance(report, SessionReport)
     lake.catch_up("signup_fact")
@@ -195,7 +195,7 @@ def test_an_append_into_other_hours_than_its_source_rows_is_refused(lake: Lake) 
     assert keys(lake) == before
 
 
-def test_source_snapshots_that_recur_are_another_session(lake: Lake, catalog: Catalog) -> None:
+def test_source_snapshots_that_recur_are_another_session(lake: Lake) -> None:
     """Rolled back and forth again, a source shows the same snapshots as before: its rows must come back, too."""
     old = lake.main("raw.signups")
     lake.append("raw.signups", [signup(7, 1)])
@@ -203,6 +203,6 @@ def test_source_snapshots_that_recur_are_another_session(lake: Lake, catalog: Ca
     assert old is not None
     assert new is not None
     for snapshot_id, present in ((new, True), (old, False), (new, True)):
-        tables.load(catalog, "raw.signups").manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
+        lake.set_main("raw.signups", snapshot_id)
         lake.catch_up("signup_fact")
         assert ("s07-1" in keys(lake)) == present
