@@ -15,7 +15,7 @@ import json
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -61,25 +61,15 @@ def main() -> None:
     simulation = late_day(arguments.accounts)
     print(f"arrivals: {measure(generate(simulation))}")
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
-        landings = islice(generate(simulation), arguments.landings)
-        _compare(Path(folder), landings)
+        _compare(Path(folder), lambda: islice(generate(simulation), arguments.landings))
 
 
-def _compare(folder: Path, landings: Iterator[Landing]) -> None:
+def _compare(folder: Path, landings: Callable[[], Iterator[Landing]]) -> None:
     log = folder / "events"
     log.mkdir()
     server = Settings(home=folder / "server", jars=settings().jars)
     with running(_logged(server, log)) as service:
-        sides = [_side(folder, name, service.port) for name in ("incremental", "lookback")]
-        for number, landing in enumerate(landings, 1):
-            for side in sides:
-                land(side.spark, side.engine.catalog, landing)
-                for target in PIPELINE.in_order():
-                    _run(side, target)
-            if number % 8 == 0:
-                print(f"  {number} landings", flush=True)
-        for side in sides:
-            side.spark.stop()
+        sides = [_played(folder, name, service.port, landings()) for name in ("incremental", "lookback")]
     _print(sides, _task_seconds(log))
 
 
@@ -91,13 +81,22 @@ def _logged(server: Settings, log: Path) -> Any:
     return replace(service, command=(*service.command[:at], *conf, *service.command[at:]))
 
 
-def _side(folder: Path, name: str, port: int | None) -> Side:
+def _played(folder: Path, name: str, port: int | None, landings: Iterator[Landing]) -> Side:
     home = Settings(home=folder / name, jars=settings().jars, spark_remote=f"sc://127.0.0.1:{port}")
     spark = open_spark(home)
     kind = LookingBack if name == "lookback" else Engine
     engine = kind(open_catalog(home), PIPELINE, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC), spark=lambda: spark)
     engine.create_tables()
-    return Side(name, engine, spark)
+    side = Side(name, engine, spark)
+    for number, landing in enumerate(landings, 1):
+        land(spark, engine.catalog, landing)
+        for target in PIPELINE.in_order():
+            _run(side, target)
+        if number % 8 == 0:
+            print(f"  {name}: {number} landings", flush=True)
+    # One session at a time in a process: Connect takes a checkpoint to be of the session that was opened last.
+    spark.stop()
+    return side
 
 
 class LookingBack(Engine):
