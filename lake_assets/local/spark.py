@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from lake_assets.errors import ServiceError
-from lake_assets.local.catalog import spark_catalog_conf
+from lake_assets.local.catalog import open_catalog, spark_catalog_conf
 from lake_assets.local.state import spark_remote
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ def open_spark(settings: Settings) -> SparkSession:
     """
     from pyspark.sql import SparkSession
 
+    # Of two Sparks that open a new catalog at once one fails, for Java makes its tables in two steps: make them here.
+    open_catalog(settings)
     conf = session_conf(settings)
     builder: Any = SparkSession.builder.config(map=dict(conf))
     if "spark.remote" not in conf:
