@@ -36,8 +36,8 @@ HourRange = tuple[int, int]
 class FileChange:
     """One data file, as its manifest describes it.
 
-    hours: the event hours its rows may lie in; None: in none that counts. landed_from: least landed_at;
-    times: bounds of the time column; both microseconds since 1970, None when the metadata have none.
+    hours: the event hours its rows may lie in; None: in none that counts.
+    times: bounds of the time column, microseconds since 1970; None when the metadata have none.
     """
 
     path: str
@@ -45,7 +45,6 @@ class FileChange:
     bytes: int
     partition: Mapping[str, object]
     hours: HourRange | None
-    landed_from: int | None = None
     times: tuple[int, int] | None = None
 
 
@@ -84,7 +83,6 @@ class DataFiles:
             bytes=file.file_size_in_bytes,
             partition={name: _plain(value) for name, value in self._partition(file).items()},
             hours=self._hours(file, snapshot, landed),
-            landed_from=landed[0] if landed else None,
             times=self._bounds(file, self.time_field),
         )
 

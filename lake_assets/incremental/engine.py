@@ -18,7 +18,6 @@ from lake_assets.incremental import publish, tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
 from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.partitions import rows_between
 from lake_assets.incremental.plan import Question, plan, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, in_words
 from lake_assets.incremental.session import Decision, SessionPlan, SessionReport, Waiting
@@ -253,4 +252,4 @@ def _moment(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
 
 
-__all__ = ["LOOKBACK_HOURS", "Engine", "Heads", "RawSnapshot", "rows_between", "utc_now"]
+__all__ = ["LOOKBACK_HOURS", "Engine", "Heads", "RawSnapshot", "utc_now"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lake_assets.incremental.changes import Totals
-from lake_assets.incremental.hours import ranges, spell
+from lake_assets.incremental.hours import spell
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,6 @@ class SessionPlan:
     def heads(self) -> dict[str, tuple[int | None, int | None]]:
         """Source → (snapshot id, complete-through) up to which this was planned: what a later attempt plans by."""
         return {s.source: (s.to_snapshot_id, s.complete_through) for s in self.sources}
-
-    @property
-    def hour_ranges(self) -> list[tuple[int, int]]:
-        return list(ranges(self.hour_numbers))
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:
         )
         for source in target.sources
     )
-    decision = plan(Question(f"{target.table}", target.mode, found, Committed()))
+    decision = plan(Question(target.table, target.mode, found, Committed()))
     return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
 
 

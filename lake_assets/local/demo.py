@@ -20,8 +20,9 @@ from rich.markup import escape
 
 from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.incremental import tables, verify
-from lake_assets.incremental.engine import LOOKBACK_HOURS, rows_between
+from lake_assets.incremental.engine import LOOKBACK_HOURS
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour, spell
+from lake_assets.incremental.partitions import rows_between
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.local import services
 from lake_assets.local.platform import open_engine
