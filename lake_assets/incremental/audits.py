@@ -56,6 +56,7 @@ class AuditScope:
         (columns of the source).
     counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`; and `written`, the rows staged.
     table: any other table by name, as this session reads it.
+    few: whether all of it is few rows, which one partition holds.
     """
 
     target: Target
@@ -64,6 +65,7 @@ class AuditScope:
     kept: DataFrame
     counts: Mapping[str, int]
     table: Callable[[str], DataFrame]
+    few: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class Audit:
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
     """The verdict of every audit, in order."""
     found = [audit.run(scope) for audit in audits]
-    offenders = {i: f for i, f in enumerate(found) if isinstance(f, Offenders)}
-    counts = _counted({i: f.rows for i, f in offenders.items()})
-    verdicts = [_judge(f, counts[i]) if isinstance(f, Offenders) else f for i, f in enumerate(found)]
+    offenders = _offenders({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
+    counts = _counted(offenders)
+    verdicts = [_judged(f, counts.get(i, 0), offenders, i) for i, f in enumerate(found)]
     return tuple(
         AuditResult(audit.name, v.passed, audit.blocking, dict(v.counts), v.sample, audit.description)
         for audit, v in zip(audits, verdicts, strict=True)
@@ -195,24 +197,32 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
     return Audit(name, run, query, blocking)
 
 
-def _counted(rows: Mapping[int, DataFrame]) -> dict[int, int]:
-    """The number of rows of each frame, in one job."""
+def _offenders(rows: Mapping[int, DataFrame], *, few: bool) -> DataFrame | None:
+    """The offending rows of all audits as one frame, computed once: i, the audit's number; k, the row's key."""
     from pyspark.sql import functions as F
 
-    if not rows:
-        return {}
-    numbered = [frame.select(F.lit(i).alias("i")) for i, frame in rows.items()]
-    all_rows = reduce(lambda a, b: a.unionByName(b), numbered)
-    measures = [F.count_if(F.col("i") == i).alias(str(i)) for i in rows]
-    found = all_rows.agg(*measures).first()
-    assert found is not None  # an aggregate without groups always has one row
-    return {i: found[str(i)] for i in rows}
+    from lake_assets.incremental.stage import once
+
+    numbered = [frame.select(F.lit(i).alias("i"), KEY) for i, frame in rows.items()]
+    if not numbered:
+        return None
+    found = reduce(lambda a, b: a.unionByName(b), numbered)
+    return once(found.coalesce(1) if few else found)
 
 
-def _judge(offenders: Offenders, count: int) -> Verdict:
+def _counted(offenders: DataFrame | None) -> dict[int, int]:
+    """How many rows each audit found, by its number; those that found none are not there."""
+    return {row["i"]: row["count"] for row in offenders.groupBy("i").count().collect()} if offenders else {}
+
+
+def _judged(found: Verdict | Offenders, count: int, offenders: DataFrame | None, number: int) -> Verdict:
+    if isinstance(found, Verdict):
+        return found
+    if not count or offenders is None:
+        return Verdict(True, {found.counted: 0})
     # Sorted, so that the sample hangs on no order of rows; and only for an audit that fails.
-    sample = offenders.rows.distinct().orderBy(KEY).limit(SAMPLE).collect() if count else []
-    return Verdict(count == 0, {offenders.counted: count}, tuple(row[KEY] for row in sample))
+    sample = offenders.where(f"i = {number}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE).collect()
+    return Verdict(False, {found.counted: count}, tuple(row[KEY] for row in sample))
 
 
 def _text(column: str) -> Column:

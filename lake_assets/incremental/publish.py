@@ -8,6 +8,7 @@ erased rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -51,6 +52,15 @@ def staged_snapshot(table: Table, wap: str) -> Snapshot:
 def rows_added(snapshot: Snapshot) -> int:
     """The rows that a snapshot added, by its summary."""
     return int(snapshot.summary.additional_properties.get("added-records", 0)) if snapshot.summary else 0
+
+
+def rows_of(table: Table, snapshot_id: int | None) -> float:
+    """The rows of a snapshot, by its summary; infinite if it does not say."""
+    if snapshot_id is None:
+        return 0
+    snapshot = table.snapshot_by_id(snapshot_id)
+    told = snapshot.summary.additional_properties.get("total-records") if snapshot and snapshot.summary else None
+    return inf if told is None else int(told)
 
 
 def is_published(table: Table, session_id: str) -> bool:

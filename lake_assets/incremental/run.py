@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyiceberg.catalog import Catalog
@@ -20,7 +21,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.audits import AuditScope, evaluate
-from lake_assets.incremental.declaration import Pipeline, Target
+from lake_assets.incremental.declaration import Pipeline, Stateless, Target
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
@@ -118,10 +119,10 @@ class Runner:
     def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
         staged = Staged(None, publish.main_id(table))
         with work.timed("stage"):
-            staged = replace(staged, staging=self._prepared(work, staged.parent))
+            staged = replace(staged, staging=self._prepared(work, table, staged.parent))
             staged = self._written(work, staged, table)
         with work.timed("audit"):
-            staged = replace(staged, audits=self._audited(work, staged))
+            staged = replace(staged, audits=self._audited(work, staged, table))
         reach("after-audits")
         self._stop_if_audits_failed(work, staged)
         self._record_staged(work, staged)
@@ -133,7 +134,7 @@ class Runner:
             self._commit(work, staged.hours, staged.snapshot_id)
         return self._report(work, staged, "committed")
 
-    def _prepared(self, work: Work, parent: int | None) -> Staging | None:
+    def _prepared(self, work: Work, table: Table, parent: int | None) -> Staging | None:
         """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
         if work.plan.load == "none" and not work.plan.processing_uris:
             return None
@@ -145,6 +146,7 @@ class Runner:
             start=self.pipeline.start_hour,
             main=parent,
             complete_through=work.state.committed.complete_through,
+            rows=_rows_about(work, table),
         )
         return stager.prepare(work.plan)
 
@@ -170,33 +172,36 @@ class Runner:
         rows = publish.rows_added(snapshot)
         return replace(staged, snapshot_id=snapshot.snapshot_id, number=number, hours=hours, rows=rows)
 
-    def _audited(self, work: Work, staged: Staged) -> tuple[AuditResult, ...]:
+    def _audited(self, work: Work, staged: Staged, table: Table) -> tuple[AuditResult, ...]:
         if staged.staging is None:
             return ()
         aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
         if staged.snapshot_id is None:
             return aside
-        return evaluate(work.target.audits, self._scope(work, staged)) + aside
+        return evaluate(work.target.audits, self._scope(work, staged, table)) + aside
 
-    def _scope(self, work: Work, staged: Staged) -> AuditScope:
-        from lake_assets.incremental.stage import read_at, within
+    def _scope(self, work: Work, staged: Staged, table: Table) -> AuditScope:
+        from lake_assets.incremental.stage import gathered, once, read_at, within
 
         assert staged.staging is not None
         target, fates = work.target, staged.fates
         rows = within(read_at(self.spark(), target.table, staged.snapshot_id), target.time_column, staged.hours)
+        rows = once(gathered(rows, _rows_about(work, table) + staged.rows))
         counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
         counts["written"] = staged.rows
-        return AuditScope(target, staged.hours, rows, staged.staging.kept, counts, self._reader(work, staged))
+        table_of = self._reader(work, staged)
+        return AuditScope(target, staged.hours, rows, staged.staging.kept, counts, table_of, staged.staging.few)
 
     def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
         """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
-        from lake_assets.incremental.stage import read_at
+        from lake_assets.incremental.stage import gathered, read_at
 
         at = {s.source: s.to_snapshot_id for s in work.plan.sources} | {work.target.table: staged.parent}
 
         def read(name: str) -> DataFrame:
-            known = name in at
-            return read_at(self.spark(), name, at[name] if known else publish.main_id(tables.load(self.catalog, name)))
+            table = tables.load(self.catalog, name)
+            snapshot_id = at[name] if name in at else publish.main_id(table)
+            return gathered(read_at(self.spark(), name, snapshot_id), publish.rows_of(table, snapshot_id))
 
         return read
 
@@ -310,6 +315,20 @@ def in_words(audit: AuditResult) -> str:
     counts = ", ".join(f"{n} {what}" for what, n in audit.counts.items())
     sample = f" (such as {', '.join(audit.sample)})" if audit.sample else ""
     return f"{counts}{sample}"
+
+
+def _rows_about(work: Work, table: Table) -> float:
+    """Of the table of which a session reads or writes most rows, about how many: by metadata."""
+    plan, mode, time_column = work.plan, work.target.mode, work.target.time_column
+    if plan.envelope is None:
+        return plan.cost.rows
+    first, last = plan.envelope
+    there = rows_between(table, time_column, first, last)
+    if isinstance(mode, Stateless):
+        return plan.cost.rows + there
+    before = rows_between(table, time_column, first - 1, first - 1)
+    history = sum(s.totals.rows if s.totals else inf for s in plan.sources if s.to_snapshot_id is not None)
+    return history + there + before * (last - first + 1)
 
 
 def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +23,9 @@ from lake_assets.incremental.session import Fates, SessionPlan, SourceRange
 CATALOG = "lake"
 WAP_ID = "spark.wap.id"
 
+FEW_ROWS = 50_000
+"""Up to so many rows are handled as one partition, so nothing is shuffled: of a small session, tasks cost the most."""
+
 
 @dataclass(frozen=True)
 class Staging:
@@ -30,6 +34,7 @@ class Staging:
     load: `append`, `overwrite`, or `none` (rows to set aside at most). hours: what is overwritten; of an append, the
     hours of its rows' source times. rows: the target's. kept: rows of the driving source that should show in it.
     quarantined: rows set aside, as of `judge.set_aside`, one frame for each source that may have any.
+    few: whether `rows` are one partition.
     """
 
     load: str
@@ -38,6 +43,7 @@ class Staging:
     kept: DataFrame
     fates: Fates
     quarantined: list[DataFrame]
+    few: bool = False
 
     @property
     def has_rows(self) -> bool:
@@ -85,9 +91,25 @@ def read_appended(spark: SparkSession, source: SourceRange) -> DataFrame:
     return reader.option("end-snapshot-id", str(source.to_snapshot_id)).load(f"{CATALOG}.{source.source}")
 
 
+def gathered(rows: DataFrame, number: float) -> DataFrame:
+    """The rows as one partition if their number is few."""
+    return rows.coalesce(1) if number <= FEW_ROWS else rows
+
+
+def once(rows: DataFrame) -> DataFrame:
+    """The rows, computed once and kept as long as this session has them.
+
+    Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
+    whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
+    """
+    return rows.localCheckpoint(eager=False)
+
+
 def write(spark: SparkSession, target: Target, staging: Staging, wap_id: str) -> None:
     """Write prepared rows as one unreferenced snapshot that carries the WAP id."""
     writer = staging.rows.writeTo(f"{CATALOG}.{target.table}")
+    if staging.few:
+        writer = writer.option("distribution-mode", "none")
     spark.conf.set(WAP_ID, wap_id)
     try:
         if staging.load == "append":
@@ -102,11 +124,21 @@ class Stager:
     """Prepares the sessions of one target on one Spark session."""
 
     def __init__(
-        self, spark: SparkSession, target: Target, *, start: int, main: int | None, complete_through: int | None
+        self,
+        spark: SparkSession,
+        target: Target,
+        *,
+        start: int,
+        main: int | None,
+        complete_through: int | None,
+        rows: float = inf,
     ) -> None:
-        """main: the target's snapshot to build on. complete_through: the target's before; tells which rows are late."""
+        """main: the target's snapshot to build on. complete_through: the target's before; tells which rows are late.
+
+        rows: how many a session reads of any table, about and at most.
+        """
         self.spark, self.target, self.start, self.main = spark, target, start, main
-        self.complete_through = complete_through
+        self.complete_through, self.rows = complete_through, rows
 
     def prepare(self, plan: SessionPlan) -> Staging:
         """Read and transform what the plan names. An append whose delivery beats a stored row becomes an overwrite."""
@@ -115,26 +147,26 @@ class Stager:
 
     def _appended(self, plan: SessionPlan) -> Staging | None:
         """The new rows alone; None when one of them may beat a row already stored, so that its hour must be rebuilt."""
-        source, new = self.target.sources[0], read_appended(self.spark, plan.sources[0])
+        source, new = self.target.sources[0], gathered(read_appended(self.spark, plan.sources[0]), self.rows)
         columns = new.columns
         rows = judge.judged(new, source, columns=columns, start=self.start)
         if source.key and len(self.target.key) == 1 and self.main is not None and plan.hours:
             stored = within(self._published(), self.target.time_column, plan.hour_numbers)
             rows = judge.against(stored, rows, source, self.target, columns=columns)
-        rows = _once(rows)
+        rows = once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         if fates.contested:
             return None
         kept = rows.where(judge.counting())
         built = self._transform(plan.session_id, fates.hours, [judge.plain(kept)])
         aside = [judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []
-        return Staging("append", fates.hours, built, kept, fates, aside)
+        return Staging("append", fates.hours, built, kept, fates, aside, self.rows <= FEW_ROWS)
 
     def _overwritten(self, plan: SessionPlan) -> Staging:
         """The planned hours, recomputed from all sources as of the plan's snapshots; without hours, for quarantine."""
         hours, source = plan.hour_numbers, self.target.sources[0]
         rows, columns = self._in_scope(source, plan.sources[0], plan)
-        rows = rows if source.trusted else _once(rows)
+        rows = rows if source.trusted else once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         kept = within(rows, source.time_column, hours).where(judge.counting())
         return Staging(
@@ -147,6 +179,7 @@ class Stager:
                 *([judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []),
                 *self._set_aside_of_others(plan),
             ],
+            few=self.rows <= FEW_ROWS,
         )
 
     def _built(self, plan: SessionPlan, kept: DataFrame) -> DataFrame:
@@ -162,11 +195,14 @@ class Stager:
         return self.target.transform(context, *inputs).select(*self.target.columns)
 
     def _published(self) -> DataFrame:
-        return read_at(self.spark, self.target.table, self.main)
+        return self._read(self.target.table, self.main)
+
+    def _read(self, table: str, snapshot_id: int | None) -> DataFrame:
+        return gathered(read_at(self.spark, table, snapshot_id), self.rows)
 
     def _history(self, source: Source, span: SourceRange, last_hour: int) -> DataFrame:
         """All clean rows of a source up to the end of an hour, each delivery once."""
-        rows = before(read_at(self.spark, source.table, span.to_snapshot_id), source.time_column, last_hour + 1)
+        rows = before(self._read(source.table, span.to_snapshot_id), source.time_column, last_hour + 1)
         if source.trusted:
             return rows
         return judge.plain(judge.judged(rows, source, columns=rows.columns, start=self.start).where(judge.counting()))
@@ -180,21 +216,12 @@ class Stager:
 
     def _in_scope(self, source: Source, span: SourceRange, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
         """Judged rows of the planned hours, and rows of no hour that came with this session; and their columns."""
-        rows = read_at(self.spark, source.table, span.to_snapshot_id)
+        rows = self._read(source.table, span.to_snapshot_id)
         columns = rows.columns
         condition = hours_condition(source.time_column, plan.hour_numbers)
         if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
             condition = condition | (judge.in_no_hour(source, columns, start=self.start) & _new(plan, span))
         return judge.judged(rows.where(condition), source, columns=columns, start=self.start), columns
-
-
-def _once(rows: DataFrame) -> DataFrame:
-    """The rows, computed once and kept as long as this session has them.
-
-    Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
-    whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
-    """
-    return rows.localCheckpoint(eager=False)
 
 
 def _new(plan: SessionPlan, span: SourceRange) -> Column:
