@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.incremental.engine import LOOKBACK_HOURS, Engine, Heads
+from lake_assets.incremental.run import Runner
 from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState
 from lake_assets.local.catalog import open_catalog
@@ -105,8 +106,16 @@ def _played(folder: Path, name: str, port: int | None, landings: Sequence[Landin
     return side
 
 
+class Overwriting(Runner):
+    """A runner that writes all that it is told to, equal or not."""
+
+    leaves_out_equal = False
+
+
 class LookingBack(Engine):
     """An engine that, whatever changed, overwrites the last six hours and the current one."""
+
+    runner = Overwriting
 
     def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
         planned = super()._decide(target, state, up_to)

@@ -76,3 +76,15 @@ def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
 
     module = PACKAGE / "local" / "bootstrap.py"
     assert {name.split(".")[0] for name in imports(module)} <= set(sys.stdlib_module_names)
+
+
+def test_every_hazard_on_the_page_has_a_test_with_its_id() -> None:
+    page = (PROJECT / "docs" / "hazards.md").read_text()
+    listed = {line.split("|")[1].strip().lower() for line in page.splitlines() if line.startswith("| ")} - {"id", "---"}
+    names = [
+        node.name
+        for module in (PROJECT / "lake_assets_tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(module.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    assert listed <= {word for name in names for word in name.split("_")}

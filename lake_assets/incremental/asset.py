@@ -255,6 +255,7 @@ def report_metadata(report: SessionReport) -> Metadata:
         "session": plan.session_id,
         "load": plan.load,
         "hours": spell(report.hours_built) or "none",
+        "hours left as they were": spell(report.hours_unchanged),
         "hours a six-hour lookback would reprocess": report.lookback_hours,
         **{f"rows {fate}": count for fate, count in rows.items()},
         "lateness p50 (minutes)": report.lateness_p50_minutes,
@@ -301,11 +302,14 @@ def _versions(target: Target, report: SessionReport) -> dict[str, str]:
 def _log(context: dg.AssetExecutionContext, report: SessionReport) -> None:
     """What the session did, in the run's log: there also for a session without hours, which marks none."""
     context.log.info(
-        "Session %s (%s) is %s: hours %s.",
+        "Session %s (%s) is %s: hours %s%s.",
         report.plan.session_id,
         report.plan,
         report.status,
         spell(report.hours_built) or "none",
+        f"; left as they were, for they came out equal: {spell(report.hours_unchanged)}"
+        if report.hours_unchanged
+        else "",
     )
     for note in report.plan.notes:
         context.log.info(note)

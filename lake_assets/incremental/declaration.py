@@ -48,16 +48,20 @@ class Stateful:
     load: `"range"`: from the earliest changed hour to the last complete one. `"changed"`: the changed hours alone, for
     targets whose hours do not depend on each other.
     catchup_threshold: how many hours, counted back from the last hour built, a late change may reach; None: no limit.
+    chunk_hours: a range that is longer, and reaches back to hours built before, is cut into sessions: new hours first,
+        then so many at a time from the earliest on. So fresh data is not late because of old. None: no limit.
     """
 
     load: Literal["range", "changed"] = "range"
     catchup_threshold: int | None = None
+    chunk_hours: int | None = 12
     pattern_id = 2
 
     def __post_init__(self) -> None:
         if self.load not in ("range", "changed"):
             raise ConfigurationError(f"The load type is {self.load!r}.", remedy="Use 'range' or 'changed'.")
-        _require_threshold(self.catchup_threshold)
+        _require_hours("catch-up threshold", self.catchup_threshold)
+        _require_hours("chunk", self.chunk_hours)
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,17 @@ class Sequential:
     """Stateful with memory: hour h needs the target's own rows of h-1 (etl_pattern_id 2).
 
     catchup_threshold: as for `Stateful`; hours that were never built are always built.
+    chunk_hours: as for `Stateful`. Where a chunk ends in the state that is published, nothing follows from it: the
+        hours behind it are left alone, but for those that changed themselves.
     """
 
     catchup_threshold: int | None = None
+    chunk_hours: int | None = 12
     pattern_id = 2
 
     def __post_init__(self) -> None:
-        _require_threshold(self.catchup_threshold)
+        _require_hours("catch-up threshold", self.catchup_threshold)
+        _require_hours("chunk", self.chunk_hours)
 
 
 Mode = Stateless | Stateful | Sequential
@@ -316,11 +324,9 @@ def _require_columns(table: str, columns: Mapping[str, Any]) -> None:
             ) from None
 
 
-def _require_threshold(hours: int | None) -> None:
+def _require_hours(name: str, hours: int | None) -> None:
     if hours is not None and hours < 1:
-        raise ConfigurationError(
-            f"The catch-up threshold is {hours} hours.", remedy="Use 1 or more, or None for no limit."
-        )
+        raise ConfigurationError(f"The {name} is {hours} hours.", remedy="Use 1 or more, or None for no limit.")
 
 
 def _check_raw_source(target: Target, source: Source, raw: RawTable) -> None:

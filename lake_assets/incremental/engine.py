@@ -51,6 +51,8 @@ class Engine:
     clock: the time of the session records, and nothing else. spark: called when a session has rows to read, not before.
     """
 
+    runner = Runner
+
     def __init__(
         self,
         catalog: Catalog,
@@ -205,7 +207,7 @@ class Engine:
 
     def _run(self, work: Work, began: float) -> SessionReport:
         work.seconds["plan"] = time.perf_counter() - began
-        runner = Runner(self.catalog, self.pipeline, self.store, clock=self.clock, spark=self.spark)
+        runner = self.runner(self.catalog, self.pipeline, self.store, clock=self.clock, spark=self.spark)
         return runner.run(work)
 
 

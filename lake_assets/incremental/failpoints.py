@@ -26,13 +26,16 @@ POINTS = (
 )
 """In the order of a session."""
 
+TICK_POINTS = ("tick-started", "tick-decided", "tick-answered")
+"""In the order of a sensor's evaluation."""
+
 PAUSE = "pause:"
 EXIT_CODE = 137
 
 
 def reach(point: str) -> None:
     """Die or pause here if this is the point that the setting names."""
-    assert point in POINTS, point
+    assert point in (*POINTS, *TICK_POINTS), point
     if settings().failpoint == point:
         os._exit(EXIT_CODE)
     if settings().failpoint == PAUSE + point:

@@ -90,15 +90,18 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     return _identified(draft, question.revision, token)
 
 
-def committed_after(mode: Mode, before: Committed, planned: SessionPlan, built: Collection[int]) -> Committed:
-    """What is committed once a session is that has built these hours."""
+def committed_after(
+    mode: Mode, before: Committed, planned: SessionPlan, built: Collection[int], unchanged: Collection[int] = ()
+) -> Committed:
+    """What is committed once a session is that has built these hours; of these, some came out as they were."""
+    converged = bool(planned.hours) and planned.hours[-1].hour in unchanged
     through = max((h for h in (before.complete_through, planned.complete_through) if h is not None), default=None)
     last = max((h for h in (before.last_built, *built) if h is not None), default=None)
     if isinstance(mode, Stateful):
         # Its hours need no row: what is complete and has none is built, too.
         last = max((h for h in (last, through) if h is not None), default=None)
     return Committed(
-        pending=frozenset(planned.pending),
+        pending=frozenset(planned.pending if converged else (*planned.pending, *planned.follows)),
         skipped=(before.skipped | frozenset(planned.skipped)) - frozenset(built),
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
@@ -154,7 +157,10 @@ def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     due = {h: changed.get(h, why) for h, why in due.items()}
     skipped = beyond - due.keys()
     if due:
-        return _session(question, "overwrite", due, pending=later, skipped=skipped, through=through)
+        now, behind, follows = _cut(due, changed, question.committed, mode)
+        return _session(
+            question, "overwrite", now, pending=later | behind, skipped=skipped, through=through, follows=follows
+        )
     if skipped or _advanced(question, through) or (_compacted(question) and not later):
         return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
     if later:
@@ -181,6 +187,26 @@ def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequenti
         return {}
     late = min(due, default=upper + 1)
     return {h: due.get(h) or _why_filled(h, late, committed) for h in range(lower, upper + 1)}
+
+
+def _cut(
+    due: dict[int, str], changed: Collection[int], committed: Committed, mode: Stateful | Sequential
+) -> tuple[dict[int, str], set[int], set[int]]:
+    """Hours for this session; those that wait behind it; and those that do if this session's last hour changes.
+
+    A range that is too long is cut only where it was built before: new hours come first, and all of them.
+    """
+    old = sorted(h for h in due if committed.last_built is not None and h <= committed.last_built)
+    if not old or mode.chunk_hours is None or len(due) <= mode.chunk_hours:
+        return due, set(), set()
+    if isinstance(mode, Stateful) and mode.load == "changed":
+        behind = set(old[: -mode.chunk_hours] if len(old) == len(due) else old)
+        return {h: due[h] for h in due if h not in behind}, behind, set()
+    if len(old) < len(due):
+        return {h: due[h] for h in due if h not in old}, {h for h in old if h in changed}, set()
+    now, rest = old[: mode.chunk_hours], set(old[mode.chunk_hours :])
+    own = rest & set(changed) if isinstance(mode, Sequential) else rest
+    return {h: due[h] for h in now}, own, rest - own
 
 
 def _why_filled(hour: int, late: int, committed: Committed) -> str:
@@ -234,6 +260,7 @@ def _session(
     through: int | None,
     pending: Collection[int] = (),
     skipped: Collection[int] = (),
+    follows: Collection[int] = (),
 ) -> SessionPlan:
     draft = SessionPlan(
         process=question.process,
@@ -244,10 +271,11 @@ def _session(
         hours=tuple(PlannedHour(h, hours[h]) for h in sorted(hours)),
         pending=tuple(sorted(pending)),
         skipped=tuple(sorted(skipped)),
+        follows=tuple(sorted(follows)),
         complete_through=through if _advanced(question, through) else None,
         processing_uris=_processing_uris(question.changes),
         cost=_cost(question.changes),
-        notes=tuple(_notes(question.changes, skipped)),
+        notes=tuple(_notes(question.changes, skipped, follows)),
         code_version=question.code_version,
     )
     return _identified(draft, question.revision)
@@ -257,7 +285,7 @@ def _identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPl
     """The plan with its id: a function of what is planned, so that planning again gives the same id."""
     parts = [draft.process, draft.kind, draft.load, str(draft.complete_through), str(revision), token]
     parts += [f"{s.source}:{s.table_uuid}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
-    parts += [spell(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped)]
+    parts += [spell(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return replace(draft, session_id=f"{draft.process.split('.')[-1]}-{digest}")
 
@@ -293,7 +321,7 @@ def _cost(changes: Sequence[SourceChanges]) -> Cost:
     return Cost(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
 
 
-def _notes(changes: Iterable[SourceChanges], skipped: Collection[int]) -> Iterable[str]:
+def _notes(changes: Iterable[SourceChanges], skipped: Collection[int], follows: Collection[int]) -> Iterable[str]:
     for c in changes:
         compactions = [s for s in c.snapshots if s.effect == "none"]
         if compactions:
@@ -302,6 +330,8 @@ def _notes(changes: Iterable[SourceChanges], skipped: Collection[int]) -> Iterab
             yield f"{c.source}: the watermark's snapshot has expired; files newer than it are rebuilt by overwrite"
         if c.how == "rewound":
             yield f"{c.source}: the head does not descend from the watermark; the differing files' hours are rebuilt"
+    if follows:
+        yield f"{spell(follows)}: recomputed next, but only if the last hour of this session comes out changed"
     if skipped:
         yield f"skipped, beyond the catch-up threshold, open to a backfill: {spell(skipped)}"
 

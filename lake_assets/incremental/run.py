@@ -69,7 +69,7 @@ class Staged:
 
     parent: main when it was staged.
     hours: those whose partitions the snapshot writes, or empties. rows: that it adds. number: of the staging.
-    quarantined: rows to be set aside.
+    unchanged: planned hours that came out as they are published, and are left alone. quarantined: rows to be set aside.
     """
 
     snapshot_id: int | None
@@ -77,6 +77,7 @@ class Staged:
     hours: tuple[int, ...] = ()
     rows: int = 0
     number: int = 0
+    unchanged: tuple[int, ...] = ()
     staging: Staging | None = None
     quarantined: tuple[dict[str, str], ...] = ()
     audits: tuple[AuditResult, ...] = ()
@@ -88,6 +89,9 @@ class Staged:
 
 class Runner:
     """Runs sessions on a catalog. spark: called when a session has rows to read, not before."""
+
+    leaves_out_equal = True
+    """Whether hours that come out as they are published are left alone."""
 
     def __init__(
         self,
@@ -131,7 +135,7 @@ class Runner:
             reach("after-quarantine")
             self._publish(work, staged)
         with work.timed("commit"):
-            self._commit(work, staged.hours, staged.snapshot_id)
+            self._commit(work, staged)
         return self._report(work, staged, "committed")
 
     def _prepared(self, work: Work, table: Table, parent: int | None) -> Staging | None:
@@ -146,6 +150,8 @@ class Runner:
             start=self.pipeline.start_hour,
             main=parent,
             complete_through=work.state.committed.complete_through,
+            known=_known(work) if self.leaves_out_equal else None,
+            owed=work.state.committed.pending | work.state.committed.skipped,
             rows=_rows_about(work, table),
         )
         return stager.prepare(work.plan)
@@ -157,7 +163,8 @@ class Runner:
             return staged
         from lake_assets.incremental.stage import write  # a session without rows imports no Spark
 
-        staged = replace(staged, quarantined=tuple(staging.set_aside(work.target.quarantine_limit + 1)))
+        aside = tuple(staging.set_aside(work.target.quarantine_limit + 1))
+        staged = replace(staged, quarantined=aside, unchanged=staging.unchanged)
         if not staging.has_rows:
             return staged
         number = publish.next_staging_number(table, work.plan.session_id)
@@ -176,7 +183,7 @@ class Runner:
         if staged.staging is None:
             return ()
         aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
-        if staged.snapshot_id is None:
+        if staged.snapshot_id is None and not staged.unchanged:
             return aside
         return evaluate(work.target.audits, self._scope(work, staged, table)) + aside
 
@@ -185,12 +192,15 @@ class Runner:
 
         assert staged.staging is not None
         target, fates = work.target, staged.fates
-        rows = within(read_at(self.spark(), target.table, staged.snapshot_id), target.time_column, staged.hours)
+        hours = tuple(sorted({*staged.hours, *staged.unchanged}))
+        rows = within(
+            read_at(self.spark(), target.table, staged.snapshot_id or staged.parent), target.time_column, hours
+        )
         rows = once(gathered(rows, _rows_about(work, table) + staged.rows))
         counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
-        counts["written"] = staged.rows
+        counts["written"] = staged.rows + staged.staging.rows_unchanged
         table_of = self._reader(work, staged)
-        return AuditScope(target, staged.hours, rows, staged.staging.kept, counts, table_of, staged.staging.few)
+        return AuditScope(target, hours, rows, staged.staging.kept, counts, table_of, staged.staging.few)
 
     def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
         """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
@@ -217,7 +227,7 @@ class Runner:
     def _record_staged(self, work: Work, staged: Staged) -> None:
         """The staged snapshot and its verdicts, so that a later attempt that finds it published can tell them."""
         if staged.staging is not None:
-            self._move(work, state="staged", built=staged.hours, **_as_recorded(staged))
+            self._move(work, state="staged", built=staged.hours, unchanged=staged.unchanged, **_as_recorded(staged))
         reach("after-staged-recorded")
 
     def _publish(self, work: Work, staged: Staged) -> None:
@@ -240,22 +250,26 @@ class Runner:
         record = work.record
         snapshot_id = record.published_snapshot_id or publish.published_snapshot_id(table, work.plan.session_id)
         publish.check_not_rolled_back(table, work.target.table, snapshot_id or record.staged_snapshot_id)
-        with work.timed("commit"):
-            self._commit(work, record.built, snapshot_id)
         fates = Fates(read=record.rows_read)
-        staged = Staged(snapshot_id, None, record.built, record.rows_written, audits=record.audits)
+        staged = Staged(
+            snapshot_id, None, record.built, record.rows_written, unchanged=record.unchanged, audits=record.audits
+        )
+        with work.timed("commit"):
+            self._commit(work, staged)
         return self._report(work, staged, "already_committed", fates)
 
-    def _commit(self, work: Work, hours: tuple[int, ...], published: int | None) -> None:
+    def _commit(self, work: Work, staged: Staged) -> None:
         # A dead attempt may have moved the watermarks already; then the session's own id stands with them.
         state = self.store.state(work.target.table)
         if self.store.watermark_session(work.target.table) != work.plan.session_id:
             if state.revision != work.state.revision:
                 raise StateMoved(work.target.table, expected=work.state.revision, found=state.revision)
-            committed = committed_after(work.target.mode, work.state.committed, work.plan, hours)
-            self.store.move_watermarks(work.state, work.plan, committed, published or work.state.published_snapshot_id)
+            done = (*staged.hours, *staged.unchanged)
+            committed = committed_after(work.target.mode, work.state.committed, work.plan, done, staged.unchanged)
+            published = staged.snapshot_id or work.state.published_snapshot_id
+            self.store.move_watermarks(work.state, work.plan, committed, published)
         reach("after-watermark")
-        self._move(work, state="committed", built=hours, ended_at=self.clock())
+        self._move(work, state="committed", built=staged.hours, unchanged=staged.unchanged, ended_at=self.clock())
         reach("after-committed")
 
     def _move(self, work: Work, **fields: object) -> None:
@@ -281,6 +295,7 @@ class Runner:
             plan=work.plan,
             status=status,
             hours_built=staged.hours if done else (),
+            hours_unchanged=staged.unchanged if done else (),
             staged_snapshot_id=staged.snapshot_id,
             published_snapshot_id=staged.snapshot_id if done else None,
             rows_read=fates.read,
@@ -315,6 +330,11 @@ def in_words(audit: AuditResult) -> str:
     counts = ", ".join(f"{n} {what}" for what, n in audit.counts.items())
     sample = f" (such as {', '.join(audit.sample)})" if audit.sample else ""
     return f"{counts}{sample}"
+
+
+def _known(work: Work) -> float | None:
+    """The last hour of a target that may have been built before this session."""
+    return inf if isinstance(work.target.mode, Stateless) else work.state.committed.last_built
 
 
 def _rows_about(work: Work, table: Table) -> float:

@@ -17,6 +17,7 @@ from dagster import DagsterRunStatus, RunsFilter
 
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine, RawSnapshot
+from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
@@ -76,8 +77,15 @@ def target_sensor(
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        reach("tick-started")
+        answer = answered(context)
+        reach("tick-answered")
+        return answer
+
+    def answered(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         decision = engine.decide(target)
+        reach("tick-decided")
         busy = _busy(context.instance, asset.key)
         if isinstance(decision, Waiting):
             return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)

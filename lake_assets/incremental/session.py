@@ -54,6 +54,7 @@ class SessionPlan:
     load: `append` (the rows of new snapshots; `hours` are those of their bounds), `overwrite` (exactly `hours`), or
         `none` (no rows: only the watermark and complete-through move).
     pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
+    follows: hours that will be pending, too, unless the last planned one comes out as it was published.
     complete_through: the target's, once this session is committed; None leaves it.
     notes: what else a person should know, in words (compactions that were skipped, hours left out).
     """
@@ -66,6 +67,7 @@ class SessionPlan:
     hours: tuple[PlannedHour, ...]
     pending: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
+    follows: tuple[int, ...] = ()
     complete_through: int | None = None
     processing_uris: tuple[Mapping[str, object], ...] = ()
     cost: Cost = Cost()
@@ -149,6 +151,7 @@ class SessionReport:
     status: `committed`; `already_committed` (an earlier attempt had finished it; nothing was written);
         `blocked` (a blocking audit failed; nothing was published).
     hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
+    hours_unchanged: planned hours that came out as they were published, and were left alone; ascending.
     rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
     lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed instead, of the target.
     seconds: wall time per step (plan, stage, audit, publish, commit).
@@ -158,6 +161,7 @@ class SessionReport:
     plan: SessionPlan
     status: Literal["committed", "already_committed", "blocked"]
     hours_built: tuple[int, ...] = ()
+    hours_unchanged: tuple[int, ...] = ()
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
     rows_read: int = 0

@@ -120,7 +120,10 @@ _AUDITS: TypeAdapter[tuple[AuditResult, ...]] = TypeAdapter(tuple[AuditResult, .
 
 @dataclass(frozen=True)
 class SessionRecord:
-    """One session as its newest row tells it. built: the hours that its published snapshot wrote, or emptied."""
+    """One session as its newest row tells it.
+
+    built: the hours that its published snapshot wrote, or emptied. unchanged: planned ones that it left as they were.
+    """
 
     plan: SessionPlan
     state: State
@@ -133,6 +136,7 @@ class SessionRecord:
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
     built: tuple[int, ...] = ()
+    unchanged: tuple[int, ...] = ()
     rows_read: int = 0
     rows_written: int = 0
     audits: tuple[AuditResult, ...] = ()
@@ -147,6 +151,7 @@ class SessionRecord:
             plan=self.plan,
             status="committed",
             hours_built=self.built,
+            hours_unchanged=self.unchanged,
             staged_snapshot_id=self.staged_snapshot_id,
             published_snapshot_id=self.published_snapshot_id,
             rows_read=self.rows_read,
@@ -386,7 +391,7 @@ def _session_row(record: SessionRecord) -> dict[str, Any]:
         "built_hours": json.dumps([hour_key(h) for h in record.built]),
         "pending_hours": json.dumps([hour_key(h) for h in plan.pending]),
         "skipped_hours": json.dumps([hour_key(h) for h in plan.skipped]),
-        "unchanged_hours": "[]",
+        "unchanged_hours": json.dumps([hour_key(h) for h in record.unchanged]),
         "complete_through": None if plan.complete_through is None else hour_key(plan.complete_through),
         "rows_read": record.rows_read,
         "rows_written": record.rows_written,
@@ -426,6 +431,7 @@ def _record_of(row: Mapping[str, Any]) -> SessionRecord:
         staged_snapshot_id=row["staged_snapshot_id"],
         published_snapshot_id=row["published_snapshot_id"],
         built=tuple(parse_hour(h) for h in json.loads(row["built_hours"])),
+        unchanged=tuple(parse_hour(h) for h in json.loads(row["unchanged_hours"])),
         rows_read=row["rows_read"],
         rows_written=row["rows_written"],
         audits=_AUDITS.validate_json(row["audits"]),

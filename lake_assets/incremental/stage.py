@@ -6,10 +6,11 @@ DELETE and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -33,6 +34,8 @@ class Staging:
 
     load: `append`, `overwrite`, or `none` (rows to set aside at most). hours: what is overwritten; of an append, the
     hours of its rows' source times. rows: the target's. kept: rows of the driving source that should show in it.
+    unchanged: planned hours that come out as they are published, and are left out of `hours` and `rows`.
+    rows_unchanged: their rows.
     quarantined: rows set aside, as of `judge.set_aside`, one frame for each source that may have any.
     few: whether `rows` are one partition.
     """
@@ -44,11 +47,13 @@ class Staging:
     fates: Fates
     quarantined: list[DataFrame]
     few: bool = False
+    unchanged: tuple[int, ...] = ()
+    rows_unchanged: int = 0
 
     @property
     def has_rows(self) -> bool:
         """Whether there is anything to write: an overwrite may empty hours, an append of nothing is none."""
-        return self.load == "overwrite" or (self.load == "append" and self.fates.kept > 0)
+        return bool(self.hours) if self.load == "overwrite" else self.load == "append" and self.fates.kept > 0
 
     def set_aside(self, most: int) -> list[dict[str, str]]:
         """The rows for quarantine, `most` at most; a job only if there may be any."""
@@ -131,14 +136,18 @@ class Stager:
         start: int,
         main: int | None,
         complete_through: int | None,
+        known: float | None = None,
+        owed: Container[int] = (),
         rows: float = inf,
     ) -> None:
         """main: the target's snapshot to build on. complete_through: the target's before; tells which rows are late.
 
+        known: the last hour that may have been built before; those that come out the same are left out. None: none is.
+        owed: hours that are to be built in any case, even if there are no rows to be seen.
         rows: how many a session reads of any table, about and at most.
         """
         self.spark, self.target, self.start, self.main = spark, target, start, main
-        self.complete_through, self.rows = complete_through, rows
+        self.complete_through, self.known, self.owed, self.rows = complete_through, known, owed, rows
 
     def prepare(self, plan: SessionPlan) -> Staging:
         """Read and transform what the plan names. An append whose delivery beats a stored row becomes an overwrite."""
@@ -169,10 +178,16 @@ class Stager:
         rows = rows if source.trusted else once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         kept = within(rows, source.time_column, hours).where(judge.counting())
+        built = within(self._built(plan, kept), self.target.time_column, hours) if hours else kept
+        same: dict[int, int] = {}
+        if old := [h for h in hours if self.main is not None and self.known is not None and h <= self.known]:
+            built = once(built)
+            same = self._unchanged(built, old)
+        changed = tuple(hour for hour in hours if hour not in same)
         return Staging(
             load="overwrite" if hours else "none",
-            hours=hours,
-            rows=within(self._built(plan, kept), self.target.time_column, hours) if hours else kept,
+            hours=changed,
+            rows=within(built, self.target.time_column, changed) if same else built,
             kept=kept,
             fates=fates,
             quarantined=[
@@ -180,7 +195,26 @@ class Stager:
                 *self._set_aside_of_others(plan),
             ],
             few=self.rows <= FEW_ROWS,
+            unchanged=tuple(sorted(same)),
+            rows_unchanged=sum(same.values()),
         )
+
+    def _unchanged(self, rows: DataFrame, hours: Sequence[int]) -> dict[int, int]:
+        """Those of the hours whose rows are the published ones, whatever their order; and how many rows they have."""
+        time, columns = self.target.time_column, list(self.target.columns)
+        published = within(self._published(), time, hours).select(*columns)
+        mine = within(rows, time, hours).select(*columns, F.lit(1).alias("_side"))
+        both = mine.unionByName(published.withColumn("_side", F.lit(0)))
+        # 128 bits of an order-free checksum: sums of two hashes of unlike input.
+        hashes = [F.xxhash64(*columns), F.xxhash64(*reversed(columns), F.lit(1))]
+        sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes)]
+        hour = F.floor(F.unix_timestamp(time) / 3600).alias("_hour")
+        found: dict[int, list[tuple[Any, ...]]] = {}
+        for row in both.groupBy(hour, "_side").agg(F.count("*").alias("_rows"), *sums).collect():
+            found.setdefault(row["_hour"], []).append((row["_rows"], row["_sum_0"], row["_sum_1"]))
+        sides = {hour: found.get(hour, []) for hour in hours}
+        empty = {h: 0 for h, s in sides.items() if not s and h not in self.owed}
+        return empty | {h: s[0][0] for h, s in sides.items() if len(s) == 2 and s[0] == s[1]}
 
     def _built(self, plan: SessionPlan, kept: DataFrame) -> DataFrame:
         hours = plan.hour_numbers

@@ -18,7 +18,17 @@ from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import AuditResult, Decision, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
-_HOURS = {"hour", "complete_through", "pending", "skipped", "hours_built", "built", "last_built"}
+_HOURS = {
+    "hour",
+    "complete_through",
+    "pending",
+    "skipped",
+    "hours_built",
+    "hours_unchanged",
+    "built",
+    "unchanged",
+    "last_built",
+}
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -60,6 +70,8 @@ def report(found: SessionReport | Waiting) -> None:
         return
     plan = found.plan
     done = f"{plan.load} {spell(found.hours_built)}" if found.hours_built else "no hours; watermark moved"
+    if found.hours_unchanged:
+        done += f"; came out equal, left as they were: {spell(found.hours_unchanged)}"
     counts = f"{found.rows_read:,} rows read, {found.rows_written:,} written"
     extra = [
         f"{n:,} {what}"

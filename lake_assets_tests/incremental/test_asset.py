@@ -47,7 +47,7 @@ def red_checks(result: dg.ExecuteInProcessResult) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_exactly_the_hours_that_were_built_are_marked(
+def test_g6_exactly_the_hours_that_were_built_are_marked(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
     first, late, rest = worked_example()
@@ -67,7 +67,7 @@ def test_exactly_the_hours_that_were_built_are_marked(
 
 
 @pytest.mark.slow
-def test_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_repaired(
+def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_repaired(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
     for landing in worked_example():

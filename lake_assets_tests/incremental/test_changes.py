@@ -142,7 +142,7 @@ def test_a_row_that_is_rewritten_touches_the_hours_before_and_after(events: Tabl
 
 
 @pytest.mark.parametrize(("gone", "hours"), [("e8", [8]), ("e4", [1, 2, 3, 4])])
-def test_deleted_rows_touch_the_hours_of_their_files(events: Table, gone: str, hours: list[int]) -> None:
+def test_r2_deleted_rows_touch_the_hours_of_their_files(events: Table, gone: str, hours: list[int]) -> None:
     append(events, 1, 4)
     append(events, 8)
     since = head(events)
@@ -151,7 +151,7 @@ def test_deleted_rows_touch_the_hours_of_their_files(events: Table, gone: str, h
     assert (touched(found), found.appends_only) == (hours, False)
 
 
-def test_rows_from_before_the_watermark_are_no_change_when_manifests_are_merged(events: Table) -> None:
+def test_r4_rows_from_before_the_watermark_are_no_change_when_manifests_are_merged(events: Table) -> None:
     with events.transaction() as transaction:
         transaction.set_properties({"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"})
     for hour in range(4):
@@ -163,7 +163,7 @@ def test_rows_from_before_the_watermark_are_no_change_when_manifests_are_merged(
     assert (touched(read(events, since)), effects(read(events, since))) == ([5, 7], ["append", "append"])
 
 
-def test_an_expired_watermark_leaves_the_files_that_are_newer(events: Table) -> None:
+def test_r3_an_expired_watermark_leaves_the_files_that_are_newer(events: Table) -> None:
     append(events, 1)
     since = head(events)
     append(events, 3)
@@ -253,7 +253,7 @@ def test_rows_of_a_trusted_source_count_whenever_they_landed(events: Table) -> N
     assert found.snapshots[0].hours == ((START + 2, START + 20),)
 
 
-def test_missing_bounds_mean_all_hours_up_to_the_landing(events: Table) -> None:
+def test_r5_missing_bounds_mean_all_hours_up_to_the_landing(events: Table) -> None:
     append(events, 1)
     since = head(events)
     with events.transaction() as transaction:

@@ -27,6 +27,7 @@ EVERY_MODE: list[Mode] = [
     Stateful("range", 4),
     Sequential(),
     Sequential(5),
+    Sequential(chunk_hours=3),
 ]
 
 hours = st.integers(START, START + SPAN - 1)
@@ -35,8 +36,10 @@ maybe_hour = st.none() | hours
 thresholds = st.none() | st.integers(1, 6)
 modes = st.one_of(
     st.just(Stateless()),
-    st.builds(Stateful, load=st.sampled_from(["range", "changed"]), catchup_threshold=thresholds),
-    st.builds(Sequential, catchup_threshold=thresholds),
+    st.builds(
+        Stateful, load=st.sampled_from(["range", "changed"]), catchup_threshold=thresholds, chunk_hours=thresholds
+    ),
+    st.builds(Sequential, catchup_threshold=thresholds, chunk_hours=thresholds),
 )
 snapshots = st.tuples(st.sampled_from(["append", "append", "rewrite", "none"]), some_hours, st.integers(0, 2))
 committeds = st.builds(
@@ -89,6 +92,7 @@ class Expected:
     pending: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     complete_through: int | None = None
+    follows: frozenset[int] = frozenset()
 
 
 def oracle(q: Question) -> Expected:
@@ -136,11 +140,29 @@ def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -
         due = {h for h in range(START, reach + 1) if any(f <= h for f in first)}
     skipped = frozenset(too_late - due)
     if due:
-        return Expected("overwrite", frozenset(due), pending, skipped, advanced)
+        now, behind, follows = cut(q.mode, due, changed | q.committed.pending, built)
+        return Expected("overwrite", frozenset(now), pending | behind, skipped, advanced, frozenset(follows))
     seen = any(c.snapshots for c in q.changes if c.since is not None)
     if skipped or advanced is not None or (seen and not pending):
         return Expected("none", frozenset(), pending, skipped, advanced)
     return Expected("wait" if pending else "idle")
+
+
+def cut(
+    mode: Stateful | Sequential, due: set[int], changed: set[int] | frozenset[int], built: int | None
+) -> tuple[set[int], set[int], set[int]]:
+    """Hours now, hours behind them, hours that follow if the last one changes."""
+    new = {h for h in due if built is None or h > built}
+    if new == due or mode.chunk_hours is None or len(due) <= mode.chunk_hours:
+        return due, set(), set()
+    each_for_itself = isinstance(mode, Stateful) and mode.load == "changed"
+    if new:
+        return new, due - new if each_for_itself else (due - new) & changed, set()
+    ordered = sorted(due, reverse=each_for_itself)
+    now, rest = set(ordered[: mode.chunk_hours]), set(ordered[mode.chunk_hours :])
+    if isinstance(mode, Sequential):
+        return now, rest & changed, rest - changed
+    return now, rest, set()
 
 
 @given(questions())
@@ -156,6 +178,7 @@ def test_a_plan_is_what_the_design_says(question: Question) -> None:
         frozenset(decision.pending),
         frozenset(decision.skipped),
         decision.complete_through,
+        frozenset(decision.follows),
     )
     assert all(planned.reason for planned in decision.hours)
     assert [(s.source, s.to_snapshot_id) for s in decision.sources] == [
@@ -239,23 +262,37 @@ class World:
                 assert token[2] in planned.hour_numbers
                 self.target[token[2]] = self.target.get(token[2], frozenset()) | {token}
         everything = self.tokens(nothing, end, {"append", "rewrite"})
+        unchanged = set()
         for hour in planned.hour_numbers if planned.load == "overwrite" else ():
-            self.target[hour] = self.built(hour, everything)
-        self.committed = committed_after(self.mode, self.committed, planned, planned.hour_numbers)
+            now = self.built(hour, everything)
+            if hour <= (self.committed.last_built or START - 1) and self.target.get(hour) == now:
+                unchanged.add(hour)
+            self.target[hour] = now
+        self.committed = committed_after(self.mode, self.committed, planned, planned.hour_numbers, unchanged)
         self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
         self.revision += 1
 
     def built(self, hour: int, rows: set[Token]) -> frozenset[Token]:
         if isinstance(self.mode, Sequential):
-            return self.target.get(hour - 1, frozenset()) | {t for t in rows if t[2] == hour}
+            return self.next(self.target.get(hour - 1, frozenset()), frozenset(t for t in rows if t[2] == hour))
         return self.rebuilt(hour, rows)
+
+    def next(self, before: frozenset[Token], own: frozenset[Token]) -> frozenset[Token]:
+        """A state is the last rows of each source, or, where hours may be skipped, all rows so far."""
+        assert not isinstance(self.mode, Stateless)
+        if self.mode.catchup_threshold is not None:
+            return before | own
+        return own | {t for t in before if t[0] not in {name for name, _, _ in own}}
 
     def rebuilt(self, hour: int, rows: set[Token]) -> frozenset[Token]:
         """An hour from nothing. Of a range, it has the rows of the first source, each with all that came before."""
         own = frozenset(t for t in rows if t[2] == hour)
         before = frozenset(t for t in rows if t[2] < hour)
         if isinstance(self.mode, Sequential):
-            return own | before
+            state: frozenset[Token] = frozenset()
+            for h in range(START, hour + 1):
+                state = self.next(state, frozenset(t for t in rows if t[2] == h))
+            return state
         if isinstance(self.mode, Stateful) and self.mode.load == "range":
             return own | before if any(t[0] == self.names[0] for t in own) else frozenset()
         return own
@@ -336,7 +373,7 @@ def test_no_changed_hour_is_ever_lost(
     for step in steps:
         act(world, step)
     world.through = dict.fromkeys(world.names, START + SPAN - 1)
-    run(world, rounds=3)
+    run(world, rounds=3 + SPAN)
     assert isinstance(plan(world.question()), Waiting), "it comes to rest"
     assert not world.committed.pending
     world.check()
@@ -453,6 +490,23 @@ def test_an_outage_longer_than_the_threshold_is_caught_up_in_full() -> None:
     decision = plan(world.question())
     assert isinstance(decision, SessionPlan)
     assert (numbers(decision.hour_numbers), decision.skipped) == (list(range(2, 13)), ())
+
+
+def test_a_late_hour_far_back_waits_behind_the_newest_and_stops_where_the_state_is_as_it_was() -> None:
+    world = loaded(["raw.a", "raw.b"], Sequential(chunk_hours=3), 9)
+    world.land("raw.a", "append", late(2, 8, 10))
+    world.through = dict.fromkeys(world.names, START + 10)
+    played = []
+    while isinstance(decision := plan(world.question()), SessionPlan):
+        played.append((numbers(decision.hour_numbers), numbers(decision.pending), numbers(decision.follows)))
+        world.commit(decision)
+        world.check()
+    assert played == [
+        ([10], [2, 8], []),  # fresh data first
+        ([2, 3, 4], [8], [5, 6, 7, 9, 10]),  # then from the earliest on: hour 3 has rows of its own, nothing follows
+        ([8, 9, 10], [], []),
+    ]
+    assert world.committed.complete_through == START + 10
 
 
 def test_a_rollback_that_is_undone_is_a_session_of_its_own() -> None:

@@ -9,25 +9,33 @@ import pytest
 
 from lake_assets.errors import SourceReplaced
 from lake_assets.incremental import tables
+from lake_assets.incremental.hours import hour_start
 from lake_assets.incremental.session import SessionReport, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import EXAMPLE, worked_example
-from lake_assets_tests.incremental.scenario import START, Lake
+from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
+
+    from lake_assets_tests.membership.oracle import Row
 
 FIRST, LATE, _ = worked_example(replace(EXAMPLE, accounts=150))
 TABLES = [target.table for target in PIPELINE.targets]
 
 
 def rebuilt(lake: Lake, name: str, *hours: int, reset: bool = False) -> list[int]:
-    """Rebuild hours, counted from the start; those that were built."""
+    """Rebuild hours, counted from the start; those that were built, or came out equal."""
+    report = rebuild(lake, name, *hours, reset=reset)
+    return [h - START for h in sorted((*report.hours_built, *report.hours_unchanged))]
+
+
+def rebuild(lake: Lake, name: str, *hours: int, reset: bool = False) -> SessionReport:
     report = lake.engine.rebuild(lake.target(name), [START + h for h in hours], reset=reset)
     assert isinstance(report, SessionReport)
     assert report.plan.kind == "rebuild"
-    return [h - START for h in report.hours_built]
+    return report
 
 
 def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
@@ -84,3 +92,47 @@ def test_a_replaced_source_is_refused_until_the_target_is_reset(catalog: Catalog
     lake.catch_up("signup_fact")
     lake.assert_true("signup_fact")
     assert isinstance(lake.run("signup_fact"), Waiting)
+
+
+def test_hours_that_come_out_equal_are_left_as_they_are_and_a_damaged_one_is_published(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    lake = Lake(catalog, spark)
+    lake.land(FIRST)
+    lake.catch_up()
+    for name in ("signup_fact", "account_state_dim"):
+        main, rows = lake.main(f"core.{name}"), lake.rows(f"core.{name}")
+        report = rebuild(lake, name, *range(6))
+        assert (report.hours_built, report.hours_unchanged) == ((), tuple(range(START, START + 6)))
+        assert report.rows_written == 0
+        assert all(audit.passed for audit in report.audits if audit.blocking)
+        assert lake.main(f"core.{name}") == main
+
+        time = lake.target(name).time_column
+        damaged = f"{time} >= timestamp'2026-01-01 03:00:00Z' and {time} < timestamp'2026-01-01 04:00:00Z'"
+        spark.sql(f"UPDATE lake.core.{name} SET monthly_price = 0 WHERE {damaged}")
+        last = lake.engine.store.history(f"core.{name}")[-1]
+        assert last.unchanged == report.hours_unchanged
+        report = rebuild(lake, name, *range(6))
+        assert report.hours_built == (START + 3,)
+        assert lake.rows(f"core.{name}") == rows
+    lake.assert_true()
+
+
+def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalog, spark: SparkSession) -> None:
+    lake = Lake(catalog, spark)
+    lake.land(FIRST)
+    lake.catch_up()
+    main = lake.main("core.account_state_dim")
+    # A plan change of a stranger: the fact gets a row, the dimension is recomputed, and comes out as it was.
+    lake.append("raw.plan_changes", [change_of_a_stranger()])
+    built = {r.plan.process: (r.hours_built, r.hours_unchanged) for r in lake.catch_up()}
+    assert built["core.plan_fact"] == ((START + 2,), ())
+    assert built["core.account_state_dim"] == ((), tuple(range(START + 2, START + 6)))
+    assert lake.main("core.account_state_dim") == main
+    lake.assert_true()
+
+
+def change_of_a_stranger() -> Row:
+    row = signup(9, 2, account_id="nobody", landed_at=hour_start(START + 5))
+    return {**row, "change_id": row["signup_id"]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,9 +15,11 @@ import pytest
 from lake_assets.incremental import sensors
 from lake_assets.incremental.asset import hourly
 from lake_assets.incremental.engine import Engine, utc_now
+from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
 from lake_assets.incremental.session import PlannedHour, SessionPlan
+from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 
@@ -76,10 +79,25 @@ def test_a_session_is_requested_with_its_envelope_and_heads(daemon: InProcessDae
     }
 
 
-def test_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:
+def test_g9_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:
     land_clicks(catalog, [0], landing=0)
     first, second = daemon.tick("click_fact_sensor"), daemon.tick("click_fact_sensor")
     assert [r.run_key for r in first.run_requests or ()] == [r.run_key for r in second.run_requests or ()]
+
+
+@pytest.mark.parametrize("point", TICK_POINTS)
+def test_g9_a_tick_that_dies_has_changed_nothing(daemon: InProcessDaemon, catalog: Catalog, point: str) -> None:
+    land_clicks(catalog, [0], landing=0)
+    pid = os.fork()
+    if not pid:  # the evaluation dies in a process of its own, as in Dagster
+        os.environ["LAKE_FAILPOINT"] = point
+        settings.cache_clear()
+        daemon.tick("click_fact_sensor")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == EXIT_CODE
+    plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+    assert [r.run_key for r in daemon.tick("click_fact_sensor").run_requests or ()] == [f"{plan.session_id}:1"]
 
 
 def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
@@ -88,7 +106,7 @@ def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
     assert found.skip_message == "no new snapshot of raw.clicks"
 
 
-def test_a_run_of_the_target_is_waited_for_whoever_started_it(daemon: InProcessDaemon, catalog: Catalog) -> None:
+def test_g13_a_run_of_the_target_is_waited_for_whoever_started_it(daemon: InProcessDaemon, catalog: Catalog) -> None:
     land_clicks(catalog, [0], landing=0)
     end_a_run(daemon, {}, dg.DagsterRunStatus.STARTED)
     found = daemon.tick("click_fact_sensor")
@@ -96,7 +114,7 @@ def test_a_run_of_the_target_is_waited_for_whoever_started_it(daemon: InProcessD
     assert (found.skip_message or "").endswith("of core/click_fact is started.")
 
 
-def test_a_crashed_session_is_requested_again_three_times_then_a_person_is_called(
+def test_g7_a_crashed_session_is_requested_again_three_times_then_a_person_is_called(
     daemon: InProcessDaemon, catalog: Catalog, clock: Hands
 ) -> None:
     land_clicks(catalog, [0], landing=0)
@@ -142,7 +160,7 @@ def test_a_settled_target_does_not_wait(daemon: InProcessDaemon, catalog: Catalo
     assert daemon.tick("click_state_sensor").run_requests
 
 
-def test_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
+def test_g8_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
     land_clicks(catalog, [0, 1], landing=1)
     land_clicks(catalog, [2], landing=2)
     events = daemon.tick("raw_tables_sensor").asset_events
@@ -156,7 +174,7 @@ def test_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: C
     assert not daemon.tick("raw_tables_sensor").asset_events
 
 
-def test_what_landed_is_shown_a_bounded_number_at_a_time(
+def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
     daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sensors, "EVENTS_PER_TICK", 2)
@@ -176,7 +194,7 @@ def test_what_landed_is_shown_a_bounded_number_at_a_time(
         ((), None, (KEYS[0], KEYS[0])),
     ],
 )
-def test_every_run_has_partitions_that_dagster_knows(
+def test_g11_every_run_has_partitions_that_dagster_knows(
     hours: tuple[int, ...], complete_through: int | None, expected: tuple[str, str]
 ) -> None:
     plan = SessionPlan(

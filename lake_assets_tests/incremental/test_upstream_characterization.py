@@ -15,6 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from lake_assets.incremental import publish
+from lake_assets.incremental.changes import changes
+from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.stage import WAP_ID, read_at
 
 if TYPE_CHECKING:
@@ -168,3 +170,80 @@ def test_r9_a_snapshot_is_read_by_version_and_no_longer_by_option(hourly: Hourly
     assert sorted(row["k"] for row in read_at(hourly.spark, NAME, staged).collect()) == ["a", "b", "c"]
     with pytest.raises(PySparkException, match="snapshot-id"):
         hourly.spark.read.option("snapshot-id", str(staged)).format("iceberg").load(f"lake.{NAME}").collect()
+
+
+def test_p2_a_staged_dynamic_overwrite_is_not_cherry_picked_after_a_file_was_added(hourly: Hourly) -> None:
+    with hourly.staging("s.1"):
+        hourly.row("new", FIRST_HOUR).writeTo(f"lake.{NAME}").overwritePartitions()
+    hourly.append("c", FIRST_HOUR)
+    with pytest.raises(PySparkException):
+        hourly.cherry_pick("s.1")
+
+
+def test_p4_a_cherry_pick_takes_one_commit_of_two(hourly: Hourly) -> None:
+    hourly.sql(f"ALTER TABLE lake.{NAME} CREATE BRANCH two")
+    for key in ("c", "d"):
+        hourly.row(key, SECOND_HOUR).writeTo(f"lake.{NAME}.branch_two").append()
+    last = hourly.table.metadata.refs["two"].snapshot_id
+    hourly.append("e")  # so that it is no fast-forward
+    hourly.sql(f"CALL lake.system.cherrypick_snapshot('{NAME}', {last})")
+    assert hourly.keys() == ["a", "b", "d", "e"]
+
+
+def test_p7_a_cherry_picked_snapshot_has_its_wap_id_under_another_name(hourly: Hourly) -> None:
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    assert not publish.is_published(hourly.table, "s")
+    hourly.append("d")
+    hourly.cherry_pick("s.1")
+    picked = hourly.table.current_snapshot()
+    assert picked is not None
+    assert picked.summary is not None
+    assert picked.summary.additional_properties.get(publish.PUBLISHED_WAP_ID) == "s.1"
+    assert publish.is_published(hourly.table, "s")
+
+
+def test_p8_after_expiry_a_wap_id_can_be_published_twice_but_the_session_is_still_known(hourly: Hourly) -> None:
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    staged = publish.staged_snapshot(hourly.table, "s.1").snapshot_id
+    publish.publish(hourly.catalog, NAME, staged, parent=hourly.main, session_id="s", complete_through=None)
+    hourly.append("d")
+    old = [s.snapshot_id for s in hourly.table.metadata.snapshots if s.snapshot_id != hourly.main]
+    hourly.table.maintenance.expire_snapshots().by_ids(old).commit()
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    hourly.cherry_pick("s.1")
+    assert hourly.keys() == ["a", "b", "c", "c", "d"]
+    assert publish.is_published(hourly.table, "s"), "by the table's property, which outlives its snapshots"
+
+
+def test_p10_a_staged_snapshot_hangs_on_no_reference(hourly: Hourly) -> None:
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    staged = publish.staged_snapshot(hourly.table, "s.1").snapshot_id
+    assert staged not in {ref.snapshot_id for ref in hourly.table.metadata.refs.values()}
+    hourly.sql(f"CALL lake.system.expire_snapshots('{NAME}', TIMESTAMP '2100-01-01 00:00:00', 1)")
+    assert staged not in {s.snapshot_id for s in hourly.table.metadata.snapshots}
+
+
+def test_w5_a_new_column_is_there_for_staged_and_published_rows_alike(hourly: Hourly) -> None:
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    hourly.sql(f"ALTER TABLE lake.{NAME} ADD COLUMN extra string")
+    assert "extra" in hourly.spark.table(f"lake.{NAME}").columns
+    assert hourly.keys() == ["a", "b"]
+
+
+def test_r6_r8_staged_snapshots_are_listed_and_no_change_of_the_table(hourly: Hourly) -> None:
+    source = Source(NAME, time_column="ts")
+    before = changes(hourly.table, source, None, start=0).head
+    with hourly.staging("s.1"):
+        hourly.append("c")
+    staged = publish.staged_snapshot(hourly.table, "s.1").snapshot_id
+    listed = [r["snapshot_id"] for r in hourly.spark.sql(f"SELECT snapshot_id FROM lake.{NAME}.snapshots").collect()]
+    assert staged in listed
+    assert changes(hourly.table, source, before, start=0).snapshots == ()
+    # Published later than another append was made: by the clock it is the older one, by its parent the newer.
+    publish.publish(hourly.catalog, NAME, staged, parent=hourly.main, session_id="s", complete_through=None)
+    assert [s.snapshot_id for s in changes(hourly.table, source, before, start=0).snapshots] == [staged]

@@ -1,0 +1,228 @@
+"""What comes of a session whose process dies, at each point at which it can: played on real tables, and written down.
+
+    python -m lake_assets_tests.incremental.crash_matrix
+
+plays all and writes docs/crash-matrix.md. The tests play the same, and hold the page to what they see.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lake_assets.incremental.failpoints import EXIT_CODE, PAUSE, POINTS
+from lake_assets.incremental.session import SessionReport, Waiting
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.service import free_port, running
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
+from lake_assets.settings import PROJECT, Settings
+from lake_assets_tests.incremental.scenario import Lake
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.sessions import SessionRecord
+    from lake_assets.membership.simulator import Landing
+
+PAGE = PROJECT / "docs" / "crash-matrix.md"
+SMALL = Simulation(
+    Population(accounts=40, hours=len(POINTS) + 2, seed=3, request=0.3, involuntary_cancel=0.3),
+    Arrival(tail=0.1, twice=0.05, again=0.05, bad=0.1),
+)
+STAGED = POINTS[POINTS.index("after-staged") : POINTS.index("after-published")]
+Outcomes = dict[str, str]
+"""Point → what the next attempt did."""
+
+
+def append(lake: Lake, home: Settings) -> Outcomes:
+    """An append (signup_fact) dies; then more rows land, for the next session; then the next attempt."""
+    landings, outcomes = generate(SMALL), {}
+    for point in POINTS:
+        land_until_due(lake, "signup_fact", landings, ["raw.signups"])
+        die(home, "signup_fact", point)
+        planned = lake.truth()["core.signup_fact"]
+        opened = lake.engine.store.state("core.signup_fact").open_session
+        lake.land(next(landings), ["raw.signups"])
+        outcomes[point] = outcome(opened, lake.session("signup_fact"))
+        expected = planned if opened is not None else lake.truth()["core.signup_fact"]
+        assert lake.rows("core.signup_fact")["core.signup_fact"] == expected, point
+    lake.catch_up("signup_fact")
+    lake.assert_true("signup_fact")
+    assert_settled(lake, "signup_fact", "raw.signups")
+    return outcomes
+
+
+def overwrite(lake: Lake, home: Settings) -> Outcomes:
+    """An overwrite (cancel_fact) dies; then another writer compacts the target, where it has one; then the next."""
+    outcomes = {}
+    all_landings = list(generate(SMALL))
+    for landing in all_landings:
+        lake.land(landing, ["raw.cancel_requests"])
+    lake.catch_up("cancel_request_fact")
+    landings = iter(all_landings)
+    for point in POINTS:
+        land_until_due(lake, "cancel_fact", landings, ["raw.cancels"])
+        die(home, "cancel_fact", point)
+        opened = lake.engine.store.state("core.cancel_fact").open_session
+        if point in STAGED and lake.main("core.cancel_fact"):
+            lake.compact("core.cancel_fact")
+        outcomes[point] = outcome(opened, lake.run("cancel_fact"))
+        lake.catch_up("cancel_fact")
+        lake.assert_true("cancel_fact", note=point)
+        assert_settled(lake, "cancel_fact", "raw.cancels")
+    return outcomes
+
+
+def again_and_again(lake: Lake, home: Settings) -> Outcomes:
+    """The dimension's session dies at a point, its next attempt at the next point, and so on."""
+    first, second, *_ = generate(SMALL)
+    lake.land(first)
+    lake.land(second)
+    lake.catch_up("signup_fact", "plan_fact", "cancel_request_fact", "cancel_fact")
+    outcomes = {}
+    for point in POINTS:
+        if point == "after-published-recorded":
+            outcomes[point] = "not reached: published before"
+            continue
+        die(home, "account_state_dim", point)
+        outcomes[point] = f"died; published {len(lake.published('core.account_state_dim'))} times"
+    assert isinstance(lake.run("account_state_dim"), Waiting)
+    lake.assert_true()
+    assert len(lake.published("core.account_state_dim")) == 1
+    return outcomes
+
+
+def overtaken(lake: Lake, home: Settings) -> Outcomes:
+    """An append stops at a point (SIGSTOP), another attempt finishes its session, then the first goes on (SIGCONT)."""
+    landings, outcomes = generate(SMALL), {}
+    for point in POINTS:
+        land_until_due(lake, "signup_fact", landings, ["raw.signups"])
+        child = start(home, "signup_fact", PAUSE + point)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        lake.catch_up("signup_fact")
+        child.send_signal(signal.SIGCONT)
+        said = child.communicate(timeout=120)[0].strip()
+        outcomes[point] = {"StateMoved": "refused, stops", "committed": "had finished"}.get(said, said)
+        lake.assert_true("signup_fact", note=point)
+    assert_settled(lake, "signup_fact", "raw.signups")
+    return outcomes
+
+
+SCENARIOS = {
+    "append, new rows meanwhile": append,
+    "overwrite, compacted meanwhile": overwrite,
+    "dimension, dies again at each next point": again_and_again,
+    "append, paused and overtaken": overtaken,
+}
+
+
+def outcome(opened: SessionRecord | None, found: SessionReport | Waiting) -> str:
+    """What an attempt did about the session that was open when it began."""
+    if isinstance(found, Waiting):
+        return "nothing left to do"
+    if opened is None:
+        return "plans a session"
+    if found.plan.session_id != opened.plan.session_id:
+        return "another session"
+    return "acknowledges, writes nothing" if found.status == "already_committed" else "finishes the session as planned"
+
+
+def start(home: Settings, target: str, failpoint: str = "") -> subprocess.Popen[str]:
+    """One run of a target in a process of its own."""
+    command = [sys.executable, "-m", "lake_assets_tests.incremental.child", target]
+    variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_FAILPOINT": failpoint}
+    return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+
+
+def die(home: Settings, target: str, point: str) -> None:
+    """Let a run of a target die at a point."""
+    child = start(home, target, point)
+    child.communicate(timeout=120)
+    assert child.returncode == EXIT_CODE, f"the run did not come to {point}"
+
+
+def land_until_due(lake: Lake, target: str, landings: Iterator[Landing], only: list[str]) -> None:
+    """Land until the target has something to do."""
+    while isinstance(lake.engine.decide(lake.target(target)), Waiting):
+        lake.land(next(landings), only)
+
+
+def assert_settled(lake: Lake, target: str, source: str) -> None:
+    """Nothing is open, all is acknowledged, each session is published once, each bad row is set aside once."""
+    table = f"core.{target}"
+    state = lake.engine.store.state(table)
+    assert state.open_session is None
+    assert state.watermarks[source].snapshot_id == lake.main(source)
+    published = lake.published(table)
+    assert len(set(published)) == len(published)
+    aside = [row["row_hash"] for row in lake.quarantined(table)]
+    assert len(set(aside)) == len(aside)
+    assert len(aside) == lake.bad_rows(source)
+
+
+def page(found: Mapping[str, Outcomes]) -> str:
+    """The page: a row for each point, a column for each scenario."""
+    lines = [f"| {' | '.join(['the process dies', *found])} |", f"|{' --- |' * (len(found) + 1)}"]
+    for point in POINTS:
+        lines.append(f"| {' | '.join([f'`{point}`', *(outcomes[point] for outcomes in found.values())])} |")
+    return HEAD + "\n".join(lines) + "\n" + TAIL
+
+
+def told(scenario: str) -> Outcomes:
+    """What the page says of a scenario."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines() if "|" in line
+    ]
+    column = rows[0].index(scenario)
+    return {row[0].strip("`"): row[column] for row in rows[2:]}
+
+
+HEAD = """# The crash matrix
+
+A session's process dies at a named point, as a machine does: `os._exit`, nothing tidied up. Then another attempt
+starts, and this is what it does. In every cell, the target afterwards equals a full rebuild, every session is published
+once, every bad row is set aside once, and no session is open.
+
+Written by `python -m lake_assets_tests.incremental.crash_matrix`, which plays each cell on real tables; the tests play
+them again, and fail if this page says anything else.
+
+"""
+TAIL = """
+- **append, new rows meanwhile**: `signup_fact`. Rows that land after the crash come with the next session, never with
+  the interrupted one, and never twice.
+- **overwrite, compacted meanwhile**: `cancel_fact`. Where rows are staged, and not yet published, another writer moves
+  main: the rows are staged and audited again.
+- **dimension, dies again at each next point**: `account_state_dim`. One session, whose attempts die one by one.
+- **append, paused and overtaken**: the process is stopped (SIGSTOP) at the point, another attempt finishes its session,
+  and then it goes on (SIGCONT): its next move names a state that is no more.
+
+A sensor's evaluation that dies, at `tick-started`, `tick-decided` or `tick-answered`, has changed nothing: the next one
+requests the same session under the same run key (`test_sensors.py`).
+"""
+
+
+def main() -> None:
+    """Play all scenarios, each in a home of its own, and write the page."""
+    found = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-crashes-") as folder,
+        running(spark_service(Settings(home=Path(folder) / "server"), free_port())) as service,
+    ):
+        for number, (name, play) in enumerate(SCENARIOS.items()):
+            print(f"{name} ...", flush=True)
+            home = Settings(home=Path(folder) / str(number), spark_remote=f"sc://127.0.0.1:{service.port}")
+            spark = open_spark(home)
+            found[name] = play(Lake(open_catalog(home), spark), home)
+            spark.stop()
+    PAGE.write_text(page(found))
+    print(f"written: {PAGE.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    main()
