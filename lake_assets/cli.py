@@ -121,6 +121,40 @@ def rebuild(
     typer.echo(show.as_json(report)) if as_json else show.report(report)
 
 
+session = typer.Typer(no_args_is_help=True, help="For jobs of any language: plan, audits and watermark are ours.")
+app.add_typer(session, name="session")
+
+
+@session.command("init")
+def session_init(target: Name, as_json: AsJson = False) -> None:
+    """Open the next session of TARGET: what to read, which hours to write, and under which WAP id."""
+    from lake_assets.local import show
+
+    engine = _engine()
+    opened = engine.open_session(engine.pipeline.target(target), run_id="lake session")
+    typer.echo(show.as_json(opened)) if as_json else show.opened(opened)
+
+
+@session.command("publish")
+def session_publish(target: Name, as_json: AsJson = False) -> None:
+    """Audit what was written for the open session of TARGET, and publish it."""
+    from lake_assets.local import show
+
+    engine = _engine()
+    report = engine.publish_session(engine.pipeline.target(target))
+    typer.echo(show.as_json(report)) if as_json else show.report(report)
+
+
+@session.command("commit")
+def session_commit(target: Name, as_json: AsJson = False) -> None:
+    """Move the watermark of TARGET past its published session. Until then, no other session is planned."""
+    from lake_assets.local import show
+
+    engine = _engine()
+    report = engine.commit_session(engine.pipeline.target(target))
+    typer.echo(show.as_json(report)) if as_json else show.report(report)
+
+
 @app.command()
 def sessions(target: Name, as_json: AsJson = False) -> None:
     """List the sessions of TARGET: what each read, wrote, and why."""

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.errors import UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.plan import Question, plan, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, in_words
-from lake_assets.incremental.session import Decision, SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore, create_tables
 
 if TYPE_CHECKING:
@@ -101,6 +102,47 @@ class Engine:
         if isinstance(decision, Waiting):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
+
+    def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | Waiting:
+        """Open the next session of a target for another program to write, or give the one that is open once more."""
+        began = time.perf_counter()
+        state = self.store.state(target.table)
+        work = self._resumed(target, state)
+        if work is None:
+            state = self.store.state(target.table)
+            decision = plan(self._question(target, state, {}))  # one that an audit stopped, too: the job may be mended
+            if isinstance(decision, Waiting):
+                return decision
+            work = self._opened(target, state, decision, run_id)
+        work.seconds["plan"] = time.perf_counter() - began
+        number = publish.next_staging_number(tables.load(self.catalog, target.table), work.plan.session_id)
+        return OpenedSession(work.plan, target.table, publish.wap_id(work.plan.session_id, number))
+
+    def publish_session(self, target: Target) -> SessionReport:
+        """Audit and publish what was written for the open session of a target.
+
+        Raises as `run` does, and `UsageError` if there is nothing to publish.
+        """
+        work = self._open_work(target)
+        return self._runner().publish_written(work)
+
+    def commit_session(self, target: Target) -> SessionReport:
+        """Commit the watermark of the open session of a target, which must be published."""
+        work = self._open_work(target)
+        table = tables.load(self.catalog, target.table)
+        if work.record.state != "published" and not publish.is_published(table, work.plan.session_id):
+            raise UsageError(
+                f"{work.plan.session_id} is not published.", remedy=f"Run `lake session publish {target.name}` first."
+            )
+        return self._runner().run(work)
+
+    def _open_work(self, target: Target) -> Work:
+        state = self.store.state(target.table)
+        if state.open_session is None:
+            raise UsageError(
+                f"{target.table} has no open session.", remedy=f"Open one with `lake session init {target.name}`."
+            )
+        return Work(target, state, state.open_session)
 
     def rebuild(
         self, target: Target, hours: Collection[int], *, run_id: str = "", reset: bool = False
@@ -207,8 +249,10 @@ class Engine:
 
     def _run(self, work: Work, began: float) -> SessionReport:
         work.seconds["plan"] = time.perf_counter() - began
-        runner = self.runner(self.catalog, self.pipeline, self.store, clock=self.clock, spark=self.spark)
-        return runner.run(work)
+        return self._runner().run(work)
+
+    def _runner(self) -> Runner:
+        return self.runner(self.catalog, self.pipeline, self.store, clock=self.clock, spark=self.spark)
 
 
 def utc_now() -> datetime:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved
+from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.audits import AuditScope, evaluate
 from lake_assets.incremental.declaration import Pipeline, Stateless, Target
@@ -125,6 +125,13 @@ class Runner:
         with work.timed("stage"):
             staged = replace(staged, staging=self._prepared(work, table, staged.parent))
             staged = self._written(work, staged, table)
+        staged = self._audit_and_publish(work, staged, table)
+        with work.timed("commit"):
+            self._commit(work, staged)
+        return self._report(work, staged, "committed")
+
+    def _audit_and_publish(self, work: Work, staged: Staged, table: Table) -> Staged:
+        """The staged with its verdicts; `AuditFailed` if one of them stops it."""
         with work.timed("audit"):
             staged = replace(staged, audits=self._audited(work, staged, table))
         reach("after-audits")
@@ -134,9 +141,34 @@ class Runner:
             self.store.quarantine(work.target.table, staged.quarantined)
             reach("after-quarantine")
             self._publish(work, staged)
-        with work.timed("commit"):
-            self._commit(work, staged)
-        return self._report(work, staged, "committed")
+        return staged
+
+    def publish_written(self, work: Work) -> SessionReport:
+        """Audit and publish what another program has written for a session; the watermark is committed by `run`.
+
+        Raises `UsageError` if nothing was written, `PublishConflict` if it was written onto another main.
+        """
+        table = tables.load(self.catalog, work.target.table)
+        if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
+            built = Staged(work.record.staged_snapshot_id, None, work.record.built, work.record.rows_written)
+            return self._report(work, replace(built, audits=work.record.audits), "published")
+        staged = Staged(None, publish.main_id(table))
+        with work.timed("stage"):
+            staged = replace(staged, staging=self._prepared(work, table, staged.parent))
+            staged = self._found(work, staged, table)
+        return self._report(work, self._audit_and_publish(work, staged, table), "published")
+
+    def _found(self, work: Work, staged: Staged, table: Table) -> Staged:
+        """The newest snapshot that was written under the session's WAP id; a session without rows needs none."""
+        number = publish.next_staging_number(table, work.plan.session_id) - 1
+        if staged.staging is None or (number == 0 and not staged.staging.has_rows):
+            return staged
+        if number == 0:
+            raise UsageError(
+                f"Nothing was written for {work.plan.session_id}: no snapshot of its target carries its WAP id.",
+                remedy=f"Write with spark.wap.id set to {publish.wap_id(work.plan.session_id, 1)}, in one commit.",
+            )
+        return self._described(work, staged, table, number)
 
     def _prepared(self, work: Work, table: Table, parent: int | None) -> Staging | None:
         """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
@@ -168,11 +200,14 @@ class Runner:
         if not staging.has_rows:
             return staged
         number = publish.next_staging_number(table, work.plan.session_id)
-        wap = publish.wap_id(work.plan.session_id, number)
-        write(self.spark(), work.target, staging, wap)
+        write(self.spark(), work.target, staging, publish.wap_id(work.plan.session_id, number))
         reach("after-staged")
-        table = tables.load(self.catalog, work.target.table)
-        snapshot = publish.staged_snapshot(table, wap)
+        return self._described(work, staged, tables.load(self.catalog, work.target.table), number)
+
+    def _described(self, work: Work, staged: Staged, table: Table, number: int) -> Staged:
+        """What the snapshot of a staging holds. Raises `PublishConflict` if it was not written onto `staged.parent`."""
+        assert staged.staging is not None
+        staging, snapshot = staged.staging, publish.staged_snapshot(table, publish.wap_id(work.plan.session_id, number))
         if snapshot.parent_snapshot_id != staged.parent:
             raise PublishConflict(work.target.table, expected=staged.parent, found=snapshot.parent_snapshot_id)
         hours = _hours_written(work.target, staging, hours_added(table, snapshot, work.target.time_column))
@@ -286,7 +321,7 @@ class Runner:
         self,
         work: Work,
         staged: Staged,
-        status: Literal["committed", "already_committed", "blocked"],
+        status: Literal["committed", "published", "already_committed", "blocked"],
         fates: Fates | None = None,
     ) -> SessionReport:
         fates, done = fates or staged.fates, status != "blocked"

@@ -93,6 +93,15 @@ class SessionPlan:
 
 
 @dataclass(frozen=True)
+class OpenedSession:
+    """A session that another program is to write: `plan`, as one commit under `wap_id` on `table`."""
+
+    plan: SessionPlan
+    table: str
+    wap_id: str
+
+
+@dataclass(frozen=True)
 class Waiting:
     """No session now, and why, in plain words.
 
@@ -148,7 +157,8 @@ class Fates:
 class SessionReport:
     """What one session did.
 
-    status: `committed`; `already_committed` (an earlier attempt had finished it; nothing was written);
+    status: `committed`; `published` (the watermark is still to be committed);
+        `already_committed` (an earlier attempt had finished it; nothing was written);
         `blocked` (a blocking audit failed; nothing was published).
     hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
     hours_unchanged: planned hours that came out as they were published, and were left alone; ascending.
@@ -159,7 +169,7 @@ class SessionReport:
     """
 
     plan: SessionPlan
-    status: Literal["committed", "already_committed", "blocked"]
+    status: Literal["committed", "published", "already_committed", "blocked"]
     hours_built: tuple[int, ...] = ()
     hours_unchanged: tuple[int, ...] = ()
     staged_snapshot_id: int | None = None

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from lake_assets.incremental.catch_up import Outcome
 from lake_assets.incremental.hours import hour_key, spell
-from lake_assets.incremental.session import AuditResult, Decision, SessionReport, Waiting
+from lake_assets.incremental.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
 _HOURS = {
@@ -51,6 +51,23 @@ def decision(found: Decision) -> None:
     cost = found.cost
     console.print(f"reads {cost.files} new files, {cost.rows:,} rows, {cost.bytes:,} bytes")
     _aftermath(found.complete_through, found.pending, found.skipped, found.notes)
+
+
+def opened(found: OpenedSession | Waiting) -> None:
+    """A session that another program is to write: the plan, and how to write it."""
+    if isinstance(found, Waiting):
+        decision(found)
+        return
+    decision(found.plan)
+    for source in found.plan.sources:
+        console.print(
+            f"read {source.source}: after {source.from_snapshot_id or 'nothing'} up to {source.to_snapshot_id}"
+        )
+    if found.plan.load != "none":
+        console.print(
+            f"write to {found.table} in one commit ({found.plan.load}) with [bold]spark.wap.id={found.wap_id}[/],"
+            " then `lake session publish`, then `lake session commit`"
+        )
 
 
 def outcome(found: Outcome) -> None:

@@ -1,0 +1,103 @@
+"""A job of any language builds a target: plan, audits and watermark are the engine's, the rows are its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.errors import AuditFailed, PublishConflict, UsageError
+from lake_assets.incremental.session import OpenedSession, Waiting
+from lake_assets.local.spark import jvm_conf, spark_conf, spark_environment, spark_home
+from lake_assets.membership.simulator import worked_example
+from lake_assets_tests.incremental.scenario import Lake
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+INSERT = """INSERT INTO lake.core.signup_fact
+SELECT signup_id, account_id, plan, monthly_price, event_ts, landed_at FROM lake.raw.signups VERSION AS OF {to}"""
+
+
+def lake_command(home: Settings, *arguments: str) -> str:
+    variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote)}
+    command = [sys.executable, "-m", "lake_assets.cli", *arguments]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def spark_sql(home: Settings, *statements: str) -> None:
+    """Spark's own command line, with nothing of this project but the catalog's configuration."""
+    conf = {**jvm_conf(home), **spark_conf(home)}
+    command = [str(spark_home() / "bin" / "spark-sql"), *(x for k, v in conf.items() for x in ("--conf", f"{k}={v}"))]
+    done = subprocess.run(
+        [*command, "-e", "; ".join(statements)],
+        env={**os.environ, **spark_environment()},
+        cwd=home.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
+    catalog: Catalog, spark: SparkSession, home: Settings
+) -> None:
+    lake = Lake(catalog, spark)
+    lake.land(worked_example()[0], ["raw.signups"])
+    opened = json.loads(lake_command(home, "session", "init", "signup_fact", "--json"))
+    assert opened["plan"]["load"] == "append"
+    rows = INSERT.format(to=opened["plan"]["sources"][0]["to_snapshot_id"])
+    spark_sql(home, f"SET spark.wap.id={opened['wap_id']}", rows)
+    assert lake.main("core.signup_fact") is None, "nobody sees it yet"
+
+    published = json.loads(lake_command(home, "session", "publish", "signup_fact", "--json"))
+    assert published["status"] == "published"
+    assert lake.engine.store.state("core.signup_fact").watermarks == {}
+    assert "✓" in lake_command(home, "session", "commit", "signup_fact")
+    lake.assert_true("signup_fact")
+    assert isinstance(lake.run("signup_fact"), Waiting)
+
+
+def test_what_was_written_wrongly_is_stopped_or_refused(catalog: Catalog, spark: SparkSession) -> None:
+    lake = Lake(catalog, spark)
+    lake.land(worked_example()[0], ["raw.signups"])
+    target = lake.target("signup_fact")
+    with pytest.raises(UsageError, match="lake session init"):
+        lake.engine.publish_session(target)
+    opened = lake.engine.open_session(target)
+    assert isinstance(opened, OpenedSession)
+    assert lake.engine.open_session(target) == opened
+    with pytest.raises(UsageError, match=f"spark.wap.id set to {opened.wap_id}"):
+        lake.engine.publish_session(target)
+    with pytest.raises(UsageError, match="lake session publish"):
+        lake.engine.commit_session(target)
+
+    def written(wap_id: str, rows: str) -> None:
+        spark.conf.set("spark.wap.id", wap_id)
+        spark.sql(rows)
+        spark.conf.unset("spark.wap.id")
+
+    everything = INSERT.format(to=opened.plan.sources[0].to_snapshot_id)
+    written(opened.wap_id, f"{everything} LIMIT 3")
+    with pytest.raises(AuditFailed, match="no_missing_events"):
+        lake.engine.publish_session(target)
+    assert lake.main("core.signup_fact") is None
+
+    again = lake.engine.open_session(target)
+    assert isinstance(again, OpenedSession)
+    assert (again.plan.session_id, again.wap_id) == (opened.plan.session_id, f"{opened.plan.session_id}.2")
+    written(again.wap_id, everything)
+    spark.sql("INSERT INTO lake.core.signup_fact VALUES ('x', 'x', 'basic', 1, timestamp'2026-01-01', null)")
+    with pytest.raises(PublishConflict):
+        lake.engine.publish_session(target)
