@@ -118,6 +118,8 @@ class Runner:
                 self._still_ours(work)
                 if attempt == ATTEMPTS:
                     raise
+            finally:
+                self._release(work)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
@@ -156,7 +158,10 @@ class Runner:
         with work.timed("stage"):
             staged = replace(staged, staging=self._prepared(work, table, staged.parent))
             staged = self._found(work, staged, table)
-        return self._report(work, self._audit_and_publish(work, staged, table), "published")
+        try:
+            return self._report(work, self._audit_and_publish(work, staged, table), "published")
+        finally:
+            self._release(work)
 
     def _found(self, work: Work, staged: Staged, table: Table) -> Staged:
         """The newest snapshot that was written under the session's WAP id; a session without rows needs none."""
@@ -354,6 +359,12 @@ class Runner:
             return 0, 0
         table = tables.load(self.catalog, work.target.table)
         return LOOKBACK_HOURS, rows_between(table, work.target.time_column, through - LOOKBACK_HOURS + 1, through)
+
+    def _release(self, work: Work) -> None:
+        if work.plan.load != "none" or work.plan.processing_uris:
+            from lake_assets.incremental.stage import release  # a session without rows imports no Spark
+
+            release(self.spark())
 
     def spark(self) -> SparkSession:
         assert self._spark is not None, "an engine without Spark can only decide"

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
 
 from lake_assets.incremental import judge
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, Target
@@ -26,6 +28,9 @@ WAP_ID = "spark.wap.id"
 
 FEW_ROWS = 50_000
 """Up to so many rows are handled as one partition, so nothing is shuffled: of a small session, tasks cost the most."""
+
+
+_kept: WeakKeyDictionary[SparkSession, list[CachedRemoteRelation]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,26 @@ def gathered(rows: DataFrame, number: float) -> DataFrame:
 
 
 def once(rows: DataFrame) -> DataFrame:
-    """The rows, computed once and kept as long as this session has them.
+    """The rows, computed once and kept until `release`, or the end of this Spark session.
 
     Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
     whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
     """
-    return rows.localCheckpoint(eager=False)
+    kept = rows.localCheckpoint(eager=False)
+    relation = getattr(kept, "_plan", None)
+    if isinstance(relation, CachedRemoteRelation):
+        # Left to itself it asks the server to forget it when it is collected, and waits for the answer: in the thread
+        # that reads answers, if collection falls into that one, and so for ever.
+        relation._spark_session = None  # type: ignore[assignment]
+        _kept.setdefault(rows.sparkSession, []).append(relation)
+    return kept
+
+
+def release(spark: SparkSession) -> None:
+    """Forget what `once` has kept on a session."""
+    for relation in _kept.pop(spark, []):
+        client: Any = spark.client
+        client.execute_command(RemoveRemoteCachedRelation(relation).command(client))
 
 
 def write(spark: SparkSession, target: Target, staging: Staging, wap_id: str) -> None:
