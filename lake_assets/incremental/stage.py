@@ -124,8 +124,9 @@ def once(rows: DataFrame) -> DataFrame:
 
 def release(spark: SparkSession) -> None:
     """Forget what `once` has kept on a session."""
+    connected: Any = spark
     for relation in _kept.pop(spark, []):
-        client: Any = spark.client
+        client = connected.client
         client.execute_command(RemoveRemoteCachedRelation(relation).command(client))
 
 
