@@ -7,10 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from examples.flights import PIPELINE
 from examples.flights.data import Observations, arrived_at, observe, package
+from examples.flights.definitions import defs
 from examples.flights.landing import batches, land, landed_until
 from examples.flights.replay import verdict
 from lake_assets.incremental.catch_up import catch_up
@@ -114,3 +117,34 @@ def test_a_batch_is_landed_once(catalog: Catalog) -> None:
     assert load(catalog, "flights_raw.departures").scan().to_arrow().num_rows == known.sum()
     assert land(catalog, observations, day) == {"flights_raw.departures": 0, "flights_raw.arrivals": 0}
     assert landed_until(catalog) == day.end
+
+
+def test_the_verdict_finds_rows_that_are_missing_wrong_or_there_twice(catalog: Catalog) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: hour_start(START))
+    engine.create_tables()
+    observations = first_days(1)
+    day = next(batches(START, START + 24))
+    landed = land(catalog, observations, day)["flights_raw.departures"]
+    assert next((c.rows, len(c.missing)) for c in verdict(engine, observations)) == (0, landed)
+
+    table = load(catalog, "flights.departure_fact")
+    raw = load(catalog, "flights_raw.departures").scan().to_arrow()
+    rows = raw.append_column("is_cancelled", pc.is_null(raw["departed_at"])).select(table.schema().column_names)
+    table.append(rows)
+    assert verdict(engine, observations)[0].equal
+    table.append(rows.slice(0, 1))
+    assert not verdict(engine, observations)[0].equal
+    table.overwrite(rows.set_column(rows.column_names.index("origin"), "origin", pa.array(["EWR"] * len(rows))))
+    found = verdict(engine, observations)[0]
+    assert len(found.missing) == len(found.unexpected) == sum(origin != "EWR" for origin in rows["origin"].to_pylist())
+
+
+def test_a_dagster_code_location_of_its_own_has_every_table() -> None:
+    nodes = defs.resolve_asset_graph().asset_nodes
+    assert sorted(node.key.to_user_string() for node in nodes) == [
+        "flights/airport_hour_dim",
+        "flights/departure_fact",
+        "flights/flight_fact",
+        "flights_raw/arrivals",
+        "flights_raw/departures",
+    ]
