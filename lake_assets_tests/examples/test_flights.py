@@ -101,7 +101,8 @@ def test_each_day_every_table_is_as_pandas_has_it(catalog: Catalog, spark: Spark
         assert [c.table for c in verdict(engine, observations) if not c.equal] == []
         seen.append(status_counts(catalog, START + 24))
     # Of the first day's flights, those in the air at midnight landed a day later; the rest stays as it was.
-    assert seen[0]["departed"] > seen[1]["departed"]
+    assert seen[0]["departed"] > 0
+    assert "departed" not in seen[1]
     assert seen[1] == seen[2]
 
 
