@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test up down bench
+.PHONY: help setup demo test up down bench flights
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ up: setup ## start the services
 
 down: setup ## stop them
 	@$(BIN)/lake down
+
+flights: setup ## a year of real flights through the lake, compared with pandas
+	@LAKE_HOME=$${LAKE_HOME:-.lake/flights} $(BIN)/python -m examples.flights
 
 bench: setup ## print the measured figures
 	@$(BIN)/python -m benchmarks

@@ -10,6 +10,7 @@ import signal
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -177,6 +178,24 @@ def why(
     number = parse_hour(hour, where="HOUR")
     built = [r for r in engine.store.history(engine.pipeline.target(target).table) if number in r.built]
     typer.echo(show.as_json(built[-1:])) if as_json else show.why(built, number)
+
+
+@app.command()
+def new(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="such as core.payment_fact; payment_fact is in core")],
+    mode: Annotated[str, typer.Option(help="stateless, stateful or sequential")],
+    source: Annotated[str, typer.Option(help="the raw table that it is built from, such as raw.payments")],
+    time_column: Annotated[str, typer.Option(help="the source's time column")],
+    key: Annotated[str, typer.Option(help="the source's key")],
+    out: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
+) -> None:
+    """Write the files that TABLE starts from: its declaration and a test, which run as they are."""
+    from lake_assets.local import scaffold
+
+    wanted = scaffold.NewTable(table if "." in table else f"core.{table}", mode, source, time_column, key)
+    for path in scaffold.write(wanted, out):
+        typer.echo(f"wrote {path}")
+    typer.echo(scaffold.next_steps(wanted, out))
 
 
 @app.command()

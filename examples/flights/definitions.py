@@ -1,0 +1,17 @@
+"""What Dagster loads as a code location of its own: `dagster dev -m examples.flights.definitions`. Only assembles."""
+
+import dagster as dg
+
+from examples.flights import PIPELINE
+from lake_assets.incremental.asset import incremental_definitions
+from lake_assets.incremental.engine import utc_now
+from lake_assets.resources import lake_resources
+from lake_assets.settings import settings
+
+END = "2014-01-07-00:00"
+"""The hour after the last one of the replay."""
+
+defs = dg.Definitions.merge(
+    incremental_definitions(PIPELINE, clock=utc_now, end=END),
+    dg.Definitions(resources=lake_resources(settings()), executor=dg.in_process_executor),
+)

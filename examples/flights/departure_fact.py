@@ -1,0 +1,48 @@
+"""`flights.departure_fact`: one row for each flight that left, or was cancelled."""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from examples.flights.raw import PLACED
+from lake_assets.incremental.audits import no_missing_events, not_null, source_target_counts, sql, unique_key
+from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
+
+
+@incremental_asset(
+    namespace="flights",
+    mode=Stateless(),
+    sources=[Source("flights_raw.departures", time_column="scheduled_at", rules=PLACED)],
+    key="flight_id",
+    time_column="scheduled_at",
+    columns={
+        "flight_id": "string",
+        "carrier": "string",
+        "flight_number": "int",
+        "tail_number": "string",
+        "origin": "string",
+        "dest": "string",
+        "distance_miles": "int",
+        "scheduled_at": "timestamptz",
+        "departed_at": "timestamptz",
+        "is_cancelled": "boolean",
+        "landed_at": "timestamptz",
+    },
+    audits=[
+        source_target_counts(),
+        no_missing_events(),
+        not_null("carrier", "origin", "dest"),
+        unique_key(),
+        sql(
+            "left_two_hours_early",
+            "select flight_id from {staged} where departed_at < scheduled_at - interval 2 hours",
+            blocking=False,
+        ),
+    ],
+    lineage={"is_cancelled": ["flights_raw.departures.departed_at"]},
+)
+def departure_fact(session: SessionContext, departures: DataFrame) -> DataFrame:
+    """Every flight that left or was cancelled, once, in the hour in which it was due to leave.
+
+    landed_at: when the row reached the lake; the plane is another matter, and told by `flights.flight_fact`.
+    """
+    return departures.withColumn("is_cancelled", F.col("departed_at").isNull()).select(*departure_fact.columns)

@@ -1,0 +1,74 @@
+"""`flights.flight_fact`: one row for each flight, with what has become of it so far.
+
+A flight is told by two rows that come hours apart, so each is built anew when the second comes: the table is stateful.
+No hour depends on another, so only those that changed are built.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.incremental.audits import accepted_values, not_null, source_target_counts, sql, unique_key
+from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+
+CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
+
+
+@incremental_asset(
+    namespace="flights",
+    mode=Stateful(load="changed"),
+    sources=[
+        Source("flights.departure_fact", time_column="scheduled_at"),
+        Source("flights_raw.arrivals", time_column="scheduled_at", key="flight_id"),
+    ],
+    key="flight_id",
+    time_column="scheduled_at",
+    columns={
+        "flight_id": "string",
+        "carrier": "string",
+        "origin": "string",
+        "dest": "string",
+        "scheduled_at": "timestamptz",
+        "departed_at": "timestamptz",
+        "arrived_at": "timestamptz",
+        "departure_delay_minutes": "int",
+        "arrival_delay_minutes": "int",
+        "air_minutes": "int",
+        "status": "string",
+    },
+    audits=[
+        source_target_counts(),
+        not_null("carrier", "origin", "dest", "status"),
+        unique_key(),
+        accepted_values("status", STATUSES),
+        sql("landed_before_it_left", "select flight_id from {staged} where arrived_at <= departed_at"),
+        sql("landed_without_leaving", "select flight_id from {staged} where status = 'landed' and departed_at is null"),
+    ],
+    lineage={
+        "departure_delay_minutes": ["flights.departure_fact.departed_at", "flights.departure_fact.scheduled_at"],
+        "status": ["flights.departure_fact.is_cancelled", "flights_raw.arrivals.arrived_at"],
+    },
+)
+def flight_fact(session: SessionContext, departures: DataFrame, arrivals: DataFrame) -> DataFrame:
+    """Every flight, once, in the hour in which it was due to leave: left, landed or cancelled, and how late.
+
+    status: `cancelled`; `departed` until its arrival is known; then `landed`, at its destination. Delays are minutes,
+    negative when early; that of the arrival and the minutes in the air are null for a flight that was diverted first.
+    """
+    left = session.within(departures, "scheduled_at")
+    landed = session.within(arrivals, "scheduled_at").select(
+        "flight_id", "scheduled_at", "arrived_at", "arrival_delay_minutes", "air_minutes"
+    )
+    rows = left.join(landed, ["flight_id", "scheduled_at"], "left")
+    return rows.withColumns({"departure_delay_minutes": _minutes_late(), "status": _status()}).select(
+        *flight_fact.columns
+    )
+
+
+def _minutes_late() -> Column:
+    seconds = F.unix_seconds(F.col("departed_at")) - F.unix_seconds(F.col("scheduled_at"))
+    return (seconds / 60).cast("int")
+
+
+def _status() -> Column:
+    landed = F.when(F.col("arrived_at").isNotNull(), LANDED)
+    return F.when(F.col("is_cancelled"), CANCELLED).otherwise(F.coalesce(landed, F.lit(DEPARTED)))
