@@ -62,14 +62,15 @@ class Arrivals:
     """How the rows of one raw table came; each delivery counts.
 
     rows: all. unplaced: those left out below, for they have no time or an absurd one: before the pipeline's start, or
-    over an hour after they landed. late_rows: those that landed after the end of their event hour.
+    over an hour after they landed. rows_beyond_lookback: those that landed so many hours after their event hour that a
+    fixed lookback would never see them.
     overall: None without rows. by_landed_hour, cells: ascending; only hours and pairs that have rows.
     """
 
     table: str
     rows: int
     unplaced: int
-    late_rows: int
+    rows_beyond_lookback: int
     overall: Lateness | None
     by_landed_hour: tuple[LandedHour, ...]
     cells: tuple[Cell, ...]
@@ -77,11 +78,15 @@ class Arrivals:
 
 @dataclass
 class ArrivalCounter:
-    """Counts the rows of a raw table as they are read. start: the pipeline's first event hour."""
+    """Counts the rows of a raw table as they are read.
+
+    start: the pipeline's first event hour. lookback_hours: of a fixed lookback, for the rows that it would miss.
+    """
 
     table: str
     time_column: str
     start: int
+    lookback_hours: int
     _rows: int = 0
     _placed: int = 0
     _lateness: _Tally = field(default_factory=lambda: _Tally(("landed_hour", "step")))
@@ -105,7 +110,7 @@ class ArrivalCounter:
             table=self.table,
             rows=self._rows,
             unplaced=self._rows - self._placed,
-            late_rows=sum(c.rows for c in cells if c.landed_hour > c.event_hour),
+            rows_beyond_lookback=sum(c.rows for c in cells if c.landed_hour - c.event_hour > self.lookback_hours),
             overall=_lateness(_over_all_hours(histogram)) if histogram.num_rows else None,
             by_landed_hour=tuple(LandedHour(hour, _lateness(steps)) for hour, steps in _by_hour(histogram)),
             cells=cells,

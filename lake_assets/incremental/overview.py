@@ -91,7 +91,7 @@ def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
     """How the rows of a raw table came. start: the pipeline's first event hour."""
     table = tables.load(catalog, raw.table)
     tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED_AT: "timestamptz"})
-    counter = ArrivalCounter(raw.table, raw.time_column, start)
+    counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED_AT))):
         counter.add(batch)
     return counter.result()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.incremental import lateness
@@ -32,7 +32,7 @@ def batch(times: list[Times]) -> pa.RecordBatch:
 
 
 def counted(batches: list[list[Times]]) -> Arrivals:
-    counter = ArrivalCounter("raw.some", "event_ts", START)
+    counter = ArrivalCounter("raw.some", "event_ts", START, 6)
     for times in batches:
         counter.add(batch(times))
     return counter.result()
@@ -54,13 +54,14 @@ def assert_about(found: Lateness | None, pairs: list[tuple[datetime, datetime]])
         assert got == true if true < EXACT_SECONDS else true * 127 / 128 < got <= true
 
 
+@settings(deadline=None)
 @given(st.lists(rows, max_size=4))
 def test_counting_in_batches_is_what_sorting_all_rows_gives(batches: list[list[Times]]) -> None:
     times = [pair for some in batches for pair in some]
     pairs = placed(times)
     found = counted(batches)
     assert (found.rows, found.unplaced) == (len(times), len(times) - len(pairs))
-    assert found.late_rows == sum(hour_of(landed) > hour_of(event) for event, landed in pairs)
+    assert found.rows_beyond_lookback == sum(hour_of(landed) - hour_of(event) > 6 for event, landed in pairs)
     cells = Counter((hour_of(landed), hour_of(event)) for event, landed in pairs)
     assert [((c.landed_hour, c.event_hour), c.rows) for c in found.cells] == sorted(cells.items())
     assert [h.landed_hour for h in found.by_landed_hour] == sorted({hour_of(landed) for _, landed in pairs})
@@ -87,7 +88,7 @@ def test_times_of_less_than_microseconds_and_of_another_zone_are_the_same_moment
         "event_ts": pa.array([event], pa.timestamp("ms", "Asia/Tokyo")),
         "landed_at": pa.array([landed], pa.timestamp("s", "UTC")),
     }
-    counter = ArrivalCounter("raw.some", "event_ts", START)
+    counter = ArrivalCounter("raw.some", "event_ts", START, 6)
     counter.add(pa.record_batch(columns))
     assert counter.result() == counted([[(event, landed)]])
     assert counter.result().overall == Lateness(1, 7200, 7200, 7200)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.incremental.savings import Saving, costs, lookback, saving
@@ -69,6 +69,7 @@ def test_only_what_was_published_counts() -> None:
     assert (total.hours_saved, total.rows_saved) == (9, 6)
 
 
+@settings(deadline=None)
 @given(
     built=st.sets(st.integers(3, 40)),
     through=st.none() | st.integers(3, 40),
