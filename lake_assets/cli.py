@@ -10,6 +10,7 @@ import signal
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -143,6 +144,26 @@ def why(
     number = parse_hour(hour, where="HOUR")
     built = [r for r in engine.store.history(engine.pipeline.target(target).table) if number in r.built]
     typer.echo(show.as_json(built[-1:])) if as_json else show.why(built, number)
+
+
+@app.command()
+def report(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="default: report.html in the home", dir_okay=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one HTML page: how late rows come, what sessions did, cost and saved. Starts no Spark, changes nothing."""
+    from lake_assets.incremental.overview import overview
+    from lake_assets.local import report, show
+
+    engine = _engine()
+    found = overview(engine.catalog, engine.pipeline, now=engine.clock())
+    if as_json:
+        typer.echo(show.as_json(found))
+    if out or not as_json:
+        file = report.write(found, out or settings().home / "report.html")
+        typer.echo(f"The report is in {file}", err=as_json)
 
 
 @app.command()

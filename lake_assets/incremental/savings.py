@@ -28,6 +28,7 @@ class SessionCost:
     reason: str
     started_at: datetime
     ended_at: datetime | None
+    seconds: float | None
     planned: tuple[int, ...]
     built: tuple[int, ...]
     rows_read: int
@@ -37,17 +38,14 @@ class SessionCost:
     missed: tuple[int, ...] = ()
     failed_audits: tuple[AuditResult, ...] = ()
 
-    @property
-    def seconds(self) -> float | None:
-        return None if self.ended_at is None else (self.ended_at - self.started_at).total_seconds()
-
 
 @dataclass(frozen=True)
 class Saving:
     """Sums over the sessions of one target that can be compared: those with a lookback. Hours, rows and seconds.
 
-    sessions: how many. built, rows_written, seconds: what they cost. lookback, lookback_rows: what a fixed lookback
-    would have reprocessed. missed: late hours that it would have left wrong. An hour counts once for each session.
+    sessions: how many. hours_rebuilt, rows_written, seconds: what they cost. lookback_*: what a fixed lookback
+    would have reprocessed. *_saved: the difference, negative if it would have been less. missed_hours: late ones that it
+    would have left wrong. An hour counts once for each session.
     """
 
     sessions: int = 0
@@ -56,15 +54,9 @@ class Saving:
     seconds: float = 0.0
     lookback_hours: int = 0
     lookback_rows: int = 0
+    hours_saved: int = 0
+    rows_saved: int = 0
     missed_hours: int = 0
-
-    @property
-    def hours_saved(self) -> int:
-        return self.lookback_hours - self.hours_rebuilt
-
-    @property
-    def rows_saved(self) -> int:
-        return self.lookback_rows - self.rows_written
 
 
 def lookback(built: Collection[int], *, through: int | None, before: int | None, start: int, hours: int) -> range:
@@ -101,13 +93,17 @@ def costs(
 def saving(costs: Iterable[SessionCost]) -> Saving:
     """The sums of those that can be compared."""
     compared = [c for c in costs if c.lookback]
+    rebuilt, reprocessed = sum(len(c.built) for c in compared), sum(len(c.lookback) for c in compared)
+    written, rows = sum(c.rows_written for c in compared), sum(c.lookback_rows for c in compared)
     return Saving(
         sessions=len(compared),
-        hours_rebuilt=sum(len(c.built) for c in compared),
-        rows_written=sum(c.rows_written for c in compared),
+        hours_rebuilt=rebuilt,
+        rows_written=written,
         seconds=sum(c.seconds or 0.0 for c in compared),
-        lookback_hours=sum(len(c.lookback) for c in compared),
-        lookback_rows=sum(c.lookback_rows for c in compared),
+        lookback_hours=reprocessed,
+        lookback_rows=rows,
+        hours_saved=reprocessed - rebuilt,
+        rows_saved=rows - written,
         missed_hours=sum(len(c.missed) for c in compared),
     )
 
@@ -122,6 +118,7 @@ def _cost(record: SessionRecord, built: tuple[int, ...], span: range, rows_by_ho
         reason=plan.hours[0].reason if plan.hours else "; ".join(plan.notes) or "complete-through moved",
         started_at=record.started_at,
         ended_at=record.ended_at,
+        seconds=None if record.ended_at is None else (record.ended_at - record.started_at).total_seconds(),
         planned=plan.hour_numbers,
         built=built,
         rows_read=record.rows_read,

@@ -19,6 +19,7 @@ from lake_assets.incremental.session import AuditResult, Decision, SessionReport
 from lake_assets.incremental.sessions import SessionRecord
 
 _HOURS = {"hour", "complete_through", "pending", "skipped", "hours_built", "built", "last_built"}
+_HOURS |= {"landed_hour", "event_hour", "planned", "lookback", "missed"}
 console = Console(highlight=False, soft_wrap=True)
 
 
