@@ -44,8 +44,8 @@ class Saving:
     """Sums over the sessions of one target that can be compared: those with a lookback. Hours, rows and seconds.
 
     sessions: how many. hours_rebuilt, rows_written, seconds: what they cost. lookback_*: what a fixed lookback
-    would have reprocessed. *_saved: the difference, negative if it would have been less. missed_hours: late ones that it
-    would have left wrong. An hour counts once for each session.
+    would have reprocessed. *_saved: the difference, negative if it would have been less. missed_hours: late ones that
+    it would have left wrong. An hour counts once for each session.
     """
 
     sessions: int = 0
