@@ -42,8 +42,8 @@ LEAST_WIDTH = 0.004
 """Of a bar, as a share of all the time shown: a session takes a second of a week."""
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_LATENESS_TICKS = {1: "1 s", 10: "10 s", _MINUTE: "1 min", 10 * _MINUTE: "10 min", _HOUR: "1 h", 6 * _HOUR: "6 h"}
-_LATENESS_TICKS |= {_DAY: "1 d", 7 * _DAY: "7 d", 30 * _DAY: "30 d", 365 * _DAY: "1 y"}
+_LATENESS_TICKS = {1: "1 s", 10: "10 s", _MINUTE: "1 min", 5 * _MINUTE: "5 min", 20 * _MINUTE: "20 min"}
+_LATENESS_TICKS |= {_HOUR: "1 h", 3 * _HOUR: "3 h", 8 * _HOUR: "8 h", _DAY: "1 d", 7 * _DAY: "7 d", 30 * _DAY: "30 d"}
 
 
 def text(value: object) -> str:
