@@ -1,4 +1,4 @@
-"""The overview of a real lake that came late, was stopped, and caught up: against its rows and its sessions' reports."""
+"""The overview of a real lake that came late, was stopped, and caught up: against its rows and the reports."""
 
 from __future__ import annotations
 

@@ -72,10 +72,7 @@ def test_any_value_is_shown_as_text() -> None:
 def test_the_page_loads_nothing() -> None:
     page = own_text(report.page(hostile()))
     assert """default-src 'none'""" in page
-    assert not re.findall(
-        r"<link|<iframe|@import|url\(|\ssrc=[\"']?http", page.replace("&#34;", '"').split("<main>")[0]
-    )
-    assert not re.search(r"<[^>]+\b(src|href)=", page)
+    assert not re.search(r"<[^>]+\b(src|href)=|@import|url\(", page)
 
 
 def figures(page: str) -> list[charts.Figure]:
@@ -102,11 +99,11 @@ def test_a_heat_map_of_a_year_has_few_bins_and_all_rows() -> None:
 
 
 def test_durations_for_people() -> None:
-    spelled = [charts.duration(s) for s in (None, 0, 1.234, 59, 60, 3599, 3600, 3900, 86_400, 100_000, -90)]
-    assert spelled == ["–", "0 s", "1.23 s", "59 s", "1 min", "59 min", "1 h 00 min", "1 h 05 min", "1 d 0 h"] + [
-        "1 d 3 h",
-        "-1 min",
-    ]
+    spelled = [charts.duration(s) for s in (None, 1.234, 59, 60, 3599, 3600, 3900, 86_400, 100_000, -90)]
+    assert (
+        " | ".join(spelled)
+        == "– | 1.23 s | 59 s | 1 min | 59 min | 1 h 00 min | 1 h 05 min | 1 d 0 h | 1 d 3 h | -1 min"
+    )
 
 
 def lake(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
