@@ -84,6 +84,7 @@ def heat_map(arrivals: Arrivals) -> Figure:
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
         "<b>%{customdata:,} rows</b><extra></extra>",
         colorbar=_row_scale(max(bins.values())),
+        hoverongaps=False,
         xgap=0.5,
         ygap=0.5,
     )

@@ -71,7 +71,8 @@ def test_any_value_is_shown_as_text() -> None:
 
 def test_the_page_loads_nothing() -> None:
     page = own_text(report.page(hostile()))
-    assert """default-src 'none'""" in page
+    assert "default-src 'none'" in page
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in page
     assert not re.search(r"<[^>]+\b(src|href)=|@import|url\(", page)
 
 
