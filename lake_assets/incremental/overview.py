@@ -107,11 +107,13 @@ def _batches(scan: DataScan) -> Iterator[pa.RecordBatch]:
 
 def _portions(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
     portion: list[FileScanTask] = []
+    rows = 0
     for task in tasks:
         portion.append(task)
-        if sum(t.file.record_count for t in portion) >= ROWS_AT_ONCE:
+        rows += task.file.record_count
+        if rows >= ROWS_AT_ONCE:
             yield portion
-            portion = []
+            portion, rows = [], 0
     if portion:
         yield portion
 
