@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -23,9 +22,6 @@ from lake_assets.incremental.partitions import rows_by_hour
 from lake_assets.incremental.run import LOOKBACK_HOURS
 from lake_assets.incremental.savings import Saving, SessionCost, costs, saving
 from lake_assets.incremental.sessions import QUARANTINE, SessionStore
-
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
 
 ROWS_AT_ONCE = 2_000_000
 """Data files are read in portions of about so many rows: pyiceberg holds all files of one reading in memory."""
@@ -128,10 +124,9 @@ def _standings(catalog: Catalog, pipeline: Pipeline) -> Iterator[Standing]:
 def _target(catalog: Catalog, target: Target, start: int, set_aside: tuple[SetAside, ...]) -> TargetOverview:
     store = SessionStore(catalog)
     committed = store.state(target.table).committed
-    table: Table = tables.load(catalog, target.table)
     found = costs(
         store.history(target.table),
-        rows_by_hour=rows_by_hour(table, target.time_column),
+        rows_by_hour=rows_by_hour(tables.load(catalog, target.table), target.time_column),
         start=start,
         hours=LOOKBACK_HOURS,
     )
