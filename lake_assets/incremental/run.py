@@ -303,8 +303,7 @@ class Runner:
     def _lookback(self, work: Work, hours: tuple[int, ...]) -> range:
         """Hours that a fixed lookback would have reprocessed; none for a rebuild, which a person asked for."""
         built = hours if work.plan.kind == "session" else ()
-        committed, through = work.state.committed, work.plan.complete_through
-        before = max((h for h in (committed.complete_through, committed.last_built) if h is not None), default=None)
+        through, before = work.plan.complete_through, work.state.committed.complete_through
         return lookback(built, through=through, before=before, start=self.pipeline.start_hour, hours=LOOKBACK_HOURS)
 
     def _rows_within(self, work: Work, span: range) -> int:

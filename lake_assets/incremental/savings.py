@@ -62,9 +62,8 @@ class Saving:
 def lookback(built: Collection[int], *, through: int | None, before: int | None, start: int, hours: int) -> range:
     """The event hours that a fixed lookback would have reprocessed instead of building `built`; none for none.
 
-    through: the target's complete-through after the session. before: the last hour that the target reached before it;
-    all hours after that are new, so a lookback does them, too. start: the pipeline's first hour. hours: how far the
-    lookback reaches.
+    through, before: the target's complete-through after the session, and before it; what lies after `before` is new, so
+    a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches.
     """
     if not built:
         return range(0)
@@ -77,16 +76,16 @@ def costs(
     history: Iterable[SessionRecord], *, rows_by_hour: Mapping[int, int], start: int, hours: int
 ) -> tuple[SessionCost, ...]:
     """The sessions of one process, in the order given, oldest first. rows_by_hour: of the target, as it is now."""
-    found, reached = [], None
+    found, before = [], None
     for record in history:
         is_done = record.state == "committed"
         built = record.built if is_done else ()
         through = record.plan.complete_through
         compared = built if record.plan.kind == "session" else ()
-        span = lookback(compared, through=through, before=reached, start=start, hours=hours)
+        span = lookback(compared, through=through, before=before, start=start, hours=hours)
         found.append(_cost(record, built, span, rows_by_hour))
         if is_done:
-            reached = max((h for h in (reached, through, *built) if h is not None), default=None)
+            before = max((h for h in (before, through) if h is not None), default=None)
     return tuple(found)
 
 
