@@ -19,6 +19,8 @@ from lake_assets.local import charts
 from lake_assets.local.charts import Figure
 
 TEMPLATE = "report.html"
+MOST_AUDITS = 100
+"""Failed audits that are listed, the newest: `lake report --json` has them all."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,13 @@ def page(overview: Overview) -> str:
     jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     jinja.filters |= _FILTERS
     sections = list(_sections(overview))
+    failed = sorted(_failed_audits(overview), key=lambda audit: str(audit["at"]), reverse=True)
     return jinja.get_template(TEMPLATE).render(
         overview=overview,
         cards=list(_cards(overview)),
         sections=sections,
-        failed=list(_failed_audits(overview)),
+        failed=failed[:MOST_AUDITS],
+        failed_before=len(failed[MOST_AUDITS:]),
         newest=max((s.complete_through for s in overview.standings if s.complete_through is not None), default=None),
         figures=[c.figure for _, _, found in sections for c in found if c.figure],
         plotly=Markup(get_plotlyjs()),
@@ -105,17 +109,15 @@ def _sections(overview: Overview) -> Iterator[tuple[str, str, list[Chart]]]:
 def _cards(overview: Overview) -> Iterator[Card]:
     savings = [t.saving for t in overview.targets]
     beyond = sum(a.rows_beyond_lookback for a in overview.arrivals)
-    failed, aside = (
-        sum(1 for _ in _failed_audits(overview)),
-        sum(q.rows for t in overview.targets for q in t.quarantine),
-    )
+    failed = [a for t in overview.targets for s in t.sessions for a in s.failed_audits]
+    blocking, aside = sum(a.blocking for a in failed), sum(q.rows for t in overview.targets for q in t.quarantine)
     yield Card(f"{sum(a.rows for a in overview.arrivals):,}", "rows landed")
     yield Card(f"{beyond:,}", f"rows beyond a {overview.lookback_hours}-hour lookback", bad=beyond > 0)
     yield Card(f"{sum(s.hours_rebuilt for s in savings):,}", "hours rebuilt")
     yield Card(f"{sum(s.hours_saved for s in savings):,}", f"hours saved of {sum(s.lookback_hours for s in savings):,}")
     yield Card(f"{sum(s.missed_hours for s in savings):,}", "late hours that a lookback would have missed")
     yield Card(charts.duration(sum(s.seconds for s in savings)), "in sessions")
-    yield Card(f"{failed:,}", "failed audits", bad=failed > 0)
+    yield Card(f"{blocking:,}", f"times an audit blocked; {len(failed) - blocking:,} warnings", bad=blocking > 0)
     yield Card(f"{aside:,}", "rows in quarantine", bad=aside > 0)
 
 
