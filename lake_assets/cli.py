@@ -199,6 +199,26 @@ def new(
 
 
 @app.command()
+def report(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="default: report.html in the home", dir_okay=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make one HTML page: how late rows come, what sessions did, cost and saved. Starts no Spark, changes nothing."""
+    from lake_assets.incremental.overview import overview
+    from lake_assets.local import report, show
+
+    engine = _engine()
+    found = overview(engine.catalog, engine.pipeline, now=engine.clock())
+    if as_json:
+        typer.echo(show.as_json(found))
+    if out or not as_json:
+        file = report.write(found, out or settings().home / "report.html")
+        typer.echo(f"The report is in {file}", err=as_json)
+
+
+@app.command()
 def demo(
     keep_up: Annotated[
         bool | None, typer.Option(help="leave the UI up at the end; default: only in a terminal")

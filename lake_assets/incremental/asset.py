@@ -256,14 +256,17 @@ def report_metadata(report: SessionReport) -> Metadata:
         "load": plan.load,
         "hours": spell(report.hours_built) or "none",
         "hours left as they were": spell(report.hours_unchanged),
-        "hours a six-hour lookback would reprocess": report.lookback_hours,
+        "hours rebuilt": len(report.hours_built),
+        **_against_lookback(report),
         **{f"rows {fate}": count for fate, count in rows.items()},
         "lateness p50 (minutes)": report.lateness_p50_minutes,
         "lateness p95 (minutes)": report.lateness_p95_minutes,
+        "lateness max (minutes)": report.lateness_max_minutes,
         "sources": _source_table(plan),
         "published snapshot": _id(report.published_snapshot_id),
         "staged snapshot": _id(report.staged_snapshot_id),
         "seconds": dict(report.seconds),
+        "seconds in all": round(sum(report.seconds.values()), 3),
         "pending hours": spell(plan.pending),
         "⚠ skipped hours": f"{spell(plan.skipped)}: beyond the catch-up threshold; a backfill builds them"
         if plan.skipped
@@ -271,6 +274,18 @@ def report_metadata(report: SessionReport) -> Metadata:
         "notes": "\n".join(plan.notes),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}
+
+
+def _against_lookback(report: SessionReport) -> Metadata:
+    """What a six-hour lookback would have done, and what was saved; nothing where there is nothing to compare."""
+    if not report.lookback_hours:
+        return {}
+    return {
+        "hours a six-hour lookback would reprocess": report.lookback_hours,
+        "hours saved against a six-hour lookback": report.lookback_hours - len(report.hours_built),
+        "rows saved against a six-hour lookback": report.lookback_rows - report.rows_written,
+        "late hours a six-hour lookback would miss": report.missed_hours,
+    }
 
 
 def _source_table(plan: SessionPlan) -> dg.TableMetadataValue:

@@ -98,11 +98,14 @@ def measured(rows: DataFrame, source: Source, *, columns: Sequence[str], complet
         F.sort_array(F.collect_set(F.when(counting(), F.col(HOUR)))).alias("hours"),
         F.count_if(counting() & (F.col(HOUR) <= through)).alias("late"),
         F.percentile_approx(F.when(counting(), minutes), [0.5, 0.95]).alias("lateness"),
+        F.max(F.when(counting(), minutes)).alias("lateness_max"),
     ).first()
     assert row is not None  # an aggregate without groups always has one row
     p50, p95 = row["lateness"] or (None, None)
     counts = {name: row[name] for name in ("read", "duplicates", "quarantined", "contested", "late")}
-    return Fates(**counts, hours=tuple(row["hours"]), lateness_p50=p50, lateness_p95=p95)
+    return Fates(
+        **counts, hours=tuple(row["hours"]), lateness_p50=p50, lateness_p95=p95, lateness_max=row["lateness_max"]
+    )
 
 
 def _reason(source: Source, start: int, *, landed: bool) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from pyiceberg.conversions import from_bytes
@@ -29,6 +30,17 @@ def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
     files = _files(table, near, ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
     hours = ((_hour_in(table, file, time_column), file.record_count) for file in files)
     return sum(rows for hour, rows in hours if hour is not None and first <= hour <= last)
+
+
+def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
+    """Rows of main by hour, for all hours that have any; deleted ones of a merge-on-read delete are counted in."""
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    found: Counter[int] = Counter()
+    for file in _files(table, manifests, ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING):
+        if (hour := _hour_in(table, file, time_column)) is not None:
+            found[hour] += file.record_count
+    return dict(sorted(found.items()))
 
 
 def _files(table: Table, manifests: list[ManifestFile], *statuses: ManifestEntryStatus) -> Iterator[DataFile]:

@@ -26,6 +26,7 @@ from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
 from lake_assets.incremental.plan import committed_after
+from lake_assets.incremental.savings import lookback
 from lake_assets.incremental.session import AuditResult, Fates, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
 
@@ -330,7 +331,7 @@ class Runner:
         fates: Fates | None = None,
     ) -> SessionReport:
         fates, done = fates or staged.fates, status != "blocked"
-        hours, rows = self._lookback(work)
+        span = self._lookback(work, staged.hours)
         return SessionReport(
             plan=work.plan,
             status=status,
@@ -345,20 +346,26 @@ class Runner:
             rows_late=fates.late,
             lateness_p50_minutes=fates.lateness_p50,
             lateness_p95_minutes=fates.lateness_p95,
-            lookback_hours=hours,
-            lookback_rows=rows,
+            lateness_max_minutes=fates.lateness_max,
+            lookback_hours=len(span),
+            lookback_rows=self._rows_within(work, span),
+            missed_hours=sum(hour < span.start for hour in staged.hours) if span else 0,
             audits=staged.audits,
             seconds=work.seconds,
             data_version=str(staged.snapshot_id) if staged.snapshot_id else None,
         )
 
-    def _lookback(self, work: Work) -> tuple[int, int]:
-        """Hours and rows of the target that a fixed lookback would have reprocessed."""
-        through = work.plan.complete_through or work.state.committed.complete_through
-        if through is None:
-            return 0, 0
+    def _lookback(self, work: Work, hours: tuple[int, ...]) -> range:
+        """Hours that a fixed lookback would have reprocessed; none for a rebuild, which a person asked for."""
+        built = hours if work.plan.kind == "session" else ()
+        through, before = work.plan.complete_through, work.state.committed.complete_through
+        return lookback(built, through=through, before=before, start=self.pipeline.start_hour, hours=LOOKBACK_HOURS)
+
+    def _rows_within(self, work: Work, span: range) -> int:
+        if not span:
+            return 0
         table = tables.load(self.catalog, work.target.table)
-        return LOOKBACK_HOURS, rows_between(table, work.target.time_column, through - LOOKBACK_HOURS + 1, through)
+        return rows_between(table, work.target.time_column, span.start, span.stop - 1)
 
     def _release(self, work: Work) -> None:
         if work.plan.load != "none" or work.plan.processing_uris:

@@ -147,6 +147,7 @@ class Fates:
     hours: tuple[int, ...] = ()
     lateness_p50: float | None = None
     lateness_p95: float | None = None
+    lateness_max: float | None = None
 
     @property
     def kept(self) -> int:
@@ -163,7 +164,8 @@ class SessionReport:
     hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
     hours_unchanged: planned hours that came out as they were published, and were left alone; ascending.
     rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
-    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed instead, of the target.
+    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed of the target instead: its last
+        hours and all that are new. missed_hours: those built that it would have left wrong. 0 for a rebuild.
     seconds: wall time per step (plan, stage, audit, publish, commit).
     data_version: changes if and only if the published content of the hours built may have.
     """
@@ -181,8 +183,10 @@ class SessionReport:
     rows_late: int = 0
     lateness_p50_minutes: float | None = None
     lateness_p95_minutes: float | None = None
+    lateness_max_minutes: float | None = None
     lookback_hours: int = 0
     lookback_rows: int = 0
+    missed_hours: int = 0
     audits: tuple[AuditResult, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     data_version: str | None = None

@@ -29,6 +29,7 @@ _HOURS = {
     "unchanged",
     "last_built",
 }
+_HOURS |= {"landed_hour", "event_hour", "planned", "lookback", "missed"}
 console = Console(highlight=False, soft_wrap=True)
 
 

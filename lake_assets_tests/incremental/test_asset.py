@@ -146,20 +146,43 @@ def test_a_session_is_told_to_people() -> None:
         skipped=(START,),
         notes=("compaction 7 was skipped",),
     )
-    report = SessionReport(plan, "committed", hours_built=(START + 2,), rows_read=5, rows_written=4, rows_duplicate=1)
+    report = SessionReport(
+        plan,
+        "committed",
+        hours_built=(START + 2,),
+        rows_read=5,
+        rows_written=4,
+        rows_duplicate=1,
+        rows_late=4,
+        lateness_p50_minutes=90.5,
+        lateness_p95_minutes=400.0,
+        lateness_max_minutes=401.0,
+        lookback_hours=6,
+        lookback_rows=60,
+        missed_hours=1,
+        seconds={"stage": 1.5, "publish": 0.25},
+    )
     shown = report_metadata(report)
     assert isinstance(shown.pop("sources"), dg.TableMetadataValue)
     assert shown == {
         "session": "signup_fact-1",
         "load": "append",
         "hours": "2026-01-01-02:00",
-        "hours a six-hour lookback would reprocess": 0,
+        "hours rebuilt": 1,
+        "hours a six-hour lookback would reprocess": 6,
+        "hours saved against a six-hour lookback": 5,
+        "rows saved against a six-hour lookback": 56,
+        "late hours a six-hour lookback would miss": 1,
         "rows read": 5,
         "rows written": 4,
         "rows repeated": 1,
         "rows quarantined": 0,
-        "rows late": 0,
-        "seconds": {},
+        "rows late": 4,
+        "lateness p50 (minutes)": 90.5,
+        "lateness p95 (minutes)": 400.0,
+        "lateness max (minutes)": 401.0,
+        "seconds": {"stage": 1.5, "publish": 0.25},
+        "seconds in all": 1.75,
         "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
         "notes": "compaction 7 was skipped",
     }
