@@ -35,6 +35,9 @@ ETL = (SESSION, HIGH_WATERMARK, QUARANTINE)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+SMALL_MANIFEST = 4 * 1024 * 1024
+"""Bytes: half of what Iceberg fills a manifest to by default."""
+
 ATTEMPTS = 5
 """How often a step is tried when another writer commits in between: log tables leave no retry to Iceberg itself."""
 
@@ -125,7 +128,7 @@ class _Task:
     def run(self) -> Upkeep:
         before = figures(self.load())
         with self.timed("rewrite"):
-            compacted, rewritten = self.rewrite(before)
+            compacted, rewritten = self.rewrite()
         with self.timed("expire"):
             expired = self.expire()
         with self.timed("orphans"):
@@ -143,21 +146,26 @@ class _Task:
             notes=tuple(self.notes),
         )
 
-    def rewrite(self, before: Figures) -> tuple[int, bool]:
+    def rewrite(self) -> tuple[int, bool]:
         """How many partitions were compacted, and whether manifests were rewritten: neither moves main for nothing."""
         chosen = len(self.small_partitions(self.load()))
-        # A compaction leaves manifests of its own, so what is counted is what is there now.
-        if not chosen and before.manifests <= self.policy.many_manifests:
+        if not chosen and not self.has_many_manifests():
             return 0, False
         if session := read_needs(self.catalog).open_session(self.name):
             self.notes.append(f"not compacted: session {session} is open, and would have to be staged again")
             return 0, False
         if chosen:
             self.call("rewrite_data_files", f"options => map({self.options()})")
-        many = (before if self.dry_run else figures(self.load())).manifests > self.policy.many_manifests
+        many = self.has_many_manifests()  # a compaction leaves some of its own
         if many:
             self.call("rewrite_manifests")
         return chosen, many
+
+    def has_many_manifests(self) -> bool:
+        """Small ones: of a big table many full ones stay, however often they are rewritten."""
+        table = self.load()
+        small = [m for m in _manifests(table, table.current_snapshot()) if m.manifest_length < SMALL_MANIFEST]
+        return len(small) > self.policy.many_manifests
 
     def small_partitions(self, table: Table) -> Mapping[Hashable, int]:
         files = [f for f in _files(table, _manifests(table, table.current_snapshot())) if _is_data(f)]

@@ -20,7 +20,7 @@ class Policy:
     orphan_age: a file that nothing refers to is removed when it is older; a writer at work needs no longer than that.
         Iceberg refuses less than a day.
     compact_files, small_bytes: a partition with so many data files below that size is compacted, into files of
-        target_bytes. many_manifests: a head with more than that gets its manifests rewritten.
+        target_bytes. many_manifests: a head with more small ones than that gets its manifests rewritten.
     """
 
     retain: timedelta = timedelta(days=3)
