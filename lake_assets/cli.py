@@ -219,6 +219,39 @@ def report(
 
 
 @app.command()
+def maintain(
+    names: Annotated[list[str] | None, typer.Argument(metavar="TABLE", help="default: all")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="tell what would be done, change nothing")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compact tables, expire snapshots that no process needs, remove files that nothing refers to. Changes no row."""
+    from lake_assets.incremental.maintenance import tables_of
+    from lake_assets.local import show, show_upkeep
+    from lake_assets.local.platform import open_maintainer
+
+    maintainer = open_maintainer(settings())
+    wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
+    done = [maintainer.maintain(table, dry_run=dry_run) for table in show_upkeep.progress(wanted)]
+    typer.echo(show.as_json(done)) if as_json else show_upkeep.table(done)
+
+
+@app.command()
+def complete(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="a raw table, such as raw.cancels")],
+    hour: Annotated[str, typer.Argument(metavar="HOUR", help="the last complete hour, such as 2026-01-01-05:00")],
+    force: Annotated[bool, typer.Option("--force", help="also if the table is complete further than that")] = False,
+) -> None:
+    """Declare a raw TABLE complete through HOUR, inclusive: for a source that went silent, or lands by other means."""
+    from lake_assets.incremental.completeness import declare_complete
+    from lake_assets.incremental.hours import hour_key, parse_hour
+
+    engine = _engine()
+    declared = declare_complete(engine.catalog, engine.pipeline, table, parse_hour(hour, where="HOUR"), force=force)
+    before = "unknown" if declared.before is None else hour_key(declared.before)
+    typer.echo(f"{declared.table} is complete through {hour_key(declared.after)} (before: {before}).")
+
+
+@app.command()
 def demo(
     keep_up: Annotated[
         bool | None, typer.Option(help="leave the UI up at the end; default: only in a terminal")

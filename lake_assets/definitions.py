@@ -2,21 +2,29 @@
 
 import dagster as dg
 
+from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
 from lake_assets.incremental.sensors import Rhythm
-from lake_assets.local.platform import open_pipeline
+from lake_assets.incremental.upkeep.assets import maintenance_definitions
+from lake_assets.incremental.upkeep.sensors import watch_definitions
+from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
 from lake_assets.settings import settings
 
 _settings = settings()
+_pipeline = open_pipeline(_settings)
 
 defs = dg.Definitions.merge(
     incremental_definitions(
-        open_pipeline(_settings),
+        _pipeline,
         clock=utc_now,
         end=_settings.end,
         rhythm=Rhythm(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
+    ),
+    maintenance_definitions(_pipeline, clock=utc_now, policy=upkeep_policy(_settings), cron=_settings.maintenance_cron),
+    watch_definitions(
+        _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )

@@ -9,7 +9,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -39,6 +39,13 @@ class Settings(BaseSettings):
     end: str | None = Field(None, description="hour after the last one that Dagster shows; default: now")
     tick_seconds: int = Field(2, description="least seconds between two evaluations of a sensor", ge=1)
     settle_seconds: int = Field(60, description="how long at most a target waits for upstream targets to settle", ge=0)
+    retain_hours: int = Field(72, description="snapshots younger than this are kept, needed or not", ge=0)
+    keep_snapshots: int = Field(10, description="so many of a table's newest snapshots are kept, however old", ge=1)
+    orphan_hours: int = Field(72, description="files that nothing refers to are removed when they are older", ge=24)
+    maintenance_cron: str = Field("17 3 * * *", description="when all tables are maintained, in UTC")
+    alert_webhook: SecretStr | None = Field(
+        None, description="where failed audits, crashed sessions and late tables are POSTed as JSON; never logged"
+    )
     webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 

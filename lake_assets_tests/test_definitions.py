@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import dagster as dg
 
 from lake_assets.definitions import defs
 
 GRAPH = defs.resolve_asset_graph()
+TABLES = [node for node in GRAPH.asset_nodes if node.group_name != "maintenance"]
 SET_ASIDE = ["quarantine", "quarantine_limit"]
 
 
@@ -15,7 +18,7 @@ def words(keys: object) -> list[str]:
 
 
 def test_all_assets_and_what_they_are_built_from() -> None:
-    assert {node.key.to_user_string(): words(node.parent_keys) for node in GRAPH.asset_nodes} == {
+    assert {node.key.to_user_string(): words(node.parent_keys) for node in TABLES} == {
         "raw/signups": [],
         "raw/plan_changes": [],
         "raw/cancel_requests": [],
@@ -38,7 +41,7 @@ def test_all_checks_and_which_of_them_block() -> None:
     for key in GRAPH.asset_check_keys:
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
-    assert set(found) == {node.key.to_user_string() for node in GRAPH.asset_nodes if node.is_materializable}
+    assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
         "source_target_counts": True,
@@ -53,7 +56,7 @@ def test_all_checks_and_which_of_them_block() -> None:
 
 
 def test_every_target_has_its_pool_and_is_backfilled_in_one_run() -> None:
-    for node in GRAPH.asset_nodes:
+    for node in TABLES:
         if node.is_materializable:
             assert node.pools == {node.key.to_user_string().replace("/", ".")}
             assert node.backfill_policy == dg.BackfillPolicy.single_run()
@@ -71,6 +74,24 @@ def test_all_sensors_run_from_the_start() -> None:
         ],
         dg.DefaultSensorStatus.RUNNING,
     )
+
+
+def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
+    found = {node.key.to_user_string(): node.pools for node in GRAPH.asset_nodes if node.group_name == "maintenance"}
+    etl = ["etl/session", "etl/high_watermark", "etl/quarantine"]
+    tables = [*(node.key.to_user_string() for node in TABLES), *etl]
+    assert found == {f"maintenance/{table}": {table.replace("/", ".")} for table in tables}
+
+
+def test_maintenance_is_requested_daily_one_run_for_each_table() -> None:
+    schedule = defs.resolve_schedule_def("maintenance_schedule")
+    assert (schedule.cron_schedule, schedule.execution_timezone) == ("17 3 * * *", "UTC")
+    assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING
+    context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 2, 3, 17, tzinfo=UTC))
+    requests = schedule.evaluate_tick(context).run_requests or []
+    selected = [words(request.asset_selection or ()) for request in requests]
+    assert sorted(selected) == sorted([n.key.to_user_string()] for n in GRAPH.asset_nodes if n not in TABLES)
+    assert len({request.run_key for request in requests}) == len(requests)
 
 
 def test_columns_are_traced_to_their_sources() -> None:

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -175,6 +176,7 @@ class Target:
     key: one or more columns; a row's identity is (key, time).
     transform: (SessionContext, one DataFrame per source, in order) → DataFrame with `columns`.
     quarantine_limit: more quarantined rows than this in one session fail a blocking check.
+    max_delay: how long after its end an hour may be not complete yet; None: no freshness check.
     """
 
     table: str
@@ -190,6 +192,7 @@ class Target:
     description: str = ""
     owners: tuple[str, ...] = ()
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    max_delay: timedelta | None = None
 
     @property
     def name(self) -> str:
@@ -209,11 +212,13 @@ def incremental_asset(
     code_version: str | None = None,
     owners: Sequence[str] = (),
     lineage: Mapping[str, Sequence[str]] | None = None,
+    max_delay: timedelta | None = None,
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`; the function's docstring describes it.
 
     code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
     lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
+    max_delay: the target's freshness check fails when its next hour has ended so long ago and is not complete.
     Raises `ConfigurationError`, naming what is wrong.
     """
 
@@ -233,6 +238,7 @@ def incremental_asset(
             description=inspect.getdoc(transform) or "",
             owners=tuple(owners),
             lineage=dict(lineage or {}),
+            max_delay=max_delay,
         )
         _check(target)
         return target
@@ -376,6 +382,10 @@ def _check_options(target: Target) -> None:
     if target.quarantine_limit < 0:
         raise ConfigurationError(
             f"{target.table} has a quarantine limit of {target.quarantine_limit}.", remedy="Use 0 or more rows."
+        )
+    if target.max_delay is not None and target.max_delay < timedelta(0):
+        raise ConfigurationError(
+            f"{target.table} has a max_delay of {target.max_delay}.", remedy="Use a timedelta of 0 or more, or None."
         )
     if unknown := sorted(target.lineage.keys() - target.columns.keys()):
         raise ConfigurationError(

@@ -75,6 +75,11 @@ def published_snapshot_id(table: Table, session_id: str) -> int | None:
     return next((s.snapshot_id for s in ancestors(table) if _of_session(s, session_id)), None)
 
 
+def snapshots_of_session(table: Table, session_id: str) -> list[int]:
+    """Every snapshot that a session has staged, published or not."""
+    return [s.snapshot_id for s in table.metadata.snapshots if _of_session(s, session_id)]
+
+
 def check_not_rolled_back(table: Table, name: str, recorded: int | None) -> None:
     """Main still descends from what was recorded, as far as the table remembers; else raises `TargetRolledBack`."""
     if recorded is None or recorded not in {s.snapshot_id for s in table.metadata.snapshots}:

@@ -91,7 +91,7 @@ def target_sensor(
             return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)
         if busy:
             return _skip(busy)
-        attempts = _attempts(context.instance, decision.session_id)
+        attempts = ended_attempts(context.instance, decision.session_id)
         if attempts:
             return _again(context, asset, decision, attempts, now=clock().timestamp())
         if reason := engine.unsettled(target):
@@ -271,7 +271,7 @@ def _busy(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     return None
 
 
-def _attempts(instance: dg.DagsterInstance, session_id: str) -> list[Attempt]:
+def ended_attempts(instance: dg.DagsterInstance, session_id: str) -> list[Attempt]:
     """The ended runs of a session. Those of a committed one are never asked for: it is planned no more."""
     records = instance.get_run_records(RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED))
     return [

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import lru_cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, merge
+from lake_assets.incremental.retention import Policy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.engine import Engine
+    from lake_assets.incremental.maintenance import Maintainer
     from lake_assets.settings import Settings
 
 
@@ -32,6 +35,25 @@ def _resolve(name: str) -> Pipeline:
     if not isinstance(found, Pipeline):
         raise ConfigurationError(f"LAKE_PIPELINES names {name!r}, a {type(found).__name__}.", remedy="Name a Pipeline.")
     return found
+
+
+def upkeep_policy(settings: Settings) -> Policy:
+    """What maintenance keeps, as the settings say."""
+    return Policy(
+        retain=timedelta(hours=settings.retain_hours),
+        newest=settings.keep_snapshots,
+        orphan_age=timedelta(hours=settings.orphan_hours),
+    )
+
+
+def open_maintainer(settings: Settings) -> Maintainer:
+    """The maintainer of the home's tables."""
+    from lake_assets.incremental.maintenance import Maintainer
+
+    engine = open_engine(settings)
+    assert engine.spark is not None
+    policy = upkeep_policy(settings)
+    return Maintainer(engine.catalog, engine.pipeline, clock=engine.clock, spark=engine.spark, policy=policy)
 
 
 def open_engine(settings: Settings) -> Engine:

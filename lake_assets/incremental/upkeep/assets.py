@@ -1,0 +1,102 @@
+"""Maintenance as assets: one for each table, with its figures as metadata, and the schedule that requests them.
+
+Each is held back by its table's pool, so no session of a target runs beside its maintenance. A schedule's tick requests
+one run for each table: a run takes all its pools at once, and would else keep every target waiting for the slowest.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from lake_assets.errors import LakeError
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.maintenance import Maintainer, Upkeep, tables_of
+from lake_assets.incremental.retention import Policy
+from lake_assets.incremental.sensors import Clock
+
+GROUP = "maintenance"
+
+
+def maintenance_key(table: str) -> dg.AssetKey:
+    """`core.signup_fact` → maintenance/core/signup_fact."""
+    return dg.AssetKey([GROUP, *table.split(".")])
+
+
+def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clock) -> dg.AssetsDefinition:
+    """The maintenance of one table. No dependency on the table: backfills of what follows a table leave it out."""
+
+    @dg.asset(
+        key=maintenance_key(table),
+        group_name=GROUP,
+        kinds={"iceberg", "spark"},
+        description=f"Compaction, expiry of snapshots and removal of orphans of {table}. Changes no row.",
+        required_resource_keys={"iceberg", "spark"},
+        pool=table,
+    )
+    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+        maintainer = Maintainer(
+            context.resources.iceberg.catalog(),
+            pipeline,
+            clock=clock,
+            spark=lambda: context.resources.spark.spark_session,
+            policy=policy,
+        )
+        try:
+            done = maintainer.maintain(table)
+        except LakeError as error:
+            raise dg.Failure(
+                str(error), metadata={"problem": error.problem, "remedy": error.remedy}, allow_retries=False
+            ) from error
+        for note in done.notes:
+            context.log.info(note)
+        return dg.MaterializeResult(metadata=upkeep_metadata(done))
+
+    return step
+
+
+def upkeep_metadata(done: Upkeep) -> dict[str, dg.MetadataValue]:
+    """The figures of one table's maintenance; what is left is a number of its own, so that the UI plots it."""
+    before, after = done.before, done.after
+    numbers = {
+        "files": after.files,
+        "files before": before.files,
+        "bytes": after.bytes,
+        "bytes before": before.bytes,
+        "stored files": after.stored_files,
+        "stored files before": before.stored_files,
+        "stored bytes": after.stored_bytes,
+        "stored bytes before": before.stored_bytes,
+        "snapshots": after.snapshots,
+        "snapshots before": before.snapshots,
+        "manifests": after.manifests,
+        "manifests before": before.manifests,
+        "partitions compacted": done.partitions_compacted,
+        "orphans removed": done.orphans_removed,
+    }
+    found: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
+    found["seconds"] = dg.MetadataValue.float(round(sum(done.seconds.values()), 2))
+    return found | ({"notes": dg.MetadataValue.text("\n".join(done.notes))} if done.notes else {})
+
+
+def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg.ScheduleDefinition:
+    """Requests the maintenance of all tables, one run each. cron: in UTC."""
+
+    def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+        tick = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
+        return [dg.RunRequest(f"{tick}:{a.key.to_user_string()}", asset_selection=[a.key]) for a in assets]
+
+    return dg.ScheduleDefinition(
+        name="maintenance_schedule",
+        target=list(assets),
+        execution_fn=evaluate,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Compacts, expires and tidies every table: reading and planning stay quick.",
+    )
+
+
+def maintenance_definitions(pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str) -> dg.Definitions:
+    """The maintenance of a pipeline's tables and of the engine's own, on a schedule."""
+    assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables_of(pipeline)]
+    return dg.Definitions(assets=assets, schedules=[maintenance_schedule(assets, cron)])
