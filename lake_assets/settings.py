@@ -9,7 +9,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     tick_seconds: int = Field(2, description="least seconds between two evaluations of a sensor", ge=1)
     settle_seconds: int = Field(60, description="how long at most a target waits for upstream targets to settle", ge=0)
     webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
+    erasure_key: SecretStr | None = Field(
+        None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
+    )
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property
