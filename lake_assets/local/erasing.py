@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -30,7 +31,7 @@ def step(what: str) -> None:
 
 def report(done: ErasureReport) -> None:
     """What an erasure or a sweep did."""
-    who = f"the {done.subject}" if done.subject else "late records of those erased"
+    who = f"the {done.subject}" if done.subject else "anybody erased before"
     rows = ", ".join(f"{n:,} rows of {table}" for table, n in sorted(done.rows.items()))
     extra = [
         f"{n:,} {what}"
@@ -38,7 +39,7 @@ def report(done: ErasureReport) -> None:
         if n
     ]
     there = ", ".join(part for part in (rows, *extra) if part)
-    console.print(f"[green]✓[/] erased {who}: {there}" if there else f"[green]✓[/] no table has rows of {who}")
+    console.print(f"[green]✓[/] erased of {who}: {there}" if there else f"[green]✓[/] no table has rows of {who}")
     console.print(f"  {done.snapshots:,} snapshots expired, {done.files:,} files removed")
     if done.unfinished:
         console.print(
@@ -61,6 +62,8 @@ def certificate(found: Certificate) -> None:
 def bar(*, shown: bool) -> Iterator[Told]:
     """A bar on standard error, in a terminal; what it yields is told the bytes done, of how many."""
     columns = (TextColumn("searching"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as progress:
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty())
+    ) as progress:
         task = progress.add_task("searching", total=None)
         yield lambda done, of: progress.update(task, completed=done, total=of)
