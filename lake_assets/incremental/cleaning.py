@@ -32,6 +32,10 @@ from lake_assets.incremental import publish, tables
 from lake_assets.incremental.failpoints import reach
 
 _TOTALS = "total-"
+_WRITTEN = (".parquet", ".orc", ".puffin", ".avro", ".metadata.json", ".crc")
+"""What writers of Iceberg leave behind. Anything else in a table's folder is somebody's, and only told."""
+
+_NEVER_OLD = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ def remove_files(catalog: Catalog, name: str, *, orphaned_before: datetime) -> i
         _remove(table.io, path)
         reach("erasure-files-half-removed")
     known = kept | {place(path) for path in paths} | {sidecar(path) for path in kept}
-    orphans = [f.path for f in listed if f.path not in known and f.modified_at < orphaned_before]
+    old = [f.path for f in listed if f.path.endswith(_WRITTEN) and f.modified_at < orphaned_before]
+    orphans = [path for path in old if path not in known]
     for path in orphans:
         _remove(table.io, path)
     return len(paths) + len(orphans)
@@ -117,7 +122,7 @@ def listing(io: FileIO, location: str) -> Iterator[ListedFile]:
     found = io.fs_by_scheme(scheme, netloc).get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
     for info in sorted(found, key=lambda f: f.path):
         if info.type is FileType.File:
-            yield ListedFile(info.path, info.size, info.mtime or datetime.now(UTC))
+            yield ListedFile(info.path, info.size, info.mtime or _NEVER_OLD)
 
 
 def place(location: str) -> str:
@@ -173,14 +178,18 @@ def _existing(entry: ManifestEntry) -> ManifestEntry:
 
 
 def _files_of(io: FileIO, metadata: TableMetadata, *, former: bool) -> Iterator[str]:
-    """Data and delete files, then manifests, then lists of manifests, then statistics, as they are spelled there."""
+    """Data and delete files, then manifests, then lists of manifests, then statistics, as they are spelled there.
+
+    Of a former version some may be gone. If one of the present version is, nobody knows what it needs: that raises.
+    """
+    gone = (FileNotFoundError,) if former else ()
     lists = [s.manifest_list for s in metadata.snapshots if s.manifest_list]
     manifests: dict[str, ManifestFile] = {}
     for snapshot in metadata.snapshots:
-        with suppress(FileNotFoundError):
+        with suppress(*gone):
             manifests |= {m.manifest_path: m for m in snapshot.manifests(io)}
     for manifest in manifests.values():
-        with suppress(FileNotFoundError):
+        with suppress(*gone):
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=not former):
                 yield entry.data_file.file_path
     yield from manifests
