@@ -28,6 +28,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+erasure = typer.Typer(help="What is left of those who were erased.", no_args_is_help=True)
+app.add_typer(erasure, name="erasure")
 Name = Annotated[str, typer.Argument(metavar="TARGET", help="a target, such as account_state_dim")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -249,6 +251,50 @@ def complete(
     declared = declare_complete(engine.catalog, engine.pipeline, table, parse_hour(hour, where="HOUR"), force=force)
     before = "unknown" if declared.before is None else hour_key(declared.before)
     typer.echo(f"{declared.table} is complete through {hour_key(declared.after)} (before: {before}).")
+
+
+@app.command()
+def erase(
+    subject: Annotated[str | None, typer.Argument(help="such as account")] = None,
+    value: Annotated[str | None, typer.Argument(metavar="ID", help="the id to erase")] = None,
+    late: Annotated[
+        bool, typer.Option("--sweep", help="instead: drop what came late of those erased before, and its files")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase an id: from raw tables, targets, quarantine and the samples of audits, and from all files of the past."""
+    from lake_assets.errors import UsageError
+    from lake_assets.incremental.erasure import erase, sweep
+    from lake_assets.local import erasing
+
+    if late != (subject is None) or late != (value is None):
+        raise UsageError(
+            "Neither an id nor a sweep is asked for.", remedy="lake erase account ID, or lake erase --sweep"
+        )
+    engine, now = _engine(), datetime.now(UTC)
+    engine.create_tables()
+    say = (lambda _: None) if as_json else erasing.step
+    done = sweep(engine, now=now) if late else erase(engine, str(subject), str(value), now=now, report=say)
+    typer.echo(erasing.as_json(done)) if as_json else erasing.report(done)
+
+
+@erasure.command()
+def certify(
+    subject: Annotated[str, typer.Argument(help="such as account")],
+    value: Annotated[str, typer.Argument(metavar="ID", help="the id to look for")],
+    as_json: AsJson = False,
+) -> None:
+    """Decode every file under the warehouse, and tell where an id still is, or that it is nowhere."""
+    from lake_assets.incremental.certificate import certify
+    from lake_assets.local import erasing
+
+    engine = _engine()
+    engine.pipeline.subject(subject)
+    with erasing.bar(shown=not as_json) as progress:
+        found = certify(engine.catalog, subject, value, progress=progress)
+    typer.echo(erasing.as_json(found)) if as_json else erasing.certificate(found)
+    if not found.nowhere:
+        sys.exit(1)
 
 
 @app.command()

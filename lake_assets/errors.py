@@ -16,6 +16,7 @@ LakeError
 ├── SessionError            a session that could not go on
 │   ├── AuditFailed
 │   └── StateMoved
+├── ErasureStopped          an erasure that could not be finished; called again, it goes on
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -145,6 +146,10 @@ class StateMoved(SessionError):
             f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
             remedy="Another run of the same process won; this one stops without harm. Nothing to do.",
         )
+
+
+class ErasureStopped(LakeError):
+    """An erasure that could not be finished. It stays recorded as requested."""
 
 
 class ServiceError(LakeError):

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
         None, description="where failed audits, crashed sessions and late tables are POSTed as JSON; never logged"
     )
     webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
+    erasure_key: SecretStr | None = Field(
+        None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
+    )
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property

@@ -140,6 +140,26 @@ class RawTable:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """Somebody whose rows can be erased, told by an id.
+
+    columns: the string columns that hold such an id, in whatever raw tables and targets they are.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _require(IDENTIFIER, self.name, "The subject")
+        for column in self.columns:
+            _require(IDENTIFIER, column, f"A column of the subject {self.name}")
+
+    def columns_of(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """Those of a table's columns that hold an id of this subject."""
+        return tuple(c for c in columns if c in self.columns)
+
+
+@dataclass(frozen=True)
 class SessionContext:
     """What a transform may know of its session.
 
@@ -250,12 +270,14 @@ def incremental_asset(
 class Pipeline:
     """Raw tables and targets that belong together. `start` is the first event hour, a key.
 
+    subjects: whose rows can be erased.
     Raises `ConfigurationError`, naming what does not fit together.
     """
 
     raw: tuple[RawTable, ...]
     targets: tuple[Target, ...]
     start: str
+    subjects: tuple[Subject, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -273,6 +295,8 @@ class Pipeline:
                 if source.table in raw:
                     _check_raw_source(target, source, raw[source.table])
         self.in_order()
+        for subject in self.subjects:
+            _check_subject(self, subject)
 
     @property
     def start_hour(self) -> int:
@@ -285,6 +309,14 @@ class Pipeline:
                 return target
         names = ", ".join(t.name for t in self.targets)
         raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
+
+    def subject(self, name: str) -> Subject:
+        """A subject by its name; `UsageError`, with the names there are, if there is none."""
+        for subject in self.subjects:
+            if subject.name == name:
+                return subject
+        names = ", ".join(s.name for s in self.subjects) or "none is declared"
+        raise UsageError(f"There is no subject {name!r}.", remedy=f"Name one of: {names}.")
 
     def in_order(self) -> list[Target]:
         """The targets, each after all it is built from."""
@@ -348,6 +380,23 @@ def _check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
             f"{target.table} reads {raw.table} without a key.",
             remedy=f"Add key= to its Source({raw.table!r}, ...): rows may be landed more than once.",
         )
+
+
+def _check_subject(pipeline: Pipeline, subject: Subject) -> None:
+    """Its rows begin in a raw table, and its ids are strings: as such they are looked for, everywhere."""
+    if not any(subject.columns_of(raw.columns) for raw in pipeline.raw):
+        raise ConfigurationError(
+            f"No raw table holds the subject {subject.name}: none has a column {' or '.join(subject.columns)!r}.",
+            remedy="Name the columns that hold its id.",
+        )
+    declared = {t.table: t.columns for t in pipeline.raw} | {t.table: t.columns for t in pipeline.targets}
+    for table, columns in declared.items():
+        for column in subject.columns_of(columns):
+            if columns[column] != "string":
+                raise ConfigurationError(
+                    f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
+                    remedy="The id of a subject is a string.",
+                )
 
 
 def _check(target: Target) -> None:
@@ -425,4 +474,5 @@ def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
         raw=tuple(r for p in pipelines for r in p.raw),
         targets=tuple(t for p in pipelines for t in p.targets),
         start=min(p.start for p in pipelines),
+        subjects=tuple(dict.fromkeys(s for p in pipelines for s in p.subjects)),
     )

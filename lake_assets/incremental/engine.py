@@ -18,8 +18,11 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
+from lake_assets.incremental.door import Door
+from lake_assets.incremental.erasures import Erasures
+from lake_assets.incremental.erasures import create_table as create_erasure_table
 from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.plan import Question, plan, plan_rebuild
+from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, in_words
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore, create_tables
@@ -61,14 +64,18 @@ class Engine:
         *,
         clock: Callable[[], datetime],
         spark: Callable[[], SparkSession] | None = None,
+        erasure_key: Callable[[], bytes] | None = None,
     ) -> None:
+        """erasure_key: what ids of erased subjects are hashed with; default: the key of the settings' home."""
         self.catalog, self.pipeline, self.clock = catalog, pipeline, clock
         self.spark = spark
         self.store = SessionStore(catalog)
+        self.erasures = Erasures(catalog, key=erasure_key)
+        self.door = Door(catalog, pipeline, self.erasures)
 
     def create_tables(self) -> list[str]:
         """Create every table that is not there yet; their names."""
-        created = create_tables(self.catalog)
+        created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         created += [r.table for r in self.pipeline.raw if tables.create_raw(self.catalog, r)]
         return created + [t.table for t in self.pipeline.targets if tables.create_target(self.catalog, t)]
 
@@ -99,6 +106,8 @@ class Engine:
             return self._run(work, began)
         state = self.store.state(target.table)
         decision = self._decide(target, state, up_to)
+        if self.door.drops(decision):
+            return self.run(target, run_id=run_id)
         if isinstance(decision, Waiting):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
@@ -162,6 +171,19 @@ class Engine:
             present |= hours_present(tables.load(self.catalog, target.table), target.time_column)
         token = f"{run_id}|{target.code_version}|{state.revision}"
         decision = plan_rebuild(question, hours, present=present, token=token)
+        if self.door.drops(decision):
+            return self.rebuild(target, hours, run_id=run_id, reset=reset)
+        if isinstance(decision, Waiting):
+            return decision
+        return self._run(self._opened(target, state, decision, run_id), began)
+
+    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | Waiting:
+        """Move a waiting target's watermark to its sources' heads; the hours that changed are pending then."""
+        began = time.perf_counter()
+        state = self.store.state(target.table)
+        decision = plan_acknowledged(self._question(target, state, {}))
+        if self.door.drops(decision):
+            return self.acknowledge(target, run_id=run_id)
         if isinstance(decision, Waiting):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)

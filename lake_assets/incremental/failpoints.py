@@ -29,13 +29,23 @@ POINTS = (
 TICK_POINTS = ("tick-started", "tick-decided", "tick-answered")
 """In the order of a sensor's evaluation."""
 
+ERASURE_POINTS = (
+    "erasure-requested",
+    "erasure-rows-deleted",
+    "erasure-rebuilt",
+    "erasure-expired",
+    "erasure-files-half-removed",
+    "erasure-files-removed",
+)
+"""In the order of an erasure."""
+
 PAUSE = "pause:"
 EXIT_CODE = 137
 
 
 def reach(point: str) -> None:
     """Die or pause here if this is the point that the setting names."""
-    assert point in (*POINTS, *TICK_POINTS), point
+    assert point in (*POINTS, *TICK_POINTS, *ERASURE_POINTS), point
     if settings().failpoint == point:
         os._exit(EXIT_CODE)
     if settings().failpoint == PAUSE + point:

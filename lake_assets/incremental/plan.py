@@ -52,6 +52,20 @@ def plan(question: Question) -> Decision:
     return _plan_stateful(question, question.mode)
 
 
+def plan_acknowledged(question: Question) -> Decision:
+    """As `plan`, but where that waits, the watermark moves to the sources' heads: what changed is pending then.
+
+    For those who must let go of the snapshots behind the heads.
+    """
+    decision = plan(question)
+    if isinstance(decision, SessionPlan) or not any(c.moved for c in question.changes):
+        return decision
+    if not isinstance(question.mode, Stateless) and _reach(question) is None:
+        return decision
+    changed = _reasons(question.changes).keys() | question.committed.pending
+    return _session(question, "none", {}, pending=changed, through=_upper(question))
+
+
 def plan_rebuild(question: Question, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
     """A backfill of `hours` from the sources as the changes' heads say, leaving the watermark where it is.
 

@@ -3,7 +3,7 @@
 One table a file. `PIPELINE` is what the engine, Dagster and `lake` are given.
 """
 
-from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.declaration import Pipeline, Subject
 from lake_assets.membership.account_state_dim import account_state_dim
 from lake_assets.membership.cancel_fact import cancel_fact
 from lake_assets.membership.cancel_request_fact import cancel_request_fact
@@ -16,6 +16,7 @@ PIPELINE = Pipeline(
     raw=RAW,
     targets=(signup_fact, plan_fact, cancel_request_fact, cancel_fact, account_state_dim),
     start=settings().start,
+    subjects=(Subject("account", columns=("account_id",)),),
 )
 
 __all__ = ["PIPELINE"]

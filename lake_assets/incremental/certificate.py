@@ -1,0 +1,245 @@
+"""The certificate of an erasure: every file under the warehouse is decoded, and searched for an id.
+
+Parquet by its rows, the bounds and the notes in its footer; Avro (manifests and their lists) by its records, with the
+bounds of columns among them, and its header; all else as bytes. What cannot be decoded is searched as bytes, too, and
+told. In texts the id counts as a word of its own (`a1` is not in `a10`); in bytes wherever it stands.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.avro.file import AvroFile
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.manifest import DataFileContent
+from pyiceberg.table import Table
+from pyiceberg.typedef import Record
+
+from lake_assets.errors import UsageError
+from lake_assets.incremental import publish
+from lake_assets.incremental.cleaning import ListedFile, listing, place
+
+Kind = Literal["data", "delete", "manifest", "manifest list", "metadata", "other"]
+Reference = Literal["main", "history", "nothing"]
+
+_BATCH_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file that holds the id.
+
+    occurrences: rows of a Parquet file, records of an Avro file, or mentions in its footer or header; else places.
+    referenced: by main's head, by a snapshot that is still there, or by nothing.
+    """
+
+    path: str
+    table: str | None
+    kind: Kind
+    occurrences: int
+    referenced: Reference
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Where an id is under the warehouse. undecoded: files that are broken or foreign, searched as bytes alone."""
+
+    subject: str
+    files: int
+    bytes: int
+    findings: tuple[Finding, ...] = ()
+    undecoded: tuple[str, ...] = ()
+
+    @property
+    def nowhere(self) -> bool:
+        return not self.findings
+
+
+@dataclass
+class _Known:
+    """What the catalog tells of files, by their place."""
+
+    locations: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    references: dict[str, Reference] = field(default_factory=dict)
+
+    def table_of(self, path: str) -> str | None:
+        inside = [location for location in self.locations if path.startswith(location + "/")]
+        return self.locations[max(inside, key=len)] if inside else None
+
+
+Progress = Callable[[int, int], None]
+
+
+def certify(catalog: Catalog, subject: str, value: str, *, progress: Progress = lambda done, of: None) -> Certificate:
+    """Search every file for an id. progress: bytes read, of how many. Raises `UsageError` for an empty id."""
+    if not value.strip():
+        raise UsageError("The id is empty.", remedy=f"Name the {subject} to look for.")
+    opened = [catalog.load_table(t) for n in catalog.list_namespaces() for t in catalog.list_tables(n)]
+    known, io = _known(opened), load_file_io(dict(catalog.properties), catalog.properties["warehouse"])
+    files = {f.path: f for location in _roots(catalog, opened) for f in listing(io, location)}
+    size, done, needle = sum(f.bytes for f in files.values()), 0, _Needle(value)
+    findings, undecoded = [], []
+    for path, file in sorted(files.items()):
+        count, decoded = _search(io, file, needle)
+        if not decoded:
+            undecoded.append(path)
+        if count:
+            kind = known.kinds.get(path) or _kind(path)
+            findings.append(Finding(path, known.table_of(path), kind, count, known.references.get(path, "nothing")))
+        done += file.bytes
+        progress(done, size)
+    return Certificate(subject, len(files), size, tuple(findings), tuple(undecoded))
+
+
+class _Needle:
+    """The id, as it is looked for."""
+
+    def __init__(self, value: str) -> None:
+        self.value, self.bytes = value, value.encode()
+        self.word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
+
+    def in_text(self, text: str) -> int:
+        return len(self.word.findall(text)) if self.value in text else 0
+
+    def in_bytes(self, content: bytes) -> int:
+        """A text's words; anything else has none, and is searched as it is."""
+        if self.bytes not in content:
+            return 0
+        try:
+            return self.in_text(content.decode())
+        except UnicodeDecodeError:
+            return content.count(self.bytes)
+
+    def in_value(self, value: object) -> int:
+        """How often anything decoded holds it, at whatever depth."""
+        if isinstance(value, str):
+            return self.in_text(value)
+        if isinstance(value, bytes):
+            return self.in_bytes(value)
+        if isinstance(value, Record):
+            return sum(map(self.in_value, value._data))
+        if isinstance(value, Mapping):
+            return sum(self.in_value(k) + self.in_value(v) for k, v in value.items())
+        if isinstance(value, Iterable):
+            return sum(map(self.in_value, value))
+        return 0
+
+
+def _search(io: FileIO, file: ListedFile, needle: _Needle) -> tuple[int, bool]:
+    """How often a file holds the id; and whether it could be decoded as what its name says it is."""
+    name = file.path.rpartition("/")[2]
+    if name.endswith((".parquet", ".avro")):
+        try:
+            return (_in_parquet if name.endswith(".parquet") else _in_avro)(io, file, needle), True
+        except Exception:  # of pyarrow, pyiceberg or a codec: whatever a broken or foreign file leads to
+            return needle.in_bytes(_content(io, file)), False
+    content = _content(io, file)
+    if name.endswith((".gz", ".gz.metadata.json")):
+        try:
+            return needle.in_bytes(gzip.decompress(content)), True
+        except (OSError, EOFError):
+            return needle.in_bytes(content), False
+    return needle.in_bytes(content), True
+
+
+def _in_parquet(io: FileIO, file: ListedFile, needle: _Needle) -> int:
+    """Rows that hold it; without any, mentions in the footer."""
+    with io.new_input(file.path).open() as opened:
+        parquet = pq.ParquetFile(opened)
+        rows = sum(_rows(batch, needle) for batch in parquet.iter_batches(_BATCH_ROWS))
+        return rows or _in_footer(parquet.metadata, needle)
+
+
+def _rows(batch: pa.RecordBatch, needle: _Needle) -> int:
+    held = [mask for column in batch.columns if (mask := _mask(column, needle)) is not None]
+    return sum(map(any, zip(*held, strict=True)))
+
+
+def _mask(column: pa.Array, needle: _Needle) -> list[bool] | None:
+    """For each row whether the column holds it; None when none does."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # Nearly every batch ends here, in Arrow; only where the letters are is each row looked at.
+        if not pc.any(pc.match_substring(column.cast(pa.large_string()), needle.value)).as_py():
+            return None
+    elif not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return None
+    mask = [needle.in_value(value) > 0 for value in column.to_pylist()]
+    return mask if any(mask) else None
+
+
+def _in_footer(metadata: pq.FileMetaData, needle: _Needle) -> int:
+    found = needle.in_value(metadata.metadata or {})
+    for group in range(metadata.num_row_groups):
+        for column in range(metadata.num_columns):
+            told = metadata.row_group(group).column(column).statistics
+            if told is not None and told.has_min_max:
+                found += needle.in_value([told.min, told.max])
+    return found
+
+
+def _in_avro(io: FileIO, file: ListedFile, needle: _Needle) -> int:
+    with AvroFile[Record](io.new_input(file.path)) as records:
+        header = needle.in_value(records.header.meta)
+        return header + sum(needle.in_value(record) > 0 for record in records)
+
+
+def _content(io: FileIO, file: ListedFile) -> bytes:
+    with io.new_input(file.path).open() as opened:
+        return opened.read()
+
+
+def _roots(catalog: Catalog, opened: Iterable[Table]) -> list[str]:
+    """The warehouse, and the locations of tables that lie elsewhere."""
+    return [catalog.properties["warehouse"], *(t.location() for t in opened)]
+
+
+def _known(opened: Iterable[Table]) -> _Known:
+    known = _Known()
+    for table in opened:
+        known.locations[place(table.location()).rstrip("/")] = ".".join(table.name())
+        for path, kind, reference in _told(table):
+            known.kinds[path] = kind
+            if known.references.get(path) != "main":
+                known.references[path] = reference
+    return known
+
+
+def _told(table: Table) -> Iterator[tuple[str, Kind, Reference]]:
+    """Each file that a table's metadata refer to: its place, its kind, and by what."""
+    yield place(table.metadata_location), "metadata", "main"
+    for former in table.metadata.metadata_log:
+        yield place(former.metadata_file), "metadata", "history"
+    main, seen = publish.main_id(table), set[str]()
+    for snapshot in sorted(table.metadata.snapshots, key=lambda s: s.snapshot_id != main):
+        by: Reference = "main" if snapshot.snapshot_id == main else "history"
+        yield place(snapshot.manifest_list), "manifest list", by
+        for manifest in snapshot.manifests(table.io):
+            if manifest.manifest_path in seen:
+                continue
+            seen.add(manifest.manifest_path)
+            yield place(manifest.manifest_path), "manifest", by
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+                file = entry.data_file
+                yield place(file.file_path), "data" if file.content is DataFileContent.DATA else "delete", by
+
+
+def _kind(path: str) -> Kind:
+    """Of a file that nothing refers to: by its name, as Iceberg gives names."""
+    name = path.rpartition("/")[2]
+    if name.endswith(".avro"):
+        return "manifest list" if name.startswith("snap-") else "manifest"
+    if name.endswith(".metadata.json"):
+        return "metadata"
+    if name.endswith(".parquet"):
+        return "delete" if "-deletes" in name else "data"
+    return "other"

@@ -1,0 +1,111 @@
+"""The certificate finds an id wherever it was planted: in rows, bounds, delete files, texts and broken files."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lake_assets.errors import UsageError
+from lake_assets.incremental import tables
+from lake_assets.incremental.certificate import Certificate, certify
+from lake_assets.incremental.cleaning import place, scrub
+from lake_assets.incremental.door import delete_rows, holds
+from lake_assets.membership.raw import RAW
+from lake_assets_tests.incremental.scenario import signup
+from lake_assets_tests.membership.in_memory import ARROW, COLUMNS
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from lake_assets.settings import Settings
+
+WHO = "account-17"
+
+
+def landed(catalog: Catalog, *accounts: str) -> Table:
+    tables.create_raw(catalog, RAW[0])
+    table = tables.load(catalog, "raw.signups")
+    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS["raw.signups"].items()])
+    rows = pa.Table.from_pylist([signup(i, 1, account_id=a) for i, a in enumerate(accounts)], schema=schema)
+    table.append(rows.cast(table.schema().as_arrow()))
+    return table
+
+
+def found(catalog: Catalog, who: str = WHO) -> set[tuple[str | None, str, int, str]]:
+    return {(f.table, f.kind, f.occurrences, f.referenced) for f in certify(catalog, "account", who).findings}
+
+
+def test_rows_bounds_and_what_refers_to_them(catalog: Catalog) -> None:
+    landed(catalog, WHO, "account-170", WHO)
+    assert found(catalog) == {("raw.signups", "data", 2, "main"), ("raw.signups", "manifest", 1, "main")}
+    # In the middle of the bounds the manifests do not tell; and 17 is not 170.
+    landed(catalog, "account-0", "account-18", "account-2")
+    assert found(catalog, "account-18") == {("raw.signups", "data", 1, "main")}
+    assert certify(catalog, "account", "account-1").nowhere
+
+
+def test_a_head_that_was_scrubbed_tells_no_bounds_of_deleted_files(catalog: Catalog) -> None:
+    landed(catalog, WHO, "account-2", "account-3")
+    before = tables.load(catalog, "raw.signups").scan().count()
+    assert delete_rows(catalog, "raw.signups", holds(["account_id"], WHO)) == 1
+    assert ("raw.signups", "manifest", 1, "main") in found(catalog)
+    assert scrub(catalog, "raw.signups")
+    table = tables.load(catalog, "raw.signups")
+    assert {by for _, _, _, by in found(catalog)} == {"history"}
+    assert table.scan().count() == before - 1
+    head = table.current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary.operation.value == "replace"
+    assert head.summary.additional_properties["total-records"] == str(before - 1)
+    assert not scrub(catalog, "raw.signups")
+
+
+@pytest.mark.parametrize("where", ["parquet", "footer", "delete", "broken", "text", "gzip", "binary", "avro"])
+def test_planted_files(catalog: Catalog, bare_home: Settings, where: str) -> None:
+    folder = Path(place(landed(catalog, "account-2").location()))
+    kind, count = "other", 1
+    if where == "parquet":
+        kind, count = "data", 3
+        nested = pa.table({"n": [1, 2, 3, 4], "who": [[WHO], [WHO, "b"], [], [f"{{'id': '{WHO}'}}"]]})
+        pq.write_table(nested, folder / "data" / "orphan.parquet")
+    elif where == "footer":
+        kind = "data"
+        pq.write_table(pa.table({"n": [1]}).replace_schema_metadata({"who": WHO}), folder / "orphan.parquet")
+    elif where == "delete":
+        kind = "delete"
+        pq.write_table(pa.table({"account_id": [WHO]}), folder / "data" / "00000-1-deletes.parquet")
+    elif where == "broken":
+        kind = "data"
+        (folder / "broken.parquet").write_bytes(b"PAR1\xff\xfe" + WHO.encode())
+    elif where == "avro":
+        kind = "manifest"
+        (folder / "broken.avro").write_bytes(b"Obj\x01\xff" + WHO.encode())
+    elif where == "text":
+        count = 2
+        (folder / ".hidden").write_text(f"{WHO} and {WHO}, not x{WHO}")
+    elif where == "gzip":
+        (folder / "log.gz").write_bytes(gzip.compress(WHO.encode()))
+    else:
+        (folder / "bytes.bin").write_bytes(b"\xff\xfex" + WHO.encode() + b"x\xff")
+    certificate = certify(catalog, "account", WHO)
+    assert found(catalog) == {("raw.signups", kind, count, "nothing")}
+    assert bool(certificate.undecoded) == (where in ("broken", "avro"))
+
+
+def test_files_outside_of_any_table_and_progress(catalog: Catalog, bare_home: Settings) -> None:
+    landed(catalog, "account-2")
+    (bare_home.home / "warehouse" / "note.txt").write_text(WHO)
+    told: list[tuple[int, int]] = []
+    certificate: Certificate = certify(catalog, "account", WHO, progress=lambda *done: told.append(done))
+    assert [(f.table, f.kind) for f in certificate.findings] == [(None, "other")]
+    assert len(told) == certificate.files
+    assert told[-1] == (certificate.bytes, certificate.bytes)
+    with pytest.raises(UsageError, match="empty"):
+        certify(catalog, "account", "")
