@@ -120,6 +120,8 @@ class Engine:
         if work is None:
             state = self.store.state(target.table)
             decision = plan(self._question(target, state, {}))  # one that an audit stopped, too: the job may be mended
+            if self.door.drops(decision):
+                return self.open_session(target, run_id=run_id)
             if isinstance(decision, Waiting):
                 return decision
             work = self._opened(target, state, decision, run_id)
