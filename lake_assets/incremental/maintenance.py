@@ -219,7 +219,9 @@ class _Task:
             reraise=True,
         ):
             with attempt:
-                return list(self.spark().sql(f"CALL lake.system.{procedure}(table => '{self.name}'{more})").collect())
+                return list(
+                    self.spark().sql(f"CALL lake.system.{procedure}(table => 'lake.{self.name}'{more})").collect()
+                )
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def load(self) -> Table:

@@ -12,6 +12,9 @@ from rich.table import Table
 from lake_assets.incremental.maintenance import Upkeep
 from lake_assets.local.show import console
 
+WIDTH = 120
+"""Columns that the figures need, also where the output is no terminal."""
+
 
 def progress(tables: Sequence[str]) -> Iterator[str]:
     """The tables one after the other, with a bar on the error stream if that is a terminal."""
@@ -22,14 +25,25 @@ def table(found: Sequence[Upkeep]) -> None:
     """Figures of each table, before and after; of a dry run, what would be done."""
     shown = Table(box=None, pad_edge=False, header_style="dim")
     shown.add_column("table")
-    for name in ("files", "stored", "snapshots", "manifests", "compacted", "expired", "orphans", "s"):
+    for name in (
+        "files",
+        "stored files",
+        "stored MB",
+        "snapshots",
+        "manifests",
+        "compacted",
+        "expired",
+        "orphans",
+        "s",
+    ):
         shown.add_column(name, justify="right")
     for done in found:
         before, after = done.before, done.after
         shown.add_row(
             done.table,
             _change(before.files, after.files),
-            f"{_change(before.stored_files, after.stored_files)} ({_mb(before.stored_bytes, after.stored_bytes)})",
+            _change(before.stored_files, after.stored_files),
+            _mb(before.stored_bytes, after.stored_bytes),
             _change(before.snapshots, after.snapshots),
             _change(before.manifests, after.manifests),
             str(done.partitions_compacted),
@@ -37,7 +51,7 @@ def table(found: Sequence[Upkeep]) -> None:
             str(done.orphans_removed),
             f"{sum(done.seconds.values()):.1f}",
         )
-    console.print(shown)
+    Console(highlight=False, width=max(console.width, WIDTH)).print(shown)
     for done in found:
         for note in done.notes:
             console.print(f"[yellow]{done.table}: {escape(note)}[/]")
@@ -51,4 +65,4 @@ def _change(before: int, after: int) -> str:
 
 def _mb(before: int, after: int) -> str:
     old, new = (f"{size / 1_000_000:.1f}" for size in (before, after))
-    return f"{new} MB" if old == new else f"{old} → {new} MB"
+    return new if old == new else f"{old} → {new}"

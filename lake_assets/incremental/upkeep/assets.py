@@ -4,7 +4,7 @@ Each is held back by its table's pool, so no session of a target runs beside its
 one run for each table: a run takes all its pools at once, and would else keep every target waiting for the slowest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
@@ -81,9 +81,10 @@ def upkeep_metadata(done: Upkeep) -> dict[str, dg.MetadataValue]:
 def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg.ScheduleDefinition:
     """Requests the maintenance of all tables, one run each. cron: in UTC."""
 
-    def evaluate(context: dg.ScheduleEvaluationContext) -> list[dg.RunRequest]:
+    def evaluate(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
         tick = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
-        return [dg.RunRequest(f"{tick}:{a.key.to_user_string()}", asset_selection=[a.key]) for a in assets]
+        for asset in assets:
+            yield dg.RunRequest(f"{tick}:{asset.key.to_user_string()}", asset_selection=[asset.key])
 
     return dg.ScheduleDefinition(
         name="maintenance_schedule",
