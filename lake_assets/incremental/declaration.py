@@ -70,8 +70,9 @@ class Sequential:
     """Stateful with memory: hour h needs the target's own rows of h-1 (etl_pattern_id 2).
 
     catchup_threshold: as for `Stateful`; hours that were never built are always built.
-    chunk_hours: as for `Stateful`. Where a chunk ends in the state that is published, nothing follows from it: the
-        hours behind it are left alone, but for those that changed themselves.
+    chunk_hours: more hours that were built before are cut into sessions, from the earliest on. Where one ends in the
+        state that is published, nothing follows: the hours behind it are left alone, but for those that changed
+        themselves. New hours come last: they stand on the state before them.
     """
 
     catchup_threshold: int | None = None

@@ -172,8 +172,9 @@ def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     skipped = beyond - due.keys()
     if due:
         now, behind, follows = _cut(due, changed, question.committed, mode)
+        upto = through if max(now) == max(due) or not isinstance(mode, Sequential) else None
         return _session(
-            question, "overwrite", now, pending=later | behind, skipped=skipped, through=through, follows=follows
+            question, "overwrite", now, pending=later | behind, skipped=skipped, through=upto, follows=follows
         )
     if skipped or _advanced(question, through) or (_compacted(question) and not later):
         return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
@@ -208,19 +209,22 @@ def _cut(
 ) -> tuple[dict[int, str], set[int], set[int]]:
     """Hours for this session; those that wait behind it; and those that do if this session's last hour changes.
 
-    A range that is too long is cut only where it was built before: new hours come first, and all of them.
+    A range that is too long is cut only where it was built before. New hours come first, and all of them; but those of
+    a sequential target last, for an hour must not stand on a state that is known to be wrong.
     """
     old = sorted(h for h in due if committed.last_built is not None and h <= committed.last_built)
-    if not old or mode.chunk_hours is None or len(due) <= mode.chunk_hours:
+    new, most = due.keys() - set(old), mode.chunk_hours
+    if not old or most is None or (len(old) if isinstance(mode, Sequential) else len(due)) <= most:
         return due, set(), set()
-    if isinstance(mode, Stateful) and mode.load == "changed":
-        behind = set(old[: -mode.chunk_hours] if len(old) == len(due) else old)
+    if isinstance(mode, Sequential):
+        rest = set(old[most:])
+        return {h: due[h] for h in old[:most]}, (rest | new) & set(changed), rest - set(changed)
+    if mode.load == "changed":
+        behind = set(old if new else old[:-most])
         return {h: due[h] for h in due if h not in behind}, behind, set()
-    if len(old) < len(due):
-        return {h: due[h] for h in due if h not in old}, {h for h in old if h in changed}, set()
-    now, rest = old[: mode.chunk_hours], set(old[mode.chunk_hours :])
-    own = rest & set(changed) if isinstance(mode, Sequential) else rest
-    return {h: due[h] for h in now}, own, rest - own
+    if new:
+        return {h: due[h] for h in due if h in new}, {h for h in old if h in changed}, set()
+    return {h: due[h] for h in old[:most]}, set(old[most:]), set()
 
 
 def _why_filled(hour: int, late: int, committed: Committed) -> str:

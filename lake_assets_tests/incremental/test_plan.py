@@ -141,6 +141,8 @@ def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -
     skipped = frozenset(too_late - due)
     if due:
         now, behind, follows = cut(q.mode, due, changed | q.committed.pending, built)
+        if isinstance(q.mode, Sequential) and max(due) not in now:
+            advanced = None  # not all of it is built
         return Expected("overwrite", frozenset(now), pending | behind, skipped, advanced, frozenset(follows))
     seen = any(c.snapshots for c in q.changes if c.since is not None)
     if skipped or advanced is not None or (seen and not pending):
@@ -153,16 +155,18 @@ def cut(
 ) -> tuple[set[int], set[int], set[int]]:
     """Hours now, hours behind them, hours that follow if the last one changes."""
     new = {h for h in due if built is None or h > built}
-    if new == due or mode.chunk_hours is None or len(due) <= mode.chunk_hours:
+    old = sorted(due - new)
+    if mode.chunk_hours is None or not old:
         return due, set(), set()
-    each_for_itself = isinstance(mode, Stateful) and mode.load == "changed"
+    if isinstance(mode, Sequential):  # from the earliest on, whatever is new
+        now = set(old[: mode.chunk_hours])
+        return (now, (due - now) & changed, set(old) - now - changed) if now != set(old) else (due, set(), set())
+    if len(due) <= mode.chunk_hours:
+        return due, set(), set()
     if new:
-        return new, due - new if each_for_itself else (due - new) & changed, set()
-    ordered = sorted(due, reverse=each_for_itself)
-    now, rest = set(ordered[: mode.chunk_hours]), set(ordered[mode.chunk_hours :])
-    if isinstance(mode, Sequential):
-        return now, rest & changed, rest - changed
-    return now, rest, set()
+        return new, set(old) if mode.load == "changed" else set(old) & changed, set()
+    now = set(old[-mode.chunk_hours :] if mode.load == "changed" else old[: mode.chunk_hours])
+    return now, due - now, set()
 
 
 @given(questions())
@@ -492,20 +496,30 @@ def test_an_outage_longer_than_the_threshold_is_caught_up_in_full() -> None:
     assert (numbers(decision.hour_numbers), decision.skipped) == (list(range(2, 13)), ())
 
 
-def test_a_late_hour_far_back_waits_behind_the_newest_and_stops_where_the_state_is_as_it_was() -> None:
+def played(world: World) -> list[tuple[list[int], list[int], list[int]]]:
+    """All sessions that are due: hours, pending, and those that follow."""
+    found = []
+    while isinstance(decision := plan(world.question()), SessionPlan):
+        found.append((numbers(decision.hour_numbers), numbers(decision.pending), numbers(decision.follows)))
+        world.commit(decision)
+        world.check()
+    return found
+
+
+def test_a_late_hour_far_back_waits_behind_the_newest() -> None:
+    world = loaded(["raw.a"], Stateful(chunk_hours=3), 5)
+    world.land("raw.a", "append", late(1, 6))
+    world.through["raw.a"] = START + 6
+    assert played(world) == [([6], [1], []), ([1, 2, 3], [4, 5, 6], []), ([4, 5, 6], [], [])]
+    assert world.committed.complete_through == START + 6
+
+
+def test_a_sequential_target_stops_where_its_state_is_as_it_was() -> None:
     world = loaded(["raw.a", "raw.b"], Sequential(chunk_hours=3), 9)
     world.land("raw.a", "append", late(2, 8, 10))
     world.through = dict.fromkeys(world.names, START + 10)
-    played = []
-    while isinstance(decision := plan(world.question()), SessionPlan):
-        played.append((numbers(decision.hour_numbers), numbers(decision.pending), numbers(decision.follows)))
-        world.commit(decision)
-        world.check()
-    assert played == [
-        ([10], [2, 8], []),  # fresh data first
-        ([2, 3, 4], [8], [5, 6, 7, 9, 10]),  # then from the earliest on: hour 3 has rows of its own, nothing follows
-        ([8, 9, 10], [], []),
-    ]
+    # From the earliest on, never on a state that is known to be wrong. Hour 3 has rows of its own: nothing follows.
+    assert played(world) == [([2, 3, 4], [8, 10], [5, 6, 7, 9]), ([8, 9, 10], [], [])]
     assert world.committed.complete_through == START + 10
 
 
