@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lake_assets.membership.simulator import Landing
 
 
-WARM_UP = 6
+WARM_UP = 3
 """Landings that each side plays first, unmeasured, in a home of their own."""
 
 
