@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pyarrow.fs import FileSelector, FileType
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
@@ -25,7 +23,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental import publish, tables
@@ -52,7 +49,7 @@ def scrub(catalog: Catalog, name: str) -> bool:
 
     One snapshot, a `replace`, which changes no row; none if there are no such entries. Whether there were.
     """
-    for attempt in _retrying():
+    for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, name)
             head = table.snapshot_by_id(publish.main_id(table) or 0)
@@ -66,7 +63,7 @@ def scrub(catalog: Catalog, name: str) -> bool:
 
 def forget(catalog: Catalog, name: str, keep: Iterable[int]) -> int:
     """Expire every snapshot that no branch or tag names, staged ones too, but for those to keep; how many went."""
-    for attempt in _retrying():
+    for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, name)
             held = {ref.snapshot_id for ref in table.metadata.refs.values()} | set(keep)
@@ -211,15 +208,6 @@ def _remove(io: FileIO, path: str) -> None:
     for each in (path, sidecar(place(path))):
         with suppress(FileNotFoundError):
             io.delete(each)
-
-
-def _retrying() -> Any:
-    return Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(60),
-        reraise=True,
-    )
 
 
 def head_has_deletes(table: Table) -> bool:

@@ -13,12 +13,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, IsNull, LessThanOrEqual, Or
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
@@ -95,12 +94,7 @@ def holds(columns: Iterable[str], value: str) -> BooleanExpression:
 
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
     """Delete rows by rewriting the files that have them, whoever else writes meanwhile; how many went."""
-    for attempt in Retrying(
-        retry=retry_if_exception_type((CommitFailedException, ValidationException)),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(60),
-        reraise=True,
-    ):
+    for attempt in tables.retrying(ValidationException):
         with attempt:
             table = tables.load(catalog, name)
             rows = _count(table, which, publish.main_id(table))

@@ -21,10 +21,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, EqualTo, In, NotNull
 from pyiceberg.table import Table
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental import publish, tables
@@ -180,7 +178,7 @@ def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], valu
 
 def _unquarantine(catalog: Catalog, value: str) -> int:
     """Rows in quarantine that hold the id, in whatever column, are deleted."""
-    for attempt in _retrying():
+    for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, QUARANTINE)
             rows = table.scan(selected_fields=("target", "row_hash", "row")).to_arrow().to_pylist()
@@ -198,7 +196,7 @@ def _values(row: str | None) -> set[str]:
 
 def _redact(catalog: Catalog, value: str) -> int:
     """Where the sample of an audit names the id, the record says `ERASED` instead: verdict and counts stay."""
-    for attempt in _retrying():
+    for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, SESSION)
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
@@ -290,12 +288,3 @@ def _dropped(table: Table) -> bool:
 
 def _unfinished(engine: Engine) -> int:
     return sum(e.state == "requested" for e in engine.erasures.rows())
-
-
-def _retrying() -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(60),
-        reraise=True,
-    )

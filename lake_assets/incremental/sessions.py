@@ -29,7 +29,6 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
@@ -243,7 +242,7 @@ class SessionStore:
         """Add rows (source, row_hash, session_id, reason, row) that are not there yet; how many were added."""
         if not rows:
             return 0
-        for attempt in _retrying():
+        for attempt in tables.retrying(seconds=30):
             with attempt:
                 table = tables.load(self.catalog, QUARANTINE)
                 known = table.scan(
@@ -271,7 +270,7 @@ class SessionStore:
         return _Log(tables.load(self.catalog, name), process).newest()
 
     def _append(self, name: str, process: str, expected: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        for attempt in _retrying():
+        for attempt in tables.retrying(seconds=30):
             with attempt:
                 table = tables.load(self.catalog, name)
                 log = _Log(table, process)
@@ -285,15 +284,6 @@ class SessionStore:
         # The move is made: if somebody is in the way now, merging can wait.
         with suppress(CommitFailedException):
             log.merge_small_files()
-
-
-def _retrying() -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(CommitFailedException),
-        wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_delay(30),
-        reraise=True,
-    )
 
 
 def _equal(column: str, value: str) -> BooleanExpression:

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import HourTransform, IdentityTransform, Transform
 from pyiceberg.types import NestedField
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import ColumnMismatch, TableMissing, WriteAuditPublishDisabled
 from lake_assets.incremental.hours import parse_hour
@@ -43,6 +44,16 @@ _COMMON = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+
+
+def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
+    """Attempts at a commit while somebody else's comes first. others: exceptions that tell so, too."""
+    return Retrying(
+        retry=retry_if_exception_type((CommitFailedException, *others)),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        stop=stop_after_delay(seconds),
+        reraise=True,
+    )
 
 
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:
