@@ -100,12 +100,17 @@ def certify(catalog: Catalog, subject: str, value: str, *, progress: Progress = 
     return Certificate(subject, len(files), size, tuple(findings), tuple(undecoded))
 
 
+def word(value: str) -> re.Pattern[str]:
+    """What finds the id in a text as a word of its own: `a1` is in `a1 x`, not in `a10`."""
+    return re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
+
+
 class _Needle:
     """The id, as it is looked for."""
 
     def __init__(self, value: str) -> None:
         self.value, self.bytes = value, value.encode()
-        self.word = re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
+        self.word = word(value)
 
     def in_text(self, text: str) -> int:
         return len(self.word.findall(text)) if self.value in text else 0

@@ -14,10 +14,11 @@ In this order, and each step safe to repeat, so that an erasure that was killed 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
@@ -27,13 +28,15 @@ from pyiceberg.table import Table
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.catch_up import catch_up
+from lake_assets.incremental.certificate import word
 from lake_assets.incremental.cleaning import forget, head_has_deletes, remove_files, scrub
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.door import DROPPED, delete_rows, holders, holds
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import hour_of
+from lake_assets.incremental.needs import read_needs
 from lake_assets.incremental.session import Waiting
-from lake_assets.incremental.sessions import HIGH_WATERMARK, QUARANTINE, SESSION
+from lake_assets.incremental.sessions import QUARANTINE, SESSION
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine import Engine
@@ -108,11 +111,6 @@ def sweep(engine: Engine, *, now: datetime) -> ErasureReport:
     _settle(engine)
     snapshots, files = _let_go(engine, sorted(every), now)
     return ErasureReport("", rows, 0, 0, snapshots, files, _unfinished(engine))
-
-
-def names(value: str, text: str) -> bool:
-    """Whether a text holds the id as a word of its own: `a1` is in `a1 x`, not in `a10`."""
-    return re.search(rf"(?<![\w-]){re.escape(value)}(?![\w-])", text) is not None
 
 
 def _delete_raw(engine: Engine, subject: Subject, value: str) -> dict[str, int]:
@@ -200,33 +198,27 @@ def _redact(catalog: Catalog, value: str) -> int:
         with attempt:
             table = tables.load(catalog, SESSION)
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
-            processes = {
-                r["process_name"] for r in rows.select(["process_name", "audits"]).to_pylist() if _named(r, value)
-            }
-            count = 0
+            found = sorted((r for r in rows.to_pylist() if _named(r, value)), key=itemgetter("process_name"))
             with table.transaction() as transaction:
-                for process in sorted(processes):
-                    of_it = [r for r in rows.to_pylist() if r["process_name"] == process and _named(r, value)]
-                    count += len(of_it)
+                for process, group in groupby(found, key=itemgetter("process_name")):
+                    clean = [{**r, "audits": _without(r["audits"], value)} for r in group]
                     which = And(
                         EqualTo("process_name", process),  # type: ignore[call-arg, arg-type]
-                        In("revision", {r["revision"] for r in of_it}),  # type: ignore[call-arg, arg-type]
+                        In("revision", {r["revision"] for r in clean}),  # type: ignore[call-arg, arg-type]
                     )
-                    plain = rows.schema
-                    clean = [{**r, "audits": _without(r["audits"], value)} for r in of_it]
-                    transaction.overwrite(rows.from_pylist(clean, schema=plain), overwrite_filter=which)
-            return count
+                    transaction.overwrite(rows.from_pylist(clean, schema=rows.schema), overwrite_filter=which)
+            return len(found)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _named(row: dict[str, Any], value: str) -> bool:
-    return any(names(value, key) for audit in json.loads(row["audits"] or "[]") for key in audit["sample"])
+    return any(word(value).search(key) for audit in json.loads(row["audits"] or "[]") for key in audit["sample"])
 
 
 def _without(audits: str, value: str) -> str:
     found = json.loads(audits)
     for audit in found:
-        audit["sample"] = [ERASED if names(value, key) else key for key in audit["sample"]]
+        audit["sample"] = [ERASED if word(value).search(key) else key for key in audit["sample"]]
     return json.dumps(found, separators=(",", ":"))
 
 
@@ -245,13 +237,12 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
 
 def _let_go(engine: Engine, of: Iterable[str], now: datetime) -> tuple[int, int]:
     """Expire and remove; how many snapshots and files. First nothing but what no watermark and no session needs."""
-    needed = _needed(engine)
+    needs = read_needs(engine.catalog)
     snapshots = files = 0
     every = [*of, SESSION, QUARANTINE]
     for name in every:
         table = tables.load(engine.catalog, name)
-        keep = needed.get(name, {})
-        if behind := {s: who for s, who in keep.items() if s != publish.main_id(table)}:
+        if behind := {s: who for s, who in needs.standing(name).items() if s != publish.main_id(table)}:
             raise ErasureStopped(
                 f"{', '.join(sorted(set(behind.values())))} still needs an old snapshot of {name}.",
                 remedy="Let it run until it has nothing to do, then erase again.",
@@ -259,26 +250,12 @@ def _let_go(engine: Engine, of: Iterable[str], now: datetime) -> tuple[int, int]
     for name in every:
         if name in (SESSION, QUARANTINE):
             scrub(engine.catalog, name)
-        snapshots += forget(engine.catalog, name, needed.get(name, {}))
+        snapshots += forget(engine.catalog, name, needs.standing(name))
     reach("erasure-expired")
     for name in every:
         files += remove_files(engine.catalog, name, orphaned_before=now - GRACE)
     reach("erasure-files-removed")
     return snapshots, files
-
-
-def _needed(engine: Engine) -> dict[str, dict[int, str]]:
-    """Source → snapshot id → the process whose watermark or open session stands there; of all there are."""
-    marks = tables.load(engine.catalog, HIGH_WATERMARK).scan(selected_fields=("process_name",)).to_arrow()
-    found: dict[str, dict[int, str]] = {}
-    for process in sorted(set(marks.column("process_name").to_pylist())):
-        state = engine.store.state(process)
-        ends = [(m.source, m.snapshot_id) for m in state.watermarks.values()]
-        ends += [(s.source, s.to_snapshot_id) for s in state.open_session.plan.sources] if state.open_session else []
-        for source, snapshot_id in ends:
-            if snapshot_id is not None:
-                found.setdefault(source, {})[snapshot_id] = process
-    return found
 
 
 def _dropped(table: Table) -> bool:

@@ -48,10 +48,20 @@ class Needs:
             named = (mark["latest_snapshot_id"], mark["previous_snapshot_id"]) if mark["source"] == name else ()
             yield from (i for i in (*named, published if mark["process_name"] == name else None) if i is not None)
 
+    def standing(self, name: str) -> dict[int, str]:
+        """Snapshot of a table → a process whose watermark stands there, or whose open session reads up to it."""
+        ends = [(m["latest_snapshot_id"], m["process_name"]) for m in self.marks if m["source"] == name]
+        ends += [(source["to_snapshot_id"], process) for process, source in self._sources(name)]
+        return {snapshot_id: process for snapshot_id, process in ends if snapshot_id is not None}
+
     def _read(self, name: str) -> Iterator[int]:
-        for source in (s for session in self.sessions if _is_open(session) for s in json.loads(session["sources"])):
-            ids = (source["from_snapshot_id"], source["to_snapshot_id"]) if source["source"] == name else ()
-            yield from (i for i in ids if i is not None)
+        for _, source in self._sources(name):
+            yield from (i for i in (source["from_snapshot_id"], source["to_snapshot_id"]) if i is not None)
+
+    def _sources(self, name: str) -> Iterator[tuple[str, Row]]:
+        """Each open session that reads a table: its process, and the range that it reads."""
+        for session in filter(_is_open, self.sessions):
+            yield from ((session["process_name"], s) for s in json.loads(session["sources"]) if s["source"] == name)
 
     def _staged(self, table: Table, name: str) -> Iterator[int]:
         for session in self.sessions:
