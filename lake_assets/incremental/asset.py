@@ -112,9 +112,9 @@ def target_asset(
                 yield from _rebuild_events(context, target, _rebuild(context, engine, target))
         except AuditFailed as error:
             yield from check_results(key, error.report.audits if isinstance(error.report, SessionReport) else ())
-            raise _failure(error) from None
+            raise failure(error) from None
         except LakeError as error:
-            raise _failure(error) from error
+            raise failure(error) from error
 
     return step
 
@@ -334,6 +334,6 @@ def _log(context: dg.AssetExecutionContext, report: SessionReport) -> None:
         )
 
 
-def _failure(error: LakeError) -> dg.Failure:
+def failure(error: LakeError) -> dg.Failure:
     """The error's own words, and nothing to retry: the sensor asks again when it makes sense."""
     return dg.Failure(str(error), metadata={"problem": error.problem, "remedy": error.remedy}, allow_retries=False)

@@ -22,11 +22,9 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import DateType
 
-from lake_assets.incremental.declaration import Source
+from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.tables import complete_through
-
-LANDED = "landed_at"
 
 HourRange = tuple[int, int]
 """First and last event hour, both inclusive."""

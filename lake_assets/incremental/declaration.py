@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 
+LANDED = "landed_at"
+"""The column that says when a row landed; of raw tables always, of targets if they take it over."""
+
 LANDING_COLUMNS: Mapping[str, str] = {
-    "landed_at": "timestamptz",
+    LANDED: "timestamptz",
     "landing_date": "date",
     "landing_hour": "int",
     "batch_id": "string",

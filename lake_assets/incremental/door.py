@@ -20,7 +20,7 @@ from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
+from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
 from lake_assets.incremental.erasures import Erasure, Erasures
 from lake_assets.incremental.session import Decision, SessionPlan, SourceRange
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 DROPPED = "lake.erased"
 """Snapshot property: how many rows this snapshot dropped because their subject had been erased."""
-
-LANDED = "landed_at"
 
 
 class Door:

@@ -23,7 +23,7 @@ from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.erasures import create_table as create_erasure_table
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
-from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, in_words
+from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore, create_tables
 
@@ -114,7 +114,6 @@ class Engine:
 
     def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | Waiting:
         """Open the next session of a target for another program to write, or give the one that is open once more."""
-        began = time.perf_counter()
         state = self.store.state(target.table)
         work = self._resumed(target, state)
         if work is None:
@@ -125,7 +124,6 @@ class Engine:
             if isinstance(decision, Waiting):
                 return decision
             work = self._opened(target, state, decision, run_id)
-        work.seconds["plan"] = time.perf_counter() - began
         number = publish.next_staging_number(tables.load(self.catalog, target.table), work.plan.session_id)
         return OpenedSession(work.plan, target.table, publish.wap_id(work.plan.session_id, number))
 
@@ -292,7 +290,7 @@ def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
     same = last.plan.session_id == decision.session_id and last.plan.code_version == decision.code_version
     if not same:
         return None
-    failed = "; ".join(f"{a.name}: {in_words(a)}" for a in last.audits if a.blocking and not a.passed)
+    failed = "; ".join(f"{name}: {what}" for name, what in failures(last.audits).items())
     return Waiting(
         "blocked",
         f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code",

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import Fates
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source, Target
 
-LANDED = "landed_at"
 HASH, REASON, DELIVERY, HOUR = OWN = ("_row_hash", "_reason", "_delivery", "_hour")
 """A row's hash; why it is set aside (null: it is not); 1 for the delivery that counts; its event hour."""
 

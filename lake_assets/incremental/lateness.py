@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.hours import HOUR_MICROSECONDS
 
-LANDED_AT = "landed_at"
 EXACT_SECONDS = 256
 SECOND_MICROSECONDS = 1_000_000
 
@@ -118,7 +118,7 @@ class ArrivalCounter:
 
     def _placed_times(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
         """Event and landing times, microseconds since 1970, of the rows that have an hour."""
-        event, landed = (_microseconds(batch.column(name)) for name in (self.time_column, LANDED_AT))
+        event, landed = (_microseconds(batch.column(name)) for name in (self.time_column, LANDED))
         known = pc.and_(pc.is_valid(event), pc.is_valid(landed)).to_numpy(zero_copy_only=False)
         both = [pc.fill_null(times, 0).to_numpy(zero_copy_only=False)[known] for times in (event, landed)]
         is_sound = (both[0] >= self.start * HOUR_MICROSECONDS) & (both[0] - both[1] <= HOUR_MICROSECONDS)

@@ -16,8 +16,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask
 
 from lake_assets.incremental import tables
-from lake_assets.incremental.declaration import Pipeline, RawTable, Target
-from lake_assets.incremental.lateness import LANDED_AT, ArrivalCounter, Arrivals
+from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
+from lake_assets.incremental.lateness import ArrivalCounter, Arrivals
 from lake_assets.incremental.partitions import rows_by_hour
 from lake_assets.incremental.run import LOOKBACK_HOURS
 from lake_assets.incremental.savings import Saving, SessionCost, costs, saving
@@ -86,9 +86,9 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
 def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
     """How the rows of a raw table came. start: the pipeline's first event hour."""
     table = tables.load(catalog, raw.table)
-    tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED_AT: "timestamptz"})
+    tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
-    for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED_AT))):
+    for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED))):
         counter.add(batch)
     return counter.result()
 

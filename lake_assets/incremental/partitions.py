@@ -27,9 +27,7 @@ def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     near = [m for m in manifests if _may_hold(table, m, time_column, first, last)]
-    files = _files(table, near, ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
-    hours = ((_hour_in(table, file, time_column), file.record_count) for file in files)
-    return sum(rows for hour, rows in hours if hour is not None and first <= hour <= last)
+    return sum(rows for hour, rows in _rows(table, near, time_column) if first <= hour <= last)
 
 
 def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
@@ -37,10 +35,16 @@ def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     found: Counter[int] = Counter()
+    for hour, rows in _rows(table, manifests, time_column):
+        found[hour] += rows
+    return dict(sorted(found.items()))
+
+
+def _rows(table: Table, manifests: list[ManifestFile], time_column: str) -> Iterator[tuple[int, int]]:
+    """The hour and the rows of each live data file that has an hour."""
     for file in _files(table, manifests, ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING):
         if (hour := _hour_in(table, file, time_column)) is not None:
-            found[hour] += file.record_count
-    return dict(sorted(found.items()))
+            yield hour, file.record_count
 
 
 def _files(table: Table, manifests: list[ManifestFile], *statuses: ManifestEntryStatus) -> Iterator[DataFile]:

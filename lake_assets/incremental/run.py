@@ -8,7 +8,7 @@ the staged snapshot's parent; a record names the revision that it follows, and t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -257,11 +257,11 @@ class Runner:
         return read
 
     def _stop_if_audits_failed(self, work: Work, staged: Staged) -> None:
-        failed = [a for a in staged.audits if a.blocking and not a.passed]
+        failed = failures(staged.audits)
         if not failed:
             return
         self._move(work, state="blocked", **_as_recorded(staged), ended_at=self.clock())
-        error = AuditFailed(work.target.table, {a.name: in_words(a) for a in failed})
+        error = AuditFailed(work.target.table, failed)
         error.report = self._report(work, staged, "blocked")
         raise error
 
@@ -378,7 +378,12 @@ class Runner:
         return self._spark()
 
 
-def in_words(audit: AuditResult) -> str:
+def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
+    """The blocking audits that failed, and their verdicts in words."""
+    return {a.name: _in_words(a) for a in audits if a.blocking and not a.passed}
+
+
+def _in_words(audit: AuditResult) -> str:
     """A verdict for a message: its counts, and some of the offending keys."""
     counts = ", ".join(f"{n} {what}" for what, n in audit.counts.items())
     sample = f" (such as {', '.join(audit.sample)})" if audit.sample else ""

@@ -114,7 +114,7 @@ def _cost(record: SessionRecord, built: tuple[int, ...], span: range, rows_by_ho
         state=record.state,
         kind=plan.kind,
         load=plan.load,
-        reason=plan.hours[0].reason if plan.hours else "; ".join(plan.notes) or "complete-through moved",
+        reason=plan.reason,
         started_at=record.started_at,
         ended_at=record.ended_at,
         seconds=None if record.ended_at is None else (record.ended_at - record.started_at).total_seconds(),

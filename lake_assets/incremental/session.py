@@ -79,6 +79,11 @@ class SessionPlan:
         return tuple(p.hour for p in self.hours)
 
     @property
+    def reason(self) -> str:
+        """Why there is this session, in words: its first hour's reason, or what it is for without hours."""
+        return self.hours[0].reason if self.hours else "; ".join(self.notes) or "complete-through moved"
+
+    @property
     def envelope(self) -> tuple[int, int] | None:
         """First and last planned hour, both inclusive."""
         return (self.hours[0].hour, self.hours[-1].hour) if self.hours else None

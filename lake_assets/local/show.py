@@ -116,8 +116,7 @@ def sessions(history: Sequence[SessionRecord]) -> None:
         console.print(
             f"[bold]{plan.session_id}[/] {record.state}: {plan.load} {spell(record.built) or 'no hours'} ({rows})"
         )
-        because = plan.hours[0].reason if plan.hours else "; ".join(plan.notes) or "complete-through moved"
-        console.print(f"  [dim]because of {escape(because)}[/]")
+        console.print(f"  [dim]because of {escape(plan.reason)}[/]")
 
 
 def why(built: Sequence[SessionRecord], hour: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from lake_assets.errors import LakeError
+from lake_assets.incremental.asset import failure
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.maintenance import Maintainer, Upkeep, tables_of
 from lake_assets.incremental.retention import Policy
@@ -44,9 +45,7 @@ def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clo
         try:
             done = maintainer.maintain(table)
         except LakeError as error:
-            raise dg.Failure(
-                str(error), metadata={"problem": error.problem, "remedy": error.remedy}, allow_retries=False
-            ) from error
+            raise failure(error) from error
         for note in done.notes:
             context.log.info(note)
         return dg.MaterializeResult(metadata=upkeep_metadata(done))

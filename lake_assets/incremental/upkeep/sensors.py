@@ -11,13 +11,13 @@ from itertools import takewhile
 import dagster as dg
 from dagster import RunsFilter
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import AuditFailed, LakeError
 from lake_assets.incremental.alerts import Alert, Webhook
 from lake_assets.incremental.asset import asset_key
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.freshness import freshness, with_max_delay
-from lake_assets.incremental.run import in_words
+from lake_assets.incremental.run import failures
 from lake_assets.incremental.sensors import FINISHED, SESSION_TAG, Clock, ended_attempts, rest_seconds
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
@@ -104,12 +104,12 @@ def _of_session(engine: Engine, target: Target, instance: dg.DagsterInstance) ->
 
 
 def _audit_failed(record: SessionRecord) -> Alert:
-    failed = "; ".join(f"{a.name}: {in_words(a)}" for a in record.audits if a.blocking and not a.passed)
+    error = AuditFailed(record.plan.process, failures(record.audits))
     return Alert(
         record.plan.process,
         "audit_failed",
-        f"{record.plan.process} was not published: {failed}.",
-        "Repair the source or the declaration; the next change of either tries again by itself.",
+        error.problem,
+        error.remedy,
         record.plan.session_id,
         record.run_id or None,
     )
