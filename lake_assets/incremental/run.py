@@ -88,6 +88,10 @@ class Staged:
         return self.staging.fates if self.staging else Fates()
 
 
+Put = Callable[[Work, "Staging", Table], int]
+"""Sees to it that prepared rows are in a staged snapshot; returns the number of the staging, 0 if there is none."""
+
+
 class Runner:
     """Runs sessions on a catalog. spark: called when a session has rows to read, not before."""
 
@@ -124,19 +128,16 @@ class Runner:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
-        staged = Staged(None, publish.main_id(table))
-        with work.timed("stage"):
-            staged = replace(staged, staging=self._prepared(work, table, staged.parent))
-            staged = self._written(work, staged, table)
-        staged = self._audit_and_publish(work, staged, table)
+        staged = self._staged(work, table, self._write, leave_out_equal=self.leaves_out_equal)
+        staged = self._audit_and_publish(work, staged)
         with work.timed("commit"):
             self._commit(work, staged)
         return self._report(work, staged, "committed")
 
-    def _audit_and_publish(self, work: Work, staged: Staged, table: Table) -> Staged:
+    def _audit_and_publish(self, work: Work, staged: Staged) -> Staged:
         """The staged with its verdicts; `AuditFailed` if one of them stops it."""
         with work.timed("audit"):
-            staged = replace(staged, audits=self._audited(work, staged, table))
+            staged = replace(staged, audits=self._audited(work, staged))
         reach("after-audits")
         self._stop_if_audits_failed(work, staged)
         self._record_staged(work, staged)
@@ -153,30 +154,29 @@ class Runner:
         """
         table = tables.load(self.catalog, work.target.table)
         if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
-            built = Staged(work.record.staged_snapshot_id, None, work.record.built, work.record.rows_written)
-            return self._report(work, replace(built, audits=work.record.audits), "published")
-        staged = Staged(None, publish.main_id(table))
-        with work.timed("stage"):
-            staged = replace(staged, staging=self._prepared(work, table, staged.parent))
-            staged = self._found(work, staged, table)
+            return self._report(work, _as_staged(work.record, work.record.staged_snapshot_id), "published")
         try:
-            return self._report(work, self._audit_and_publish(work, staged, table), "published")
+            staged = self._staged(work, table, self._find, leave_out_equal=False)
+            return self._report(work, self._audit_and_publish(work, staged), "published")
         finally:
             self._release(work)
 
-    def _found(self, work: Work, staged: Staged, table: Table) -> Staged:
-        """The newest snapshot that was written under the session's WAP id; a session without rows needs none."""
-        number = publish.next_staging_number(table, work.plan.session_id) - 1
-        if staged.staging is None or (number == 0 and not staged.staging.has_rows):
-            return staged
-        if number == 0:
-            raise UsageError(
-                f"Nothing was written for {work.plan.session_id}: no snapshot of its target carries its WAP id.",
-                remedy=f"Write with spark.wap.id set to {publish.wap_id(work.plan.session_id, 1)}, in one commit.",
-            )
-        return self._described(work, staged, table, number)
+    def _staged(self, work: Work, table: Table, put: Put, *, leave_out_equal: bool) -> Staged:
+        """The session's rows, prepared, and put into a staged snapshot if there are any.
 
-    def _prepared(self, work: Work, table: Table, parent: int | None) -> Staging | None:
+        Raises `PublishConflict` when main moved meanwhile.
+        """
+        staged = Staged(None, publish.main_id(table))
+        with work.timed("stage"):
+            staging = self._prepared(work, table, staged.parent, leave_out_equal=leave_out_equal)
+            if staging is None:
+                return staged
+            aside = tuple(staging.set_aside(work.target.quarantine_limit + 1))
+            staged = replace(staged, staging=staging, quarantined=aside, unchanged=staging.unchanged)
+            number = put(work, staging, table)
+            return self._described(work, staged, number) if number else staged
+
+    def _prepared(self, work: Work, table: Table, parent: int | None, *, leave_out_equal: bool) -> Staging | None:
         """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
         if work.plan.load == "none" and not work.plan.processing_uris:
             return None
@@ -188,60 +188,65 @@ class Runner:
             start=self.pipeline.start_hour,
             main=parent,
             complete_through=work.state.committed.complete_through,
-            known=_known(work) if self.leaves_out_equal else None,
+            known=_known(work) if leave_out_equal else None,
             owed=work.state.committed.pending | work.state.committed.skipped,
             rows=_rows_about(work, table),
         )
         return stager.prepare(work.plan)
 
-    def _written(self, work: Work, staged: Staged, table: Table) -> Staged:
-        """Write the rows, if any, as a staged snapshot. Raises `PublishConflict` when main moved meanwhile."""
-        staging = staged.staging
-        if staging is None:
-            return staged
+    def _write(self, work: Work, staging: Staging, table: Table) -> int:
+        """Write the rows as a staged snapshot; the number of the staging, 0 without rows."""
+        if not staging.has_rows:
+            return 0
         from lake_assets.incremental.stage import write  # a session without rows imports no Spark
 
-        aside = tuple(staging.set_aside(work.target.quarantine_limit + 1))
-        staged = replace(staged, quarantined=aside, unchanged=staging.unchanged)
-        if not staging.has_rows:
-            return staged
         number = publish.next_staging_number(table, work.plan.session_id)
         write(self.spark(), work.target, staging, publish.wap_id(work.plan.session_id, number))
         reach("after-staged")
-        return self._described(work, staged, tables.load(self.catalog, work.target.table), number)
+        return number
 
-    def _described(self, work: Work, staged: Staged, table: Table, number: int) -> Staged:
+    def _find(self, work: Work, staging: Staging, table: Table) -> int:
+        """The number of the newest staging that another program wrote; 0 if there is none, and no row to write."""
+        number = publish.next_staging_number(table, work.plan.session_id) - 1
+        if number == 0 and staging.has_rows:
+            raise UsageError(
+                f"Nothing was written for {work.plan.session_id}: no snapshot of its target carries its WAP id.",
+                remedy=f"Write with spark.wap.id set to {publish.wap_id(work.plan.session_id, 1)}, in one commit.",
+            )
+        return number
+
+    def _described(self, work: Work, staged: Staged, number: int) -> Staged:
         """What the snapshot of a staging holds. Raises `PublishConflict` if it was not written onto `staged.parent`."""
         assert staged.staging is not None
-        staging, snapshot = staged.staging, publish.staged_snapshot(table, publish.wap_id(work.plan.session_id, number))
+        table = tables.load(self.catalog, work.target.table)
+        snapshot = publish.staged_snapshot(table, publish.wap_id(work.plan.session_id, number))
         if snapshot.parent_snapshot_id != staged.parent:
             raise PublishConflict(work.target.table, expected=staged.parent, found=snapshot.parent_snapshot_id)
-        hours = _hours_written(work.target, staging, hours_added(table, snapshot, work.target.time_column))
+        hours = _hours_written(work.target, staged.staging, hours_added(table, snapshot, work.target.time_column))
         rows = publish.rows_added(snapshot)
         return replace(staged, snapshot_id=snapshot.snapshot_id, number=number, hours=hours, rows=rows)
 
-    def _audited(self, work: Work, staged: Staged, table: Table) -> tuple[AuditResult, ...]:
+    def _audited(self, work: Work, staged: Staged) -> tuple[AuditResult, ...]:
         if staged.staging is None:
             return ()
         aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
         if staged.snapshot_id is None and not staged.unchanged:
             return aside
-        return evaluate(work.target.audits, self._scope(work, staged, table)) + aside
+        return evaluate(work.target.audits, self._scope(work, staged)) + aside
 
-    def _scope(self, work: Work, staged: Staged, table: Table) -> AuditScope:
-        from lake_assets.incremental.stage import gathered, once, read_at, within
+    def _scope(self, work: Work, staged: Staged) -> AuditScope:
+        from lake_assets.incremental.stage import once, read_at, within
 
         assert staged.staging is not None
-        target, fates = work.target, staged.fates
+        target, fates, few = work.target, staged.fates, staged.staging.few
         hours = tuple(sorted({*staged.hours, *staged.unchanged}))
         rows = within(
             read_at(self.spark(), target.table, staged.snapshot_id or staged.parent), target.time_column, hours
         )
-        rows = once(gathered(rows, _rows_about(work, table) + staged.rows))
+        rows = once(rows.coalesce(1) if few else rows)
         counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
         counts["written"] = staged.rows + staged.staging.rows_unchanged
-        table_of = self._reader(work, staged)
-        return AuditScope(target, hours, rows, staged.staging.kept, counts, table_of, staged.staging.few)
+        return AuditScope(target, hours, rows, staged.staging.kept, counts, self._reader(work, staged), few)
 
     def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
         """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
@@ -292,9 +297,7 @@ class Runner:
         snapshot_id = record.published_snapshot_id or publish.published_snapshot_id(table, work.plan.session_id)
         publish.check_not_rolled_back(table, work.target.table, snapshot_id or record.staged_snapshot_id)
         fates = Fates(read=record.rows_read)
-        staged = Staged(
-            snapshot_id, None, record.built, record.rows_written, unchanged=record.unchanged, audits=record.audits
-        )
+        staged = _as_staged(record, snapshot_id)
         with work.timed("commit"):
             self._commit(work, staged)
         return self._report(work, staged, "already_committed", fates)
@@ -416,6 +419,13 @@ def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[i
     raise ConfigurationError(
         f"{target.table} puts rows into hours that their source rows are not of: {spell(added - set(staging.hours))}.",
         remedy=f"A stateless transform keeps the source's {target.sources[0].time_column} as {target.time_column}.",
+    )
+
+
+def _as_staged(record: SessionRecord, snapshot_id: int | None) -> Staged:
+    """What an earlier attempt has staged, as far as its record remembers it."""
+    return Staged(
+        snapshot_id, None, record.built, record.rows_written, unchanged=record.unchanged, audits=record.audits
     )
 
 

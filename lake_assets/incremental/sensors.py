@@ -84,6 +84,7 @@ def target_sensor(
 
     def answered(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        unsettled = engine.unsettled(target)  # asked before: upstream that commits in between would not be in the plan
         decision = engine.decide(target)
         reach("tick-decided")
         busy = _busy(context.instance, asset.key)
@@ -94,8 +95,9 @@ def target_sensor(
         attempts = ended_attempts(context.instance, decision.session_id)
         if attempts:
             return _again(context, asset, decision, attempts, now=clock().timestamp())
-        if reason := engine.unsettled(target):
-            return _when_settled(asset, decision, reason, _since(context.cursor, clock), rhythm.settle_seconds, clock)
+        if unsettled:
+            since = _since(context.cursor, clock)
+            return _when_settled(asset, decision, unsettled, since, rhythm.settle_seconds, clock)
         return _go(asset, decision, attempt=1)
 
     return dg.SensorDefinition(

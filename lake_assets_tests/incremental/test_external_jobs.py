@@ -6,15 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lake_assets.errors import AuditFailed, PublishConflict, UsageError
+from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.session import OpenedSession, Waiting
+from lake_assets.incremental.stage import hours_condition, within
 from lake_assets.local.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.membership.simulator import worked_example
-from lake_assets_tests.incremental.scenario import Lake
+from lake_assets_tests.incremental.scenario import Lake, signup
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -67,6 +70,33 @@ def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
     assert "✓" in lake_command(home, "session", "commit", "signup_fact")
     lake.assert_true("signup_fact")
     assert isinstance(lake.run("signup_fact"), Waiting)
+
+
+def test_hours_that_come_out_equal_and_rows_set_aside_are_those_of_any_session(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    lake = Lake(catalog, spark)
+    lake.land(worked_example()[0], ["raw.signups"])
+    lake.session("signup_fact")
+    first = lake.rows("raw.signups")["raw.signups"][0]["signup_id"]
+    lake.append("raw.signups", [signup(9, 3, monthly_price=Decimal(-1)), signup(10, 4)])
+    spark.sql(f"DELETE FROM lake.raw.signups WHERE signup_id = '{first}'")
+    opened = lake.engine.open_session(lake.target("signup_fact"))
+    assert isinstance(opened, OpenedSession)
+    assert (opened.plan.load, len(opened.plan.hours) > 1) == ("overwrite", True)
+
+    spark.conf.set("spark.wap.id", opened.wap_id)  # all planned hours, whether they change or not
+    rows = spark.table("lake.raw.signups").where("monthly_price >= 0")
+    rows = lake.target("signup_fact").transform(SessionContext(opened.plan.session_id, (), None), rows)
+    hours = opened.plan.hour_numbers
+    within(rows, "signed_up_at", hours).writeTo("lake.core.signup_fact").overwrite(
+        hours_condition("signed_up_at", hours)
+    )
+    spark.conf.unset("spark.wap.id")
+    assert lake.engine.publish_session(lake.target("signup_fact")).hours_built == hours
+    assert lake.engine.commit_session(lake.target("signup_fact")).status == "already_committed"
+    lake.assert_true("signup_fact")
+    assert [row["reason"] for row in lake.quarantined("core.signup_fact")] == ["no price or a negative one"]
 
 
 def test_what_was_written_wrongly_is_stopped_or_refused(catalog: Catalog, spark: SparkSession) -> None:

@@ -26,6 +26,8 @@ from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from lake_assets.incremental.declaration import Target
+
 KEYS = [hour_key(START + hour) for hour in range(24)]
 
 
@@ -158,6 +160,22 @@ def test_a_settled_target_does_not_wait(daemon: InProcessDaemon, catalog: Catalo
     publish_clicks(catalog, [0, 1], complete_through=1)
     assert click_state.table == "core.click_state"
     assert daemon.tick("click_state_sensor").run_requests
+
+
+def test_a_target_takes_what_upstream_commits_during_its_tick(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_clicks(catalog, [0], complete_through=0)
+    looked = Engine.unsettled
+
+    def commits_just_then(engine: Engine, target: Target) -> str | None:
+        publish_clicks(catalog, [1, 2], complete_through=2)
+        return looked(engine, target)
+
+    monkeypatch.setattr(Engine, "unsettled", commits_just_then)
+    requests = daemon.tick("click_state_sensor").run_requests
+    assert requests
+    assert requests[0].tags["dagster/asset_partition_range_end"] == KEYS[2]
 
 
 def test_g8_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
