@@ -157,8 +157,10 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        known = scope.table(to).select(F.col(ref_column).alias(column)).distinct()
-        return Offenders(_keys(scope, scope.staged.join(known, column, "left_anti")), "unknown")
+        known = scope.table(to).select(F.col(ref_column).alias(column))
+        if scope.few:  # the other table may be large: it is read through, and neither sorted nor moved
+            known = known.join(F.broadcast(scope.staged.select(column)), column, "left_semi")
+        return Offenders(_keys(scope, scope.staged.join(known.distinct(), column, "left_anti")), "unknown")
 
     return Audit(f"referential_{column}", run, f"{column} is in {to}.{ref_column}", blocking)
 

@@ -107,12 +107,14 @@ def gathered(rows: DataFrame, number: float) -> DataFrame:
 
 
 def once(rows: DataFrame) -> DataFrame:
-    """The rows, computed once and kept until `release`, or the end of this Spark session.
+    """The rows, computed now and kept until `release`, or the end of this Spark session.
+
+    Now, because jobs that a query starts side by side would wait for each other, each with a core, to compute them.
 
     Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
     whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
     """
-    kept = rows.localCheckpoint(eager=False)
+    kept = rows.localCheckpoint()
     relation = getattr(kept, "_plan", None)
     if isinstance(relation, CachedRemoteRelation):
         # Left to itself it asks the server to forget it when it is collected, and waits for the answer: in the thread

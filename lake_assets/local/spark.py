@@ -37,6 +37,8 @@ STATIC_CONF = {
     # Local sizes: two cores need two partitions, and finding that out anew for each query costs more than it saves.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    # A session's queries compile to more pieces than the 100 that are kept by default, and the next one needs the same.
+    "spark.sql.codegen.cache.maxEntries": "2000",
 }
 """What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
 
