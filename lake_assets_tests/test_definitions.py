@@ -41,6 +41,7 @@ def test_all_checks_and_which_of_them_block() -> None:
     for key in GRAPH.asset_check_keys:
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
+    assert found.pop("maintenance/erasures") == {"erasures_finished": False}
     assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
@@ -78,6 +79,7 @@ def test_all_sensors_run_from_the_start() -> None:
 
 def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
     found = {node.key.to_user_string(): node.pools for node in GRAPH.asset_nodes if node.group_name == "maintenance"}
+    assert found.pop("maintenance/erasures") == set()
     etl = ["etl/session", "etl/high_watermark", "etl/quarantine"]
     tables = [*(node.key.to_user_string() for node in TABLES), *etl]
     assert found == {f"maintenance/{table}": {table.replace("/", ".")} for table in tables}

@@ -1,4 +1,4 @@
-"""Maintenance as assets: one for each table, with its figures as metadata, and the schedule that requests them.
+"""Maintenance as assets: one for each table and one for erasures, with figures as metadata, and their schedule.
 
 Each is held back by its table's pool, so no session of a target runs beside its maintenance. A schedule's tick requests
 one run for each table: a run takes all its pools at once, and would else keep every target waiting for the slowest.
@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import ErasureStopped, LakeError, StateMoved
 from lake_assets.incremental.asset import failure
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.erasure import ErasureReport, sweep
 from lake_assets.incremental.maintenance import Maintainer, Upkeep, tables_of
 from lake_assets.incremental.retention import Policy
 from lake_assets.incremental.sensors import Clock
@@ -51,6 +53,56 @@ def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clo
         return dg.MaterializeResult(metadata=upkeep_metadata(done))
 
     return step
+
+
+def erasures_asset(pipeline: Pipeline, clock: Clock) -> dg.AssetsDefinition:
+    """What comes late of those who were erased goes, with the files that held it; its check names what is unfinished.
+
+    In no pool: it finishes sessions itself, and gives way to those that others run.
+    """
+    finished = dg.AssetCheckSpec("erasures_finished", asset=maintenance_key("erasures"))
+
+    @dg.asset(
+        key=maintenance_key("erasures"),
+        group_name=GROUP,
+        kinds={"iceberg"},
+        description="Drops what comes late of those who were erased, and the files that held it.",
+        required_resource_keys={"iceberg", "spark"},
+        check_specs=[finished],
+    )
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        resources = context.resources
+        engine = Engine(resources.iceberg.catalog(), pipeline, clock=clock, spark=lambda: resources.spark.spark_session)
+        try:
+            done = sweep(engine, now=clock())
+        except (ErasureStopped, StateMoved) as error:  # a session was under way
+            raise dg.RetryRequested(max_retries=3, seconds_to_wait=60) from error
+        except LakeError as error:
+            raise failure(error) from error
+        yield dg.MaterializeResult(metadata=erasures_metadata(done), check_results=[_all_finished(done)])
+
+    return step
+
+
+def erasures_metadata(done: ErasureReport) -> dict[str, dg.MetadataValue]:
+    """The figures of a sweep."""
+    numbers = {
+        "rows dropped": sum(done.rows.values()),
+        "snapshots expired": done.snapshots,
+        "files removed": done.files,
+        "erasures unfinished": done.unfinished,
+    }
+    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
+
+
+def _all_finished(done: ErasureReport) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        check_name="erasures_finished",
+        passed=not done.unfinished,
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata={"unfinished": done.unfinished},
+        description="Each erasure that was asked for is done. One that is not: `lake erase` the id once more.",
+    )
 
 
 def upkeep_metadata(done: Upkeep) -> dict[str, dg.MetadataValue]:
@@ -99,4 +151,6 @@ def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg
 def maintenance_definitions(pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str) -> dg.Definitions:
     """The maintenance of a pipeline's tables and of the engine's own, on a schedule."""
     assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables_of(pipeline)]
+    if pipeline.subjects:
+        assets.append(erasures_asset(pipeline, clock))
     return dg.Definitions(assets=assets, schedules=[maintenance_schedule(assets, cron)])
