@@ -22,6 +22,7 @@ from lake_assets.incremental.session import AuditResult, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
 from lake_assets_tests.incremental.receiver import Receiver, receiver
 
 if TYPE_CHECKING:
@@ -40,17 +41,17 @@ class Watch:
     instance: dg.DagsterInstance
     hook: Receiver
     now: datetime = field(default_factory=lambda: at(0))
-    cursors: dict[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         handed = {"iceberg": SimpleNamespace(catalog=lambda: self.catalog), "spark": None}
-        self.resources = {k: dg.ResourceDefinition.hardcoded_resource(v) for k, v in handed.items()}
+        resources = {k: dg.ResourceDefinition.hardcoded_resource(v) for k, v in handed.items()}
         webhook = Webhook(self.hook.url, wait=0.01)
-        self.repository = dg.Definitions.merge(
+        definitions = dg.Definitions.merge(
             incremental_definitions(CLICKS, clock=self.clock, end=hour_key(START + 20)),
             watch_definitions(PIPELINE, clock=self.clock, webhook=webhook),
-            dg.Definitions(resources=self.resources),
-        ).get_repository_def()
+            dg.Definitions(resources=resources),
+        )
+        self.daemon = InProcessDaemon(PIPELINE, self.instance, definitions.get_repository_def(), dict(resources))
         self.engine = Engine(self.catalog, PIPELINE, clock=self.clock)
         self.engine.create_tables()
 
@@ -58,18 +59,7 @@ class Watch:
         return self.now
 
     def tick(self, sensor: str) -> SensorExecutionData:
-        context = dg.build_sensor_context(
-            self.instance,
-            self.cursors.get(sensor),
-            repository_def=self.repository,
-            sensor_name=sensor,
-            resources=self.resources,
-        )
-        found = self.repository.get_sensor_def(sensor).evaluate_tick(context)
-        self.cursors[sensor] = found.cursor
-        for event in found.asset_events:
-            self.instance.report_runless_asset_event(event)
-        return found
+        return self.daemon.tick(sensor)
 
     def alerts(self) -> list[dict[str, object]]:
         """What one tick sends."""
@@ -109,7 +99,7 @@ def test_a_target_turns_red_while_nothing_runs_and_green_again(watch: Watch) -> 
 
 def test_the_check_can_be_run_by_hand(watch: Watch) -> None:
     watch.now = at(5)
-    job = watch.repository.get_implicit_job_def_for_assets([FACT])
+    job = watch.daemon.repository.get_implicit_job_def_for_assets([FACT])
     assert job is not None
     subset = job.get_subset(asset_selection=set(), asset_check_selection={dg.AssetCheckKey(FACT, "freshness")})
     result = subset.execute_in_process(instance=watch.instance, raise_on_error=False)
@@ -159,7 +149,7 @@ def test_a_failed_audit_is_told_with_its_session_and_run(watch: Watch) -> None:
 def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch) -> None:
     land_clicks(watch.catalog, [0], landing=0)
     plan = planned(watch)
-    job = watch.repository.get_job("__ASSET_JOB").get_subset(asset_selection={FACT})
+    job = watch.daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={FACT})
     tags = {SESSION_TAG: plan.session_id, "lake/code_version": plan.code_version}
     runs = [
         watch.instance.create_run_for_job(
