@@ -207,7 +207,16 @@ class Engine:
             publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
         marks = {} if reset else state.watermarks
         found = tuple(self._changes(s, marks, heads) for s in target.sources)
-        return Question(target.table, target.mode, found, state.committed, target.code_version, state.revision)
+        return Question(
+            target.table,
+            target.mode,
+            found,
+            state.committed,
+            target.code_version,
+            state.revision,
+            grain=target.grain,
+            start=self.pipeline.start_hour,
+        )
 
     def _changes(self, source: Source, marks: Mapping[str, Watermark], heads: Mapping[str, Head]) -> SourceChanges:
         mark, head = marks.get(source.table), heads.get(source.table)
