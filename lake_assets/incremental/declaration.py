@@ -16,7 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
-from lake_assets.incremental.grain import GRAINS, HOUR, Grain
+from lake_assets.incremental.grain import DAY, GRAINS, HOUR, Grain
 from lake_assets.incremental.hours import parse_hour
 
 if TYPE_CHECKING:
@@ -182,6 +182,12 @@ class SessionContext:
         from lake_assets.incremental.stage import within
 
         return within(rows, time_column, self.hours)
+
+    def at_end_of_day(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies in the last hour of a day, among this session's hours."""
+        from lake_assets.incremental.stage import within
+
+        return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
 
     def before(self, rows: DataFrame, time_column: str) -> DataFrame:
         """The rows whose time lies before this session's first hour."""
