@@ -20,6 +20,16 @@ TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: D
 """How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
 
 
+def check_grain(table: Table, time_column: str, grain: Grain) -> None:
+    """A table is partitioned as it is declared: an hour of a day cannot be overwritten. Raises `ConfigurationError`."""
+    _, found = _time_field(table, table.spec().spec_id, time_column)
+    if found != grain:
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} is declared with grain={grain.name!r}, and partitioned by {found.name}.",
+            remedy=f"Declare grain={found.name!r}, or drop the table and let `lake init` create it anew.",
+        )
+
+
 def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
     """The hours of the data files that a snapshot added, of a day all; a file of rows without a time has none.
 

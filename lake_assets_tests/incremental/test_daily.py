@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pytest
+
+from lake_assets.errors import ConfigurationError
 from lake_assets.incremental import tables, verify
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
+from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key, hour_start
+from lake_assets.incremental.partitions import hours_added, rows_between, rows_by_hour
 from lake_assets.incremental.session import SessionReport, Waiting
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
@@ -80,6 +88,26 @@ def test_a_late_hour_rebuilds_its_day_and_a_day_waits_until_it_is_complete(
     asked_for = lake.engine.rebuild(lake.target(DAILY), [START + 5])
     assert isinstance(asked_for, SessionReport)
     assert (asked_for.plan.hour_numbers, asked_for.hours_unchanged) == (DAYS[0], DAYS[0])
+
+
+def test_a_table_is_partitioned_as_it_is_declared(catalog: Catalog) -> None:
+    engine = Engine(catalog, BY_DAY, clock=lambda: NOW)
+    engine.create_tables()
+    with pytest.raises(ConfigurationError, match="grain='hour', and partitioned by day"):
+        engine.decide(replace(signup_log, grain=HOUR))
+
+
+def test_manifests_tell_the_rows_of_a_day(catalog: Catalog) -> None:
+    Engine(catalog, BY_DAY, clock=lambda: NOW).create_tables()
+    table = catalog.load_table(LOG)
+    rows = [{"signup_id": str(hour), "event_ts": hour_start(START + hour)} for hour in (0, 23, 24, 80)]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    assert hours_added(table, snapshot, "event_ts") == {*DAYS[0], *DAYS[1], *range(START + 72, START + 96)}
+    assert rows_by_hour(table, "event_ts") == {START: 2, START + 24: 1, START + 72: 1}
+    found = [rows_between(table, "event_ts", START + a, START + b) for a, b in ((-9, -1), (5, 6), (20, 30), (48, 71))]
+    assert found == [0, 2, 3, 0]
 
 
 @incremental_asset(
