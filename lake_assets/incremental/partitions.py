@@ -19,6 +19,8 @@ from lake_assets.incremental.grain import DAY, HOUR, Grain
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
 """How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
 
+_LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
+
 
 def check_grain(table: Table, time_column: str, grain: Grain) -> None:
     """A table is partitioned as it is declared: an hour of a day cannot be overwritten. Raises `ConfigurationError`."""
@@ -63,11 +65,8 @@ def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
-LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
-
-
 def _rows(
-    table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = LIVE
+    table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = _LIVE
 ) -> Iterator[tuple[range, int]]:
     """The hours of the partition of each data file that has one, and the file's rows."""
     for file in _files(table, manifests, statuses):

@@ -37,7 +37,7 @@ class Question:
 
     revision: of the watermarks. Snapshots and hours may recur, after a rollback and its undoing: in another session.
     grain: of the target. All hours that are planned, pending or skipped are those of whole partitions.
-    start: the pipeline's first hour. A partition that ends before it is none.
+    start: the pipeline's first hour; before it nothing counts as complete.
     """
 
     process: str

@@ -12,6 +12,7 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental import tables, verify
+from lake_assets.incremental.changes import hours_present
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import HOUR
@@ -108,6 +109,8 @@ def test_manifests_tell_the_rows_of_a_day(catalog: Catalog) -> None:
     assert rows_by_hour(table, "event_ts") == {START: 2, START + 24: 1, START + 72: 1}
     found = [rows_between(table, "event_ts", START + a, START + b) for a, b in ((-9, -1), (5, 6), (20, 30), (48, 71))]
     assert found == [0, 2, 3, 0]
+    # Read as a source, it tells hours: those between the bounds of each day's file.
+    assert hours_present(table, "event_ts") == {*range(START, START + 25), START + 80}
 
 
 @incremental_asset(
