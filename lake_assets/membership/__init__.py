@@ -1,5 +1,4 @@
-"""Memberships: who signed up, changed plan, asked to leave and left; and the state of every account, hour by hour
-and counted by day.
+"""Memberships: who signed up, changed plan, asked to leave and left; each account's state by hour, counted by day.
 
 One table a file. `PIPELINE` is what the engine, Dagster and `lake` are given.
 """
