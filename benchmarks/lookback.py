@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.incremental.engine import LOOKBACK_HOURS, Engine, Heads
+from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.run import Runner
 from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState
@@ -62,8 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--landings", type=int, default=98, help="landings, a quarter of an hour each")
     parser.add_argument("--accounts", type=int, default=100_000)
-    names = [t.name for t in PIPELINE.in_order()]
-    parser.add_argument("--targets", nargs="+", choices=names, default=names, help="default: all")
+    names = [t.name for t in PIPELINE.in_order() if t.grain == HOUR]  # of a day, six hours cannot be overwritten
+    parser.add_argument("--targets", nargs="+", choices=names, default=names, help="default: all that go by the hour")
     arguments = parser.parse_args()
     simulation = late_day(arguments.accounts)
     print(f"arrivals: {measure(generate(simulation))}")

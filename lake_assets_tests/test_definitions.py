@@ -33,6 +33,7 @@ def test_all_assets_and_what_they_are_built_from() -> None:
             "core/plan_fact",
             "core/signup_fact",
         ],
+        "core/account_state_daily": ["core/account_state_dim"],
     }
 
 
@@ -71,6 +72,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "cancel_request_fact_sensor",
             "cancel_fact_sensor",
             "account_state_dim_sensor",
+            "account_state_daily_sensor",
             "raw_tables_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,

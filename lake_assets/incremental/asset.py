@@ -7,6 +7,7 @@ session in a tag; any other was launched by a person, and rebuilds the partition
 import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import dagster as dg
@@ -15,11 +16,17 @@ from lake_assets.errors import AuditFailed, LakeError, UsageError
 from lake_assets.incremental.checks import check_results, check_specs
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_key, hour_of, hour_start, parse_hour, spell
+from lake_assets.incremental.grain import DAY, HOUR, Grain
+from lake_assets.incremental.hours import hour_of, hour_start, parse_hour, spell
 from lake_assets.incremental.sensors import HEADS_TAG, SESSION_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 
 Metadata = dict[str, Any]
+
+DEFINITIONS: Mapping[Grain, type[dg.HourlyPartitionsDefinition | dg.DailyPartitionsDefinition]] = {
+    HOUR: dg.HourlyPartitionsDefinition,
+    DAY: dg.DailyPartitionsDefinition,
+}
 
 
 def incremental_definitions(
@@ -29,22 +36,25 @@ def incremental_definitions(
 
     end: key of the hour after the last one that Dagster shows; None: the current hour is the last.
     """
-    partitions = hourly(pipeline.start, end, clock())
-    raw = {table.table: raw_spec(table, partitions) for table in pipeline.raw}
-    assets = {target.table: target_asset(pipeline, target, partitions, clock) for target in pipeline.targets}
+    partitions = {grain: partitions_of(grain, pipeline.start, end, clock()) for grain in DEFINITIONS}
+    raw = {table.table: raw_spec(table, partitions[HOUR]) for table in pipeline.raw}
+    assets = {t.table: target_asset(pipeline, t, partitions[t.grain], clock) for t in pipeline.targets}
     raw_keys = {table: spec.key for table, spec in raw.items()}
     sensors = all_sensors(pipeline, assets, raw_keys, rhythm or Rhythm(), clock, materializations)
     return dg.Definitions(assets=[*raw.values(), *assets.values()], sensors=sensors)
 
 
-def hourly(start: str, end: str | None, now: datetime) -> dg.HourlyPartitionsDefinition:
-    """The hours of UTC from `start` on. The current one is among them: rows of it are published before it is over."""
-    last = parse_hour(end, where="LAKE_END") if end else hour_of(now) + 1
-    return dg.HourlyPartitionsDefinition(
-        start_date=hour_start(parse_hour(start, where="The pipeline's start")),
-        end_date=hour_start(last) if end else None,
+def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """The hours or days of UTC from `start` on, an hour key, up to `end`, exclusive, or to the current one.
+
+    The current one is among them: rows of it are published before it is over.
+    """
+    after = grain.last(parse_hour(end, where="LAKE_END") - 1 if end else hour_of(now)) + 1
+    return DEFINITIONS[grain](
+        start_date=hour_start(grain.first(parse_hour(start, where="The pipeline's start"))),
+        end_date=hour_start(after) if end else None,
         timezone="UTC",
-        end_offset=max(0, last - hour_of(now)),
+        end_offset=max(0, after - grain.first(hour_of(now))) // grain.hours,
     )
 
 
@@ -53,7 +63,7 @@ def asset_key(table: str) -> dg.AssetKey:
     return dg.AssetKey(table.split("."))
 
 
-def raw_spec(raw: RawTable, partitions: dg.HourlyPartitionsDefinition) -> dg.AssetSpec:
+def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg.AssetSpec:
     """A raw table, by landing hour: an external asset, for somebody else lands its rows."""
     return dg.AssetSpec(
         key=asset_key(raw.table),
@@ -66,9 +76,9 @@ def raw_spec(raw: RawTable, partitions: dg.HourlyPartitionsDefinition) -> dg.Ass
 
 
 def target_asset(
-    pipeline: Pipeline, target: Target, partitions: dg.HourlyPartitionsDefinition, clock: Clock
+    pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPartitionsDefinition, clock: Clock
 ) -> dg.AssetsDefinition:
-    """A target, by event hour. Its step marks the hours that it built and no others: a session yields no output."""
+    """A target, by event hour or day. Its step marks what it built and nothing else: a session yields no output."""
     key = asset_key(target.table)
     spec = dg.AssetSpec(
         key=key,
@@ -140,7 +150,7 @@ def _column_dep(name: str) -> dg.TableColumnDep:
 def _deps(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
     """Any hour of a source may matter to any hour here: raw tables are counted by landing hour, targets by event hour.
 
-    A sequential target takes each hour of another target for the same hour, and its own hour before.
+    A sequential target takes each hour of another target for the same hour, or its day, and its own one before.
     """
     of_targets = {t.table for t in pipeline.targets}
     deps = []
@@ -181,7 +191,8 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
             f"This run names no partition of {target.table}.",
             remedy="Materialize partitions: audits judge what a session is about to publish.",
         )
-    return [parse_hour(key, where="The partition") for key in context.partition_keys]
+    window = context.partition_time_window
+    return list(range(hour_of(window.start), hour_of(window.end)))
 
 
 def _session_events(
@@ -215,7 +226,7 @@ def _rebuild_events(
     if isinstance(outcome, Waiting):
         raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
     _log(context, outcome)
-    chosen, rebuilt = set(_chosen_hours(context, target)), _rebuilt(outcome)
+    chosen, rebuilt = set(_chosen_hours(context, target)), _rebuilt(target, outcome)
     if left_out := chosen - rebuilt:
         context.log.warning("Not marked, because the sources are not complete there: %s", spell(left_out))
     else:
@@ -226,23 +237,27 @@ def _rebuild_events(
     yield from check_results(asset_key(target.table), outcome.audits)
 
 
-def _rebuilt(report: SessionReport) -> set[int]:
+def _rebuilt(target: Target, report: SessionReport) -> set[int]:
     """The hours that a rebuild has brought to what they should be. One that a source is not complete for is not marked:
     a stateless target takes what rows there are, and more will come."""
     through = [s.complete_through for s in report.plan.sources if s.complete_through is not None]
-    return {h for h in (*report.plan.hour_numbers, *report.hours_built) if not through or h <= min(through)}
+    last = target.grain.complete(min(through)) if through else inf
+    return {h for h in (*report.plan.hour_numbers, *report.hours_built) if h <= last}
 
 
 def materializations(
     target: Target, report: SessionReport, hours: Collection[int]
 ) -> Iterator[dg.AssetMaterialization]:
-    """One per hour, with what its session did and why the hour was built."""
+    """One per partition that any of the hours lies in, with what its session did and why it was built."""
     shared, versions = report_metadata(report), _versions(target, report)
     reasons = {planned.hour: planned.reason for planned in report.plan.hours}
-    for hour in sorted(hours):
+    for hour in target.grain.firsts(hours):
         why = reasons.get(hour, "within the range that was rebuilt")
         yield dg.AssetMaterialization(
-            asset_key=asset_key(target.table), partition=hour_key(hour), metadata={"why": why, **shared}, tags=versions
+            asset_key=asset_key(target.table),
+            partition=target.grain.key(hour),
+            metadata={"why": why, **shared},
+            tags=versions,
         )
 
 

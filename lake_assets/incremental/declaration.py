@@ -16,6 +16,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
+from lake_assets.incremental.grain import DAY, GRAINS, HOUR, Grain
 from lake_assets.incremental.hours import parse_hour
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Subject:
 class SessionContext:
     """What a transform may know of its session.
 
-    hours: the event hours being built, ascending (numbers of `incremental.hours`).
+    hours: the event hours being built, ascending (numbers of `incremental.hours`); of whole days, if the grain is.
     published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
         transform may rely on hours before the first of `hours`, and on no other.
     """
@@ -182,6 +183,12 @@ class SessionContext:
 
         return within(rows, time_column, self.hours)
 
+    def at_end_of_day(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies in the last hour of a day, among this session's hours."""
+        from lake_assets.incremental.stage import within
+
+        return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
+
     def before(self, rows: DataFrame, time_column: str) -> DataFrame:
         """The rows whose time lies before this session's first hour."""
         from lake_assets.incremental.stage import before
@@ -194,13 +201,13 @@ Transform = Callable[..., "DataFrame"]
 
 @dataclass(frozen=True)
 class Target:
-    """A table that this platform builds, hour by hour. Its process has the same name.
+    """A table that this platform builds, hour by hour or day by day. Its process has the same name.
 
-    table: `namespace.name`. columns: name → Iceberg type. time_column: a timestamptz column, partitioned by its hour.
+    table: `namespace.name`. columns: name → Iceberg type. time_column: a timestamptz column, partitioned by `grain`.
     key: one or more columns; a row's identity is (key, time).
     transform: (SessionContext, one DataFrame per source, in order) → DataFrame with `columns`.
     quarantine_limit: more quarantined rows than this in one session fail a blocking check.
-    max_delay: how long after its end an hour may be not complete yet; None: no freshness check.
+    max_delay: how long after its end an hour or a day may be not complete yet; None: no freshness check.
     """
 
     table: str
@@ -217,6 +224,7 @@ class Target:
     owners: tuple[str, ...] = ()
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
     max_delay: timedelta | None = None
+    grain: Grain = HOUR
 
     @property
     def name(self) -> str:
@@ -237,12 +245,15 @@ def incremental_asset(
     owners: Sequence[str] = (),
     lineage: Mapping[str, Sequence[str]] | None = None,
     max_delay: timedelta | None = None,
+    grain: Literal["hour", "day"] = "hour",
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`; the function's docstring describes it.
 
     code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
     lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
-    max_delay: the target's freshness check fails when its next hour has ended so long ago and is not complete.
+    max_delay: the target's freshness check fails when its next hour or day has ended so long ago and is not complete.
+    grain: what one partition holds. A day is built as a whole: when any of its hours changed, once all are complete;
+        chunks and the catch-up threshold are rounded up to days. A stateless target takes rows as they come.
     Raises `ConfigurationError`, naming what is wrong.
     """
 
@@ -263,6 +274,7 @@ def incremental_asset(
             owners=tuple(owners),
             lineage=dict(lineage or {}),
             max_delay=max_delay,
+            grain=_grain(table, grain),
         )
         _check(target)
         return target
@@ -420,7 +432,7 @@ def _check(target: Target) -> None:
     if target.columns[target.time_column] != "timestamptz":
         raise ConfigurationError(
             f"{target.table}.{target.time_column} is {target.columns[target.time_column]}.",
-            remedy="The time column is partitioned by hour and must be timestamptz.",
+            remedy=f"The time column is partitioned by {target.grain.name} and must be timestamptz.",
         )
     if isinstance(target.mode, Stateless) and len(target.sources) != 1:
         raise ConfigurationError(
@@ -457,6 +469,12 @@ def _check_transform(target: Target) -> None:
             remedy=f"Give it {given} parameters: the session, then one for each of"
             f" {', '.join(s.table for s in target.sources)}.",
         ) from None
+
+
+def _grain(table: str, name: str) -> Grain:
+    if name not in GRAINS:
+        raise ConfigurationError(f"{table} has the grain {name!r}.", remedy=f"Use one of: {', '.join(GRAINS)}.")
+    return GRAINS[name]
 
 
 def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> Source:

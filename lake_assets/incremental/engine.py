@@ -22,6 +22,7 @@ from lake_assets.incremental.door import Door
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.erasures import create_table as create_erasure_table
 from lake_assets.incremental.failpoints import reach
+from lake_assets.incremental.partitions import check_grain
 from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
@@ -203,11 +204,21 @@ class Engine:
     ) -> Question:
         table = tables.load(self.catalog, target.table)
         tables.check_write_audit_publish(table, target.table)
+        check_grain(table, target.time_column, target.grain)
         if not reset:
             publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
         marks = {} if reset else state.watermarks
         found = tuple(self._changes(s, marks, heads) for s in target.sources)
-        return Question(target.table, target.mode, found, state.committed, target.code_version, state.revision)
+        return Question(
+            target.table,
+            target.mode,
+            found,
+            state.committed,
+            target.code_version,
+            state.revision,
+            grain=target.grain,
+            start=self.pipeline.start_hour,
+        )
 
     def _changes(self, source: Source, marks: Mapping[str, Watermark], heads: Mapping[str, Head]) -> SourceChanges:
         mark, head = marks.get(source.table), heads.get(source.table)

@@ -20,8 +20,8 @@ from lake_assets.incremental.hours import hour_key, hour_start
 class Freshness:
     """The verdict on one target.
 
-    complete_through: an hour; None while nothing is complete. delay: since the end of the first hour that is not
-    complete, 0 while that hour lasts. what: in words. remedy: what to do when it is not fresh.
+    complete_through: an hour; None while nothing is complete. delay: since the end of the first hour or day that is not
+    complete, 0 while it lasts. what: in words. remedy: what to do when it is not fresh.
     """
 
     table: str
@@ -41,8 +41,8 @@ def judge(
     through: its complete-through. sources: theirs. start: the pipeline's first hour, the first to become complete.
     """
     assert target.max_delay is not None, f"{target.table} declares no max_delay"
-    first = start if through is None else through + 1
-    delay = max(timedelta(0), now - hour_start(first + 1))
+    needed = target.grain.last(start if through is None else through + 1)
+    delay = max(timedelta(0), now - hour_start(needed + 1))
     so_far = "complete through no hour yet" if through is None else f"complete through {hour_key(through)}"
     return Freshness(
         table=target.table,
@@ -51,7 +51,7 @@ def judge(
         delay=delay,
         max_delay=target.max_delay,
         what=f"{target.table} is {so_far}, {_spell(delay)} late; allowed are {_spell(target.max_delay)}",
-        remedy=_remedy(target, first, sources),
+        remedy=_remedy(target, needed, sources),
     )
 
 
@@ -75,12 +75,12 @@ def _through(catalog: Catalog, name: str) -> int | None:
     return tables.complete_through(tables.load(catalog, name), name)
 
 
-def _remedy(target: Target, first: int, sources: Mapping[str, int | None]) -> str:
-    """Either the sources have not come so far, or the target has not followed them."""
-    behind = [name for name, through in sources.items() if through is None or through < first]
+def _remedy(target: Target, needed: int, sources: Mapping[str, int | None]) -> str:
+    """Either the sources have not come so far, or the target has not followed them. needed: an hour."""
+    behind = [name for name, through in sources.items() if through is None or through < needed]
     if behind:
         return (
-            f"{_listed(behind)} not complete through {hour_key(first)}: see what lands there; "
+            f"{_listed(behind)} not complete through {hour_key(needed)}: see what lands there; "
             "`lake complete TABLE HOUR` declares a silent raw table complete."
         )
     return f"Its sources are further: see `lake plan {target.name}` and `lake sessions {target.name}`."

@@ -5,7 +5,7 @@ An hour is half-open, [h, h+1); its key is Dagster's, `2026-01-01-05:00`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.errors import InvalidHourKey
@@ -51,6 +51,7 @@ def ranges(hours: Iterable[int]) -> Iterator[tuple[int, int]]:
             start = i + 1
 
 
-def spell(hours: Iterable[int]) -> str:
-    """Hours for people, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`."""
-    return ", ".join(hour_key(a) if a == b else f"{hour_key(a)}..{hour_key(b)}" for a, b in ranges(hours))
+def spell(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> str:
+    """Hours for people, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`. key: names an hour."""
+    keys = ((key(a), key(b)) for a, b in ranges(hours))
+    return ", ".join(first if first == last else f"{first}..{last}" for first, last in keys)

@@ -129,6 +129,7 @@ def _target(catalog: Catalog, target: Target, start: int, set_aside: tuple[SetAs
         rows_by_hour=rows_by_hour(tables.load(catalog, target.table), target.time_column),
         start=start,
         hours=LOOKBACK_HOURS,
+        grain=target.grain,
     )
     return TargetOverview(
         table=target.table,

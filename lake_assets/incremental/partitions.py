@@ -1,53 +1,81 @@
-"""What an hour-partitioned table has in which hour: told by its manifests alone, most of them passed over unread."""
+"""What a table partitioned by hour or day has in which hour: told by its manifests alone, most passed over unread."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
+from typing import Any
 
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import HourTransform
+from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from pyiceberg.types import IntegerType
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.grain import DAY, HOUR, Grain
+
+TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
+"""How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
+
+_LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
+
+
+def check_grain(table: Table, time_column: str, grain: Grain) -> None:
+    """A table is partitioned as it is declared: an hour of a day cannot be overwritten. Raises `ConfigurationError`."""
+    _, found = _time_field(table, table.spec().spec_id, time_column)
+    if found != grain:
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} is declared with grain={grain.name!r}, and partitioned by {found.name}.",
+            remedy=f"Declare grain={found.name!r}, or drop the table and let `lake init` create it anew.",
+        )
 
 
 def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
-    """The hours of the data files that a snapshot added. `ConfigurationError` if a row has no time, and so no hour."""
+    """The hours of the data files that a snapshot added, of a day all; a file of rows without a time has none.
+
+    Raises `ConfigurationError` if the table is partitioned otherwise.
+    """
     own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-    found = {_hour_in(table, file, time_column) for file in _files(table, own, ManifestEntryStatus.ADDED)}
-    return {hour for hour in found if hour is not None}
+    return {hour for hours, _ in _rows(table, own, time_column, {ManifestEntryStatus.ADDED}) for hour in hours}
 
 
 def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
-    """Rows of main in the hours first..last, both inclusive; deleted ones of a merge-on-read delete are counted in."""
+    """Rows of main in the hours first..last, both inclusive, or in days that hold any of these.
+
+    Deleted rows of a merge-on-read delete are counted in.
+    """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     near = [m for m in manifests if _may_hold(table, m, time_column, first, last)]
-    return sum(rows for hour, rows in _rows(table, near, time_column) if first <= hour <= last)
+    return sum(rows for hours, rows in _rows(table, near, time_column) if hours[0] <= last and hours[-1] >= first)
 
 
 def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
-    """Rows of main by hour, for all hours that have any; deleted ones of a merge-on-read delete are counted in."""
+    """Rows of main by hour, for all hours that have any; those of a day by its first hour.
+
+    Deleted rows of a merge-on-read delete are counted in.
+    """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     found: Counter[int] = Counter()
-    for hour, rows in _rows(table, manifests, time_column):
-        found[hour] += rows
+    for hours, rows in _rows(table, manifests, time_column):
+        found[hours[0]] += rows
     return dict(sorted(found.items()))
 
 
-def _rows(table: Table, manifests: list[ManifestFile], time_column: str) -> Iterator[tuple[int, int]]:
-    """The hour and the rows of each live data file that has an hour."""
-    for file in _files(table, manifests, ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING):
-        if (hour := _hour_in(table, file, time_column)) is not None:
-            yield hour, file.record_count
+def _rows(
+    table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = _LIVE
+) -> Iterator[tuple[range, int]]:
+    """The hours of the partition of each data file that has one, and the file's rows."""
+    for file in _files(table, manifests, statuses):
+        position, grain = _time_field(table, file.spec_id, time_column)
+        if (number := file.partition[position]) is not None:
+            yield grain.numbered(number), file.record_count
 
 
-def _files(table: Table, manifests: list[ManifestFile], *statuses: ManifestEntryStatus) -> Iterator[DataFile]:
+def _files(table: Table, manifests: list[ManifestFile], statuses: Container[ManifestEntryStatus]) -> Iterator[DataFile]:
     for manifest in manifests:
         if manifest.content is ManifestContent.DATA:
             for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
@@ -55,30 +83,26 @@ def _files(table: Table, manifests: list[ManifestFile], *statuses: ManifestEntry
                     yield entry.data_file
 
 
-def _hour_in(table: Table, file: DataFile, time_column: str) -> int | None:
-    position = _position(table, file.spec_id, time_column)
-    hour: int | None = file.partition[position]
-    return hour
-
-
 def _may_hold(table: Table, manifest: ManifestFile, time_column: str, first: int, last: int) -> bool:
     """Whether a manifest's own bounds admit files of these hours."""
     if not manifest.partitions:
         return True
-    bounds = manifest.partitions[_position(table, manifest.partition_spec_id, time_column)]
+    position, grain = _time_field(table, manifest.partition_spec_id, time_column)
+    bounds = manifest.partitions[position]
     if bounds.lower_bound is None or bounds.upper_bound is None:
         return True
     lower, upper = (int(from_bytes(IntegerType(), b)) for b in (bounds.lower_bound, bounds.upper_bound))
-    return lower <= last and upper >= first
+    return grain.numbered(lower)[0] <= last and grain.numbered(upper)[-1] >= first
 
 
-def _position(table: Table, spec_id: int, time_column: str) -> int:
-    """Which partition field is the hour of the time column."""
+def _time_field(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain]:
+    """Which partition field is the hour or the day of the time column, and which of them."""
     source = table.schema().find_field(time_column).field_id
     for i, field in enumerate(table.specs()[spec_id].fields):
-        if field.source_id == source and isinstance(field.transform, HourTransform):
-            return i
+        for grain, transform in TRANSFORMS.items():
+            if field.source_id == source and field.transform == transform:
+                return i, grain
     raise ConfigurationError(
-        f"{'.'.join(table.name())} is not partitioned by the hour of {time_column}.",
-        remedy="Let `lake init` create the table, or partition it by hours(time column).",
+        f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
+        remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",
     )

@@ -12,6 +12,7 @@ from typing import Literal
 
 from lake_assets.incremental.changes import SourceChanges, describe
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.grain import HOUR, Grain
 from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import Cost, Decision, PlannedHour, SessionPlan, SourceRange, Waiting
 
@@ -35,6 +36,8 @@ class Question:
     """All that planning one process needs to know.
 
     revision: of the watermarks. Snapshots and hours may recur, after a rollback and its undoing: in another session.
+    grain: of the target. All hours that are planned, pending or skipped are those of whole partitions.
+    start: the pipeline's first hour; before it nothing counts as complete.
     """
 
     process: str
@@ -43,6 +46,8 @@ class Question:
     committed: Committed
     code_version: str = ""
     revision: int = 0
+    grain: Grain = HOUR
+    start: int = 0
 
 
 def plan(question: Question) -> Decision:
@@ -62,7 +67,7 @@ def plan_acknowledged(question: Question) -> Decision:
         return decision
     if not isinstance(question.mode, Stateless) and _reach(question) is None:
         return decision
-    changed = _reasons(question.changes).keys() | question.committed.pending
+    changed = _reasons(question).keys() | question.committed.pending
     return _session(question, "none", {}, pending=changed, through=_upper(question))
 
 
@@ -74,9 +79,10 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     present: all event hours known of the sources; before the first session, those left out become pending.
     token: tells one backfill from the next, so that the same hours can be rebuilt again.
     """
-    committed, upper = question.committed, _reach(question)
+    committed, upper, grain = question.committed, _reach(question), question.grain
     first_session = any(c.since is None for c in question.changes)
-    wanted = _widened(question, set(hours), present if first_session else ())
+    unread = grain.whole(present) if first_session else frozenset()
+    wanted = _widened(question, set(grain.whole(hours)), unread)
     if not wanted:
         return Waiting("idle", "no hour was chosen")
     allowed = (
@@ -84,9 +90,9 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     )
     left_out = sorted(wanted - allowed)
     if not allowed:
-        return Waiting("wait", f"{spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}")
-    pending = (committed.pending | (set(present) if first_session else set())) - allowed
-    notes = [f"left out, not complete yet: {spell(left_out)}"] if left_out else []
+        return Waiting("wait", f"{grain.spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}")
+    pending = (committed.pending | unread) - allowed
+    notes = [f"left out, not complete yet: {grain.spell(left_out)}"] if left_out else []
     planned = tuple(PlannedHour(h, "rebuild, asked for") for h in sorted(allowed))
     draft = SessionPlan(
         process=question.process,
@@ -143,7 +149,7 @@ def _built_through(question: Question, built: Collection[int]) -> int | None:
 
 def _plan_stateless(question: Question) -> Decision:
     through = _upper(question)
-    reasons = _reasons(question.changes)
+    reasons = _reasons(question)
     if reasons or question.committed.pending:
         append = not question.committed.pending and all(c.appends_only for c in question.changes)
         reasons |= dict.fromkeys(question.committed.pending - reasons.keys(), "pending since an earlier session")
@@ -159,19 +165,16 @@ def _plan_stateless(question: Question) -> Decision:
 def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     through, reach = _upper(question), _reach(question)
     if through is None or reach is None:
-        missing = [c.source for c in question.changes if c.head.complete_through is None]
-        return Waiting(
-            "wait", f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete"
-        )
-    changed = _reasons(question.changes)
+        return Waiting("wait", _why_none_is_complete(question))
+    changed = _reasons(question)
     changed |= dict.fromkeys(question.committed.pending - changed.keys(), "pending since an earlier session")
     later = {h for h in changed if h > reach}
-    beyond = _beyond_threshold(changed, question.committed, mode)
-    due = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question.committed, mode, reach)
+    beyond = _beyond_threshold(changed, question, mode)
+    due = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question, mode, reach)
     due = {h: changed.get(h, why) for h, why in due.items()}
     skipped = beyond - due.keys()
     if due:
-        now, behind, follows = _cut(due, changed, question.committed, mode)
+        now, behind, follows = _cut(due, changed, question, mode)
         upto = through if max(now) == max(due) or not isinstance(mode, Sequential) else None
         return _session(
             question, "overwrite", now, pending=later | behind, skipped=skipped, through=upto, follows=follows
@@ -179,21 +182,24 @@ def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     if skipped or _advanced(question, through) or (_compacted(question) and not later):
         return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
     if later:
-        return Waiting("wait", f"hours {spell(later)} wait for {_waits_for(question, min(later))}")
+        return Waiting(
+            "wait", f"{question.grain.name}s {question.grain.spell(later)} wait for {_waits_for(question, min(later))}"
+        )
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
-def _beyond_threshold(changed: Collection[int], committed: Committed, mode: Stateful | Sequential) -> set[int]:
+def _beyond_threshold(changed: Collection[int], question: Question, mode: Stateful | Sequential) -> set[int]:
     """Late hours that a session does not reach back to; never one that was not built yet, or that is pending."""
-    if mode.catchup_threshold is None or committed.last_built is None:
+    committed, threshold = question.committed, question.grain.rounded_up(mode.catchup_threshold)
+    if threshold is None or committed.last_built is None:
         return set()
-    floor = committed.last_built - mode.catchup_threshold + 1
+    floor = committed.last_built - threshold + 1
     return {h for h in changed if h < floor and h not in committed.pending}
 
 
-def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
+def _filled(due: dict[int, str], question: Question, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
     """The hours to recompute for the hours that are due."""
-    lower = min(due, default=None)
+    committed, lower = question.committed, min(due, default=None)
     if isinstance(mode, Stateful) and mode.load == "changed":
         return due
     if isinstance(mode, Sequential) and committed.last_built is not None and committed.last_built < upper:
@@ -201,19 +207,20 @@ def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequenti
     if lower is None:
         return {}
     late = min(due, default=upper + 1)
-    return {h: due.get(h) or _why_filled(h, late, committed) for h in range(lower, upper + 1)}
+    return {h: due.get(h) or _why_filled(h, late, question) for h in range(lower, upper + 1)}
 
 
 def _cut(
-    due: dict[int, str], changed: Collection[int], committed: Committed, mode: Stateful | Sequential
+    due: dict[int, str], changed: Collection[int], question: Question, mode: Stateful | Sequential
 ) -> tuple[dict[int, str], set[int], set[int]]:
     """Hours for this session; those that wait behind it; and those that do if this session's last hour changes.
 
     A range that is too long is cut only where it was built before. New hours come first, and all of them; but those of
     a sequential target last, for an hour must not stand on a state that is known to be wrong.
     """
-    old = sorted(h for h in due if committed.last_built is not None and h <= committed.last_built)
-    new, most = due.keys() - set(old), mode.chunk_hours
+    built = question.committed.last_built
+    old = sorted(h for h in due if built is not None and h <= built)
+    new, most = due.keys() - set(old), question.grain.rounded_up(mode.chunk_hours)
     if not old or most is None or (len(old) if isinstance(mode, Sequential) else len(due)) <= most:
         return due, set(), set()
     if isinstance(mode, Sequential):
@@ -227,28 +234,41 @@ def _cut(
     return {h: due[h] for h in old[:most]}, set(old[most:]), set()
 
 
-def _why_filled(hour: int, late: int, committed: Committed) -> str:
+def _why_filled(hour: int, late: int, question: Question) -> str:
     if hour > late:
-        return f"follows from hour {hour_key(late)}, which changed"
-    return f"complete, and not built yet (last built: {_key(committed.last_built)})"
+        return f"follows from {question.grain.name} {question.grain.key(late)}, which changed"
+    return f"complete, and not built yet (last built: {_key(question.committed.last_built)})"
 
 
-def _reasons(changes: Iterable[SourceChanges]) -> dict[int, str]:
-    """Changed hour → the first snapshot that touched it, in words."""
+def _why_none_is_complete(question: Question) -> str:
+    if missing := [c.source for c in question.changes if c.head.complete_through is None]:
+        return f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete"
+    first = question.grain.key(question.start)
+    return f"no {question.grain.name} is complete yet: {first} waits for {_waits_for(question, question.start)}"
+
+
+def _reasons(question: Question) -> dict[int, str]:
+    """Changed hour → the first snapshot that touched its partition, in words."""
     found: dict[int, str] = {}
-    for c in changes:
+    for c in question.changes:
         for snapshot in c.effective:
             for lower, upper in snapshot.hours:
                 why = describe(c, replace(snapshot, hours=((lower, upper),)))
-                for hour in range(lower, upper + 1):
+                for hour in range(question.grain.first(lower), question.grain.last(upper) + 1):
                     found.setdefault(hour, why)
     return found
 
 
 def _upper(question: Question) -> int | None:
+    """The last hour that the target may be complete through: if its rows hang on others, that of a whole partition."""
     through = [c.head.complete_through for c in question.changes]
     known = [t for t in through if t is not None]
-    return min(known) if len(known) == len(through) else None
+    if len(known) < len(through):
+        return None
+    if isinstance(question.mode, Stateless):
+        return min(known)
+    upper = question.grain.complete(min(known))
+    return upper if upper >= question.start else None
 
 
 def _reach(question: Question) -> int | None:
@@ -293,7 +313,7 @@ def _session(
         complete_through=through if _advanced(question, through) else None,
         processing_uris=_processing_uris(question.changes),
         cost=_cost(question.changes),
-        notes=tuple(_notes(question.changes, skipped, follows)),
+        notes=tuple(_notes(question, skipped, follows)),
         code_version=question.code_version,
     )
     return _identified(draft, question.revision)
@@ -339,8 +359,8 @@ def _cost(changes: Sequence[SourceChanges]) -> Cost:
     return Cost(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
 
 
-def _notes(changes: Iterable[SourceChanges], skipped: Collection[int], follows: Collection[int]) -> Iterable[str]:
-    for c in changes:
+def _notes(question: Question, skipped: Collection[int], follows: Collection[int]) -> Iterable[str]:
+    for c in question.changes:
         compactions = [s for s in c.snapshots if s.effect == "none"]
         if compactions:
             yield f"{c.source}: {len(compactions)} compaction(s) skipped, no row changed"
@@ -349,13 +369,18 @@ def _notes(changes: Iterable[SourceChanges], skipped: Collection[int], follows: 
         if c.how == "rewound":
             yield f"{c.source}: the head does not descend from the watermark; the differing files' hours are rebuilt"
     if follows:
-        yield f"{spell(follows)}: recomputed next, but only if the last hour of this session comes out changed"
+        yield (
+            f"{question.grain.spell(follows)}: recomputed next,"
+            f" but only if the last {question.grain.name} of this session comes out changed"
+        )
     if skipped:
-        yield f"skipped, beyond the catch-up threshold, open to a backfill: {spell(skipped)}"
+        yield f"skipped, beyond the catch-up threshold, open to a backfill: {question.grain.spell(skipped)}"
 
 
 def _waits_for(question: Question, hour: int) -> str:
-    late = [c for c in question.changes if c.head.complete_through is None or c.head.complete_through < hour]
+    """The sources that are not complete through the partition of an hour, and how far they are."""
+    last = question.grain.last(hour)
+    late = [c for c in question.changes if c.head.complete_through is None or c.head.complete_through < last]
     return ", ".join(f"{c.source}, complete through {_key(c.head.complete_through)}" for c in late) or "nothing"
 
 

@@ -362,7 +362,8 @@ class Runner:
         """Hours that a fixed lookback would have reprocessed; none for a rebuild, which a person asked for."""
         built = hours if work.plan.kind == "session" else ()
         through, before = work.plan.complete_through, work.state.committed.complete_through
-        return lookback(built, through=through, before=before, start=self.pipeline.start_hour, hours=LOOKBACK_HOURS)
+        start, grain = self.pipeline.start_hour, work.target.grain
+        return lookback(built, through=through, before=before, start=start, hours=LOOKBACK_HOURS, grain=grain)
 
     def _rows_within(self, work: Work, span: range) -> int:
         if not span:
@@ -408,8 +409,9 @@ def _rows_about(work: Work, table: Table) -> float:
     if isinstance(mode, Stateless):
         return plan.cost.rows + there
     before = rows_between(table, time_column, first - 1, first - 1)
+    partitions = len(work.target.grain.firsts(plan.hour_numbers))
     history = sum(s.totals.rows if s.totals else inf for s in plan.sources if s.to_snapshot_id is not None)
-    return history + there + before * (last - first + 1)
+    return history + there + before * partitions
 
 
 def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from lake_assets.incremental.grain import HOUR, Grain
 from lake_assets.incremental.session import AuditResult
 from lake_assets.incremental.sessions import SessionRecord
 
@@ -59,21 +60,36 @@ class Saving:
     missed_hours: int = 0
 
 
-def lookback(built: Collection[int], *, through: int | None, before: int | None, start: int, hours: int) -> range:
+def lookback(
+    built: Collection[int],
+    *,
+    through: int | None,
+    before: int | None,
+    start: int,
+    hours: int,
+    grain: Grain = HOUR,
+) -> range:
     """The event hours that a fixed lookback would have reprocessed instead of building `built`; none for none.
 
     through, before: the target's complete-through after the session, and before it; what lies after `before` is new, so
-    a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches.
+    a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches; of whole partitions,
+    as `grain` says.
     """
     if not built:
         return range(0)
     last = max(built) if through is None else max(through, *built)
     first_new = min(built) if before is None else before + 1
-    return range(max(start, min(last - hours + 1, first_new)), last + 1)
+    first = max(start, min(last - hours + 1, first_new))
+    return range(grain.first(first), grain.last(last) + 1)
 
 
 def costs(
-    history: Iterable[SessionRecord], *, rows_by_hour: Mapping[int, int], start: int, hours: int
+    history: Iterable[SessionRecord],
+    *,
+    rows_by_hour: Mapping[int, int],
+    start: int,
+    hours: int,
+    grain: Grain = HOUR,
 ) -> tuple[SessionCost, ...]:
     """The sessions of one process, in the order given, oldest first. rows_by_hour: of the target, as it is now."""
     found, before = [], None
@@ -82,7 +98,7 @@ def costs(
         built = record.built if is_done else ()
         through = record.plan.complete_through
         compared = built if record.plan.kind == "session" else ()
-        span = lookback(compared, through=through, before=before, start=start, hours=hours)
+        span = lookback(compared, through=through, before=before, start=start, hours=hours, grain=grain)
         found.append(_cost(record, built, span, rows_by_hour))
         if is_done:
             before = max((h for h in (before, through) if h is not None), default=None)

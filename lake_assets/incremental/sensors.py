@@ -18,7 +18,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine, RawSnapshot
 from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
@@ -157,7 +157,7 @@ def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterial
     ]
 
 
-def envelope_tags(plan: SessionPlan, partitions: dg.HourlyPartitionsDefinition) -> dict[str, str]:
+def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
     """The partitions that Dagster shows a run for: from the first to the last planned hour, or the nearest there are.
 
     They are for people; the engine takes its hours from the plan. So a row with an absurd time, which makes an envelope
@@ -168,7 +168,7 @@ def envelope_tags(plan: SessionPlan, partitions: dg.HourlyPartitionsDefinition) 
     if known[0] is None or known[1] is None:
         return {}
     hours = plan.envelope or (plan.complete_through or 0, plan.complete_through or 0)
-    first, last = (min(max(known[0], hour_key(hour)), known[1]) for hour in hours)
+    first, last = (min(max(known[0], hour_start(hour).strftime(partitions.fmt)), known[1]) for hour in hours)
     return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
 
 
@@ -221,7 +221,7 @@ def _since(cursor: str | None, clock: Clock) -> float:
 
 
 def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
-    assert isinstance(asset.partitions_def, dg.HourlyPartitionsDefinition)
+    assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
     request = dg.RunRequest(
         run_key=f"{plan.session_id}:{attempt}",
         asset_selection=[asset.key],
@@ -249,14 +249,15 @@ def _unmarked(
         return _skip(waiting.reason, cursor=context.cursor or NOT_WAITING)
     cursor = json.dumps({"marked": newest.plan.session_id})
     recent = [r for r in engine.store.history(target.table)[-SESSIONS_PER_TICK:] if r.state == "committed" and r.built]
-    found = [e for r in recent if not _is_marked(context.instance, key, r) for e in marks(target, r.report(), r.built)]
+    unmarked = [r for r in recent if not _is_marked(context.instance, key, target.grain.key(r.built[0]), r)]
+    found = [e for r in unmarked for e in marks(target, r.report(), r.built)]
     return dg.SensorResult(skip_reason=waiting.reason, cursor=cursor, asset_events=found)
 
 
-def _is_marked(instance: dg.DagsterInstance, key: dg.AssetKey, record: SessionRecord) -> bool:
-    """Whether the session's first hour has a materialization of that session."""
-    hour = dg.AssetRecordsFilter(key, asset_partitions=[hour_key(record.built[0])])
-    known = (r.asset_materialization for r in instance.fetch_materializations(hour, limit=20).records)
+def _is_marked(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str, record: SessionRecord) -> bool:
+    """Whether the partition, the session's first, has a materialization of that session."""
+    marks = dg.AssetRecordsFilter(key, asset_partitions=[partition])
+    known = (r.asset_materialization for r in instance.fetch_materializations(marks, limit=20).records)
     sessions = {m.metadata["session"].value for m in known if m and "session" in m.metadata}
     return record.plan.session_id in sessions
 

@@ -191,7 +191,8 @@ class Stager:
         kept = rows.where(judge.counting())
         built = self._transform(plan.session_id, fates.hours, [judge.plain(kept)])
         aside = [judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []
-        return Staging("append", fates.hours, built, kept, fates, aside, self.rows <= FEW_ROWS)
+        hours = tuple(sorted(self.target.grain.whole(fates.hours)))
+        return Staging("append", hours, built, kept, fates, aside, self.rows <= FEW_ROWS)
 
     def _overwritten(self, plan: SessionPlan) -> Staging:
         """The planned hours, recomputed from all sources as of the plan's snapshots; without hours, for quarantine."""
@@ -205,7 +206,8 @@ class Stager:
         if old := [h for h in hours if self.main is not None and self.known is not None and h <= self.known]:
             built = once(built)
             same = self._unchanged(built, old)
-        changed = tuple(hour for hour in hours if hour not in same)
+        unchanged = self.target.grain.whole(same)
+        changed = tuple(hour for hour in hours if hour not in unchanged)
         return Staging(
             load="overwrite" if hours else "none",
             hours=changed,
@@ -217,24 +219,25 @@ class Stager:
                 *self._set_aside_of_others(plan),
             ],
             few=self.rows <= FEW_ROWS,
-            unchanged=tuple(sorted(same)),
+            unchanged=tuple(sorted(unchanged)),
             rows_unchanged=sum(same.values()),
         )
 
     def _unchanged(self, rows: DataFrame, hours: Sequence[int]) -> dict[int, int]:
-        """Those of the hours whose rows are the published ones, whatever their order; and how many rows they have."""
-        time, columns = self.target.time_column, list(self.target.columns)
+        """The partitions of the hours whose rows are the published ones, whatever their order: first hour → rows."""
+        time, columns, grain = self.target.time_column, list(self.target.columns), self.target.grain
         published = within(self._published(), time, hours).select(*columns)
         mine = within(rows, time, hours).select(*columns, F.lit(1).alias("_side"))
         both = mine.unionByName(published.withColumn("_side", F.lit(0)))
         # 128 bits of an order-free checksum: sums of two hashes of unlike input.
         hashes = [F.xxhash64(*columns), F.xxhash64(*reversed(columns), F.lit(1))]
         sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes)]
-        hour = F.floor(F.unix_timestamp(time) / 3600).alias("_hour")
+        number = F.floor(F.unix_timestamp(time) / (3600 * grain.hours)).alias("_number")
         found: dict[int, list[tuple[Any, ...]]] = {}
-        for row in both.groupBy(hour, "_side").agg(F.count("*").alias("_rows"), *sums).collect():
-            found.setdefault(row["_hour"], []).append((row["_rows"], row["_sum_0"], row["_sum_1"]))
-        sides = {hour: found.get(hour, []) for hour in hours}
+        for row in both.groupBy(number, "_side").agg(F.count("*").alias("_rows"), *sums).collect():
+            first = grain.numbered(row["_number"])[0]
+            found.setdefault(first, []).append((row["_rows"], row["_sum_0"], row["_sum_1"]))
+        sides = {first: found.get(first, []) for first in grain.firsts(hours)}
         empty = {h: 0 for h, s in sides.items() if not s and h not in self.owed}
         return empty | {h: s[0][0] for h, s in sides.items() if len(s) == 2 and s[0] == s[1]}
 

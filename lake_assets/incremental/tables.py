@@ -1,6 +1,6 @@
 """The Iceberg tables of this platform: how they are created, opened and checked. Metadata only, through pyiceberg.
 
-Raw tables are partitioned by landing_date, landing_hour and batch_id; targets by the hour of their time column.
+Raw tables are partitioned by landing_date, landing_hour and batch_id; targets by the hour or day of their time column.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableA
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import HourTransform, IdentityTransform, Transform
+from pyiceberg.transforms import IdentityTransform, Transform
 from pyiceberg.types import NestedField
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import ColumnMismatch, TableMissing, WriteAuditPublishDisabled
 from lake_assets.incremental.hours import parse_hour
+from lake_assets.incremental.partitions import TRANSFORMS
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target
@@ -65,7 +66,7 @@ def create_raw(catalog: Catalog, raw: RawTable) -> bool:
 
 def create_target(catalog: Catalog, target: Target) -> bool:
     """Create a target unless it is there; whether it was created."""
-    partitions: Partitions = {target.time_column: HourTransform()}
+    partitions: Partitions = {target.time_column: TRANSFORMS[target.grain]}
     return create(catalog, target.table, target.columns, partitions, {WAP_ENABLED: "true"})
 
 

@@ -64,7 +64,8 @@ def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:
         )
         for source in target.sources
     )
-    decision = plan(Question(target.table, target.mode, found, Committed()))
+    start = engine.pipeline.start_hour
+    decision = plan(Question(target.table, target.mode, found, Committed(), grain=target.grain, start=start))
     return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
 
 

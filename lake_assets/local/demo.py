@@ -23,7 +23,7 @@ from lake_assets.incremental import tables, verify
 from lake_assets.incremental.engine import LOOKBACK_HOURS
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour, spell
 from lake_assets.incremental.partitions import rows_between
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.session import SessionPlan, Waiting
 from lake_assets.local import services
 from lake_assets.local.platform import open_engine
 from lake_assets.local.spark import open_spark
@@ -134,6 +134,9 @@ def _the_rest(stage: _Stage) -> None:
     stage.land(worked_example()[2])
     _until_quiet(stage)
     _promise("account_state_dim: hour 7", _built(stage, "account_state_dim"), [(7,)])
+    waiting = stage.engine.decide(stage.engine.pipeline.target("account_state_daily"))
+    _promise("account_state_daily: the day waits for its last hour", isinstance(waiting, Waiting), True)
+    console.print(f"      [dim]{escape(waiting.reason)}[/]")
 
 
 def _dirty_rows(stage: _Stage) -> None:
@@ -222,8 +225,10 @@ def _verdict(stage: _Stage) -> bool:
     fine = True
     for target in stage.engine.pipeline.in_order():
         found = verify.compare(stage.engine, target, stage.spark)
-        fine = fine and found.equal and found.rows > 0
+        is_due = stage.engine.store.state(target.table).committed.complete_through is not None
+        fine = fine and found.equal and (found.rows > 0) == is_due
         mark = "[green]equal[/]" if found.equal else f"[red]{found.missing} rows missing, {found.extra} too many[/]"
+        mark += "" if is_due else f" [dim](no {target.grain.name} is complete yet)[/]"
         console.print(f"  {found.table:<26} {found.rows:>6} rows  {mark}")
     console.print("[bold green]All equal.[/]" if fine else "[bold red]Not equal.[/]")
     return fine

@@ -1,9 +1,10 @@
-"""Memberships: who signed up, changed plan, asked to leave and left; and the state of every account, hour by hour.
+"""Memberships: who signed up, changed plan, asked to leave and left; each account's state by hour, counted by day.
 
 One table a file. `PIPELINE` is what the engine, Dagster and `lake` are given.
 """
 
 from lake_assets.incremental.declaration import Pipeline, Subject
+from lake_assets.membership.account_state_daily import account_state_daily
 from lake_assets.membership.account_state_dim import account_state_dim
 from lake_assets.membership.cancel_fact import cancel_fact
 from lake_assets.membership.cancel_request_fact import cancel_request_fact
@@ -14,7 +15,7 @@ from lake_assets.settings import settings
 
 PIPELINE = Pipeline(
     raw=RAW,
-    targets=(signup_fact, plan_fact, cancel_request_fact, cancel_fact, account_state_dim),
+    targets=(signup_fact, plan_fact, cancel_request_fact, cancel_fact, account_state_dim, account_state_daily),
     start=settings().start,
     subjects=(Subject("account", columns=("account_id",)),),
 )

@@ -9,8 +9,9 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from lake_assets.incremental.asset import hourly, report_metadata
+from lake_assets.incremental.asset import partitions_of, report_metadata
 from lake_assets.incremental.engine import Engine, utc_now
+from lake_assets.incremental.grain import DAY, HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE
@@ -130,9 +131,18 @@ def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) 
 
 
 def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
-    partitions = hourly(hour_key(START), None, at(9, 30))
+    partitions = partitions_of(HOUR, hour_key(START), None, at(9, 30))
     with partition_loading_context(at(9, 30)):
         assert partitions.get_last_partition_key() == hour_key(START + 9)
+
+
+def test_days_are_those_that_hold_the_hours() -> None:
+    partitions = partitions_of(DAY, hour_key(START + 5), hour_key(START + 25), at(9, 30))
+    assert isinstance(partitions, dg.DailyPartitionsDefinition)
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_partition_keys() == ["2026-01-01", "2026-01-02"]
+    with partition_loading_context(at(9, 30)):
+        assert partitions_of(DAY, hour_key(START), None, at(9, 30)).get_partition_keys() == ["2026-01-01"]
 
 
 def test_a_session_is_told_to_people() -> None:

@@ -20,6 +20,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
     merge,
 )
+from lake_assets.incremental.grain import DAY, HOUR
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
 CLICKS = Source("raw.clicks", time_column="event_ts", key="click_id")
@@ -46,6 +47,7 @@ def test_a_declaration_takes_its_name_words_and_code_from_the_function() -> None
     assert target.key == ("click_id",)
     assert len(target.code_version) == 12
     assert declare(code_version="7").code_version == "7"
+    assert (target.grain, declare(grain="day").grain) == (HOUR, DAY)
 
 
 def test_a_stateless_source_has_the_key_of_its_target() -> None:
@@ -68,6 +70,7 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: declare(namespace="Core"), r"The target is called 'Core\.click_fact'"),
         (lambda: declare(quarantine_limit=-1), r"core\.click_fact has a quarantine limit of -1"),
         (lambda: declare(lineage={"prize": ["raw.clicks.price"]}), r"core\.click_fact has a lineage for prize"),
+        (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
         (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
         (lambda: Source("raw.clicks", time_column="at", key="id; --"), r"The key of raw\.clicks is called 'id; --'"),

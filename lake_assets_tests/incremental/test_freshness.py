@@ -10,6 +10,7 @@ import pytest
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.freshness import Freshness, judge
+from lake_assets.incremental.grain import DAY
 from lake_assets_tests.incremental.clicks import START, at, click_fact
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))
@@ -46,6 +47,16 @@ def test_the_remedy_tells_whether_the_sources_or_the_sessions_are_behind() -> No
     )
     assert silent.remedy.startswith("raw.clicks is not complete through 2026-01-01-06:00")
     assert "lake sessions click_fact" in verdict(at(9), through=5, source=8).remedy
+
+
+def test_a_day_may_last_and_its_delay_counts_from_its_end() -> None:
+    daily = replace(HALF_AN_HOUR, grain=DAY)
+    of_day_1 = judge(daily, None, {"raw.clicks": START + 21}, start=START, now=at(22))
+    of_day_2 = judge(
+        daily, START + 23, {"raw.clicks": START + 46}, start=START, now=at(23) + timedelta(days=1, hours=2)
+    )
+    assert [(f.fresh, f.delay) for f in (of_day_1, of_day_2)] == [(True, timedelta(0)), (False, timedelta(hours=1))]
+    assert of_day_2.remedy.startswith("raw.clicks is not complete through 2026-01-02-23:00")
 
 
 def test_a_max_delay_below_zero_is_refused() -> None:

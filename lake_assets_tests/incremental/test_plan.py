@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from lake_assets.incremental.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.data_files import FileChange
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.hours import parse_hour, ranges
+from lake_assets.incremental.grain import DAY, HOUR, Grain
+from lake_assets.incremental.hours import HOUR_FORMAT, parse_hour, ranges
 from lake_assets.incremental.plan import Committed, Question, committed_after, plan, plan_rebuild
 from lake_assets.incremental.session import SessionPlan, Waiting
 
 START = parse_hour("2026-01-01-00:00")
 SPAN = 14
+SHIFT = Grain("shift", 4, HOUR_FORMAT)
+"""As a day, but short enough for many of them."""
+
 PROCESS = "core.target"
 EVERY_MODE: list[Mode] = [
     Stateless(),
@@ -45,6 +49,7 @@ snapshots = st.tuples(st.sampled_from(["append", "append", "rewrite", "none"]), 
 committeds = st.builds(
     Committed, pending=some_hours, skipped=some_hours, last_built=maybe_hour, complete_through=maybe_hour
 )
+grains = st.sampled_from([HOUR, SHIFT])
 thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -69,7 +74,7 @@ def source_changes(name: str, since: Watermark | None, head: Watermark, found: l
 
 @st.composite
 def questions(draw: st.DrawFn) -> Question:
-    mode = draw(modes)
+    mode, grain = draw(modes), draw(grains)
     count = 1 if isinstance(mode, Stateless) else draw(st.integers(1, 3))
     found = []
     for name in [f"raw.source_{i}" for i in range(count)]:
@@ -80,7 +85,24 @@ def questions(draw: st.DrawFn) -> Question:
             new = [replace(s, effect="append", operation="append") for s in new if s.effect != "none"][:1]
         head = new[-1].snapshot_id if new else since.snapshot_id if since else None
         found.append(source_changes(name, since, mark(name, head, draw(maybe_hour)), new))
-    return Question(PROCESS, mode, tuple(found), draw(committeds))
+    return Question(PROCESS, mode, tuple(found), whole(draw(committeds), grain), grain=grain, start=START)
+
+
+def whole(committed: Committed, grain: Grain) -> Committed:
+    """As a process leaves it, which only ever builds whole partitions."""
+    last, through = committed.last_built, committed.complete_through
+    return Committed(
+        pending=frozenset(together(committed.pending, grain)),
+        skipped=frozenset(together(committed.skipped, grain)),
+        last_built=None if last is None else max(together({last}, grain)),
+        complete_through=None if through is None else max(together({through}, grain)),
+    )
+
+
+def together(found: set[int] | frozenset[int], grain: Grain) -> set[int]:
+    """The hours, and all those that share a partition with one of them."""
+    numbers = {(h - START) // grain.hours for h in found}
+    return {h for h in range(START, START + SPAN + grain.hours) if (h - START) // grain.hours in numbers}
 
 
 @dataclass(frozen=True)
@@ -96,12 +118,16 @@ class Expected:
 
 
 def oracle(q: Question) -> Expected:
-    changed = {
+    touched = {
         h for c in q.changes for s in c.snapshots if s.effect != "none" for a, b in s.hours for h in range(a, b + 1)
     }
+    changed = together(touched, q.grain)
     throughs = [c.head.complete_through for c in q.changes]
     least = None if None in throughs else min(t for t in throughs if t is not None)
     before = q.committed.complete_through
+    if not isinstance(q.mode, Stateless) and least is not None:  # up to the end of a partition, if there is one
+        ends = [h for h in range(START, least + 1) if (h + 1 - START) % q.grain.hours == 0]
+        least = max(ends, default=None)
     advanced = least if least is not None and (before is None or least > before) else None
     if isinstance(q.mode, Stateless):
         return stateless(q, changed, advanced)
@@ -123,7 +149,7 @@ def stateless(q: Question, changed: set[int], advanced: int | None) -> Expected:
 
 def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -> Expected:
     assert not isinstance(q.mode, Stateless)
-    built, limit = q.committed.last_built, q.mode.catchup_threshold
+    built, limit = q.committed.last_built, rounded_up(q.mode.catchup_threshold, q.grain)
     reach = least if built is None else max(least, built)
     wanted = {h for h in changed | q.committed.pending if h <= reach}
     pending = frozenset(changed | q.committed.pending) - wanted
@@ -140,7 +166,7 @@ def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -
         due = {h for h in range(START, reach + 1) if any(f <= h for f in first)}
     skipped = frozenset(too_late - due)
     if due:
-        now, behind, follows = cut(q.mode, due, changed | q.committed.pending, built)
+        now, behind, follows = cut(q, q.mode, due, changed | q.committed.pending)
         if isinstance(q.mode, Sequential) and max(due) not in now:
             advanced = None  # not all of it is built
         return Expected("overwrite", frozenset(now), pending | behind, skipped, advanced, frozenset(follows))
@@ -150,22 +176,27 @@ def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -
     return Expected("wait" if pending else "idle")
 
 
+def rounded_up(number: int | None, grain: Grain) -> int | None:
+    return number if number is None else next(n for n in range(number, number + grain.hours) if n % grain.hours == 0)
+
+
 def cut(
-    mode: Stateful | Sequential, due: set[int], changed: set[int] | frozenset[int], built: int | None
+    q: Question, mode: Stateful | Sequential, due: set[int], changed: set[int] | frozenset[int]
 ) -> tuple[set[int], set[int], set[int]]:
     """Hours now, hours behind them, hours that follow if the last one changes."""
+    built, most = q.committed.last_built, rounded_up(mode.chunk_hours, q.grain)
     new = {h for h in due if built is None or h > built}
     old = sorted(due - new)
-    if mode.chunk_hours is None or not old:
+    if most is None or not old:
         return due, set(), set()
     if isinstance(mode, Sequential):  # from the earliest on, whatever is new
-        now = set(old[: mode.chunk_hours])
+        now = set(old[:most])
         return (now, (due - now) & changed, set(old) - now - changed) if now != set(old) else (due, set(), set())
-    if len(due) <= mode.chunk_hours:
+    if len(due) <= most:
         return due, set(), set()
     if new:
         return new, set(old) if mode.load == "changed" else set(old) & changed, set()
-    now = set(old[-mode.chunk_hours :] if mode.load == "changed" else old[: mode.chunk_hours])
+    now = set(old[-most:] if mode.load == "changed" else old[:most])
     return now, due - now, set()
 
 
@@ -184,6 +215,8 @@ def test_a_plan_is_what_the_design_says(question: Question) -> None:
         decision.complete_through,
         frozenset(decision.follows),
     )
+    for found in (set(decision.hour_numbers), set(decision.pending), set(decision.skipped), set(decision.follows)):
+        assert found == together(found, question.grain)
     assert all(planned.reason for planned in decision.hours)
     assert [(s.source, s.to_snapshot_id) for s in decision.sources] == [
         (c.source, c.head.snapshot_id) for c in question.changes
@@ -217,6 +250,7 @@ class World:
 
     mode: Mode
     names: list[str]
+    grain: Grain = HOUR
     history: dict[str, list[SnapshotChange]] = field(default_factory=dict)
     through: dict[str, int | None] = field(default_factory=dict)
     marks: dict[str, Watermark] = field(default_factory=dict)
@@ -242,7 +276,9 @@ class World:
 
     def question(self, *, to_watermark: bool = False) -> Question:
         found = tuple(self.changes(name, to_watermark=to_watermark) for name in self.names)
-        return Question(PROCESS, self.mode, found, self.committed, revision=self.revision)
+        return Question(
+            PROCESS, self.mode, found, self.committed, revision=self.revision, grain=self.grain, start=START
+        )
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:
         return {
@@ -272,6 +308,7 @@ class World:
             if hour <= (self.committed.last_built or START - 1) and self.target.get(hour) == now:
                 unchanged.add(hour)
             self.target[hour] = now
+        unchanged = {h for h in unchanged if together({h}, self.grain) <= unchanged}
         self.committed = committed_after(self.mode, self.committed, planned, planned.hour_numbers, unchanged)
         self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
         self.revision += 1
@@ -368,15 +405,15 @@ actions = st.lists(
 )
 
 
-@given(modes, st.integers(1, 3), actions)
+@given(modes, grains, st.integers(1, 3), actions)
 @settings(thorough, max_examples=1200)
 def test_no_changed_hour_is_ever_lost(
-    mode: Mode, count: int, steps: list[tuple[str, int, frozenset[int], int]]
+    mode: Mode, grain: Grain, count: int, steps: list[tuple[str, int, frozenset[int], int]]
 ) -> None:
-    world = World(mode, [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else count)])
+    world = World(mode, [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else count)], grain)
     for step in steps:
         act(world, step)
-    world.through = dict.fromkeys(world.names, START + SPAN - 1)
+    world.through = dict.fromkeys(world.names, max(together({START + SPAN - 1}, grain)))
     run(world, rounds=3 + SPAN)
     assert isinstance(plan(world.question()), Waiting), "it comes to rest"
     assert not world.committed.pending
@@ -388,16 +425,17 @@ def test_no_changed_hour_is_ever_lost_in_long_histories() -> None:
     for seed in range(1500):
         r = random.Random(seed)
         mode = r.choice(EVERY_MODE)
-        world = World(mode, [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else r.randint(1, 3))])
+        names = [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else r.randint(1, 3))]
+        world = World(mode, names, r.choice([HOUR, SHIFT]))
         for _ in range(60):
             kind = r.choice(["append", "append", "rewrite", "none", "complete", "complete", "run", "run", "rebuild"])
             touched = frozenset(r.sample(range(START, START + SPAN), r.randint(0, 3)))
             act(world, (kind, r.randint(0, 2), touched, START + r.randrange(SPAN)))
 
 
-def loaded(names: list[str], mode: Mode, through: int) -> World:
+def loaded(names: list[str], mode: Mode, through: int, grain: Grain = HOUR) -> World:
     """All hours up to `through` are loaded, and built."""
-    world = World(mode, names)
+    world = World(mode, names, grain)
     for name in names:
         world.land(name, "append", frozenset(range(START, START + through + 1)))
         world.through[name] = START + through
@@ -592,3 +630,37 @@ def test_a_source_that_is_declared_later_loses_no_pending_hour() -> None:
     world.through["raw.b"] = START + 3
     rebuild(world, late(3), "first of b")
     assert numbers(world.committed.pending) == [1, 6]
+
+
+def test_a_day_is_rebuilt_as_a_whole_once_it_is_complete() -> None:
+    world = World(Stateful("changed"), ["core.hourly"], DAY)
+    world.land("core.hourly", "append", late(3, 30))
+    world.through["core.hourly"] = START + 22
+    assert plan(world.question()) == Waiting(
+        "wait", "no day is complete yet: 2026-01-01 waits for core.hourly, complete through 2026-01-01-22:00"
+    )
+    world.through["core.hourly"] = START + 30
+    decision = plan(world.question())
+    assert isinstance(decision, SessionPlan)
+    assert numbers(decision.hour_numbers) == list(range(24))
+    assert {p.reason for p in decision.hours} == {"append 1 of core.hourly: event_ts 2026-01-01-03:00"}
+    assert (numbers(decision.pending), decision.complete_through) == (list(range(24, 48)), START + 23)
+
+    world.commit(decision)
+    assert plan(world.question()) == Waiting(
+        "wait", "days 2026-01-02 wait for core.hourly, complete through 2026-01-02-06:00"
+    )
+    question = world.question(to_watermark=True)
+    decision = plan_rebuild(question, late(5, 40), present=(), token="t")
+    assert isinstance(decision, SessionPlan)
+    assert numbers(decision.hour_numbers) == list(range(24))
+    assert decision.notes == ("left out, not complete yet: 2026-01-02",)
+
+
+def test_a_stateless_day_takes_rows_as_they_come() -> None:
+    world = World(Stateless(), ["raw.a"], DAY)
+    world.land("raw.a", "append", late(3))
+    world.through["raw.a"] = START + 5
+    decision = plan(world.question())
+    assert isinstance(decision, SessionPlan)
+    assert (decision.load, decision.envelope, decision.complete_through) == ("append", (START, START + 23), START + 5)

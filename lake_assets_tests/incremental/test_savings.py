@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.incremental.grain import DAY
 from lake_assets.incremental.savings import Saving, costs, lookback, saving
 from lake_assets.incremental.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord, State
@@ -44,6 +45,12 @@ def test_sessions_against_a_six_hour_lookback() -> None:
         (list(range(13, 26)), []),  # after a pause, what is new is more than six hours
         ([20, 21, 22, 23, 24, 25], [2]),
     ]
+
+
+def test_of_days_a_lookback_does_whole_ones() -> None:
+    span = lookback(range(24, 48), through=47, before=23, start=5, hours=6, grain=DAY)
+    assert span == range(24, 48)
+    assert lookback(range(24), through=47, before=47, start=5, hours=30, grain=DAY) == range(48)
 
 
 def test_only_what_was_published_counts() -> None:

@@ -13,9 +13,10 @@ import dagster as dg
 import pytest
 
 from lake_assets.incremental import sensors
-from lake_assets.incremental.asset import hourly
+from lake_assets.incremental.asset import partitions_of
 from lake_assets.incremental.engine import Engine, utc_now
 from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
+from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
 from lake_assets.incremental.session import PlannedHour, SessionPlan
@@ -224,7 +225,7 @@ def test_g11_every_run_has_partitions_that_dagster_knows(
         hours=tuple(PlannedHour(START + hour, "") for hour in hours),
         complete_through=complete_through,
     )
-    assert tuple(envelope_tags(plan, hourly(KEYS[0], KEYS[20], at(23))).values()) == expected
+    assert tuple(envelope_tags(plan, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_tables_are_created_once_as_they_are_declared(catalog: Catalog) -> None:
         table = tables.load(catalog, target.table)
         tables.check_columns(table, target.table, dict(target.columns))
         tables.check_write_audit_publish(table, target.table)
-        assert [str(f.transform) for f in table.spec().fields] == ["hour"]
+        assert [str(f.transform) for f in table.spec().fields] == [target.grain.name]
 
 
 def test_a_table_that_is_missing_is_named(catalog: Catalog) -> None:

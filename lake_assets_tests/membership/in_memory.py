@@ -26,6 +26,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
 ARROW = {
     "string": pa.string(),
     "int": pa.int32(),
+    "long": pa.int64(),
     "date": pa.date32(),
     "timestamptz": pa.timestamp("us", "UTC"),
     "decimal(9, 2)": pa.decimal128(9, 2),
@@ -45,15 +46,15 @@ def frame(spark: SparkSession, table: str, rows: Sequence[Row]) -> DataFrame:
 def build(spark: SparkSession, raw: Lake, published: Lake, sessions: Iterable[Sequence[int]]) -> Lake:
     """The targets' rows after some sessions, each over its hours, from raw rows that are sound and delivered once.
 
-    Stateless targets take all rows at once.
+    Stateless targets take all rows at once; those by day, no hours but whole days.
     """
-    lake = {**published, **raw}
+    lake: Lake = {**{t.table: [] for t in PIPELINE.targets}, **published, **raw}
     for target in PIPELINE.targets:
         if isinstance(target.mode, Stateless):
             lake[target.table] = run(spark, target, lake, ())
     for hours in sessions:
         for target in PIPELINE.targets:
-            if not isinstance(target.mode, Stateless):
+            if not isinstance(target.mode, Stateless) and target.grain.whole(hours) <= set(hours):
                 lake[target.table] = run(spark, target, lake, hours)
     return {target.table: lake[target.table] for target in PIPELINE.targets}
 

@@ -49,12 +49,14 @@ def expected(
     cancels = [r for r in churn(clean["raw.cancels"], requests) if r["canceled_at"] < cancels_end]
 
     states_end = min(cancels_end, through["raw.signups"] + HOUR, through["raw.plan_changes"] + HOUR)
+    hourly = list(states(signups, plan_changes, cancels, states_end))
     return {
         "core.signup_fact": signups,
         "core.plan_fact": plan_changes,
         "core.cancel_request_fact": requests,
         "core.cancel_fact": cancels,
-        "core.account_state_dim": list(states(signups, plan_changes, cancels, states_end)),
+        "core.account_state_dim": hourly,
+        "core.account_state_daily": list(daily(hourly)),
     }
 
 
@@ -201,7 +203,25 @@ def cancel(account: Row | None, event: Row) -> Row | None:
     }
 
 
-# Both
+# Days
+
+
+def daily(hourly: Iterable[Row]) -> Iterator[Row]:
+    """The rows of account_state_daily: at the end of each complete day, how many are in which state, and came to it."""
+    last = [r for r in hourly if r["state_hour"].hour == 23]
+    for day, state, plan in {(r["state_hour"] - 23 * HOUR, r["state"], r["plan"]) for r in last}:
+        there = [r for r in last if (r["state_hour"] - 23 * HOUR, r["state"], r["plan"]) == (day, state, plan)]
+        entered = [r for r in there if r["state_since"] >= day]
+        yield {
+            "state_day": day,
+            "state": state,
+            "plan": plan,
+            "accounts": len(there),
+            "accounts_entered": len(entered),
+        }
+
+
+# All
 
 
 def by_account(*tables: Iterable[Row]) -> Iterator[tuple[list[Row], ...]]:

@@ -92,7 +92,7 @@ def test_rows_that_came_late_or_went_give_the_truth_from_their_earliest_hour_on(
 
 def test_targets_come_after_what_they_are_built_from() -> None:
     names = [target.name for target in PIPELINE.in_order()]
-    assert names[-1] == "account_state_dim"
+    assert names[-2:] == ["account_state_dim", "account_state_daily"]
     assert names.index("cancel_request_fact") < names.index("cancel_fact")
 
 

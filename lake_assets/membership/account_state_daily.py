@@ -1,0 +1,51 @@
+"""`core.account_state_daily`: how many accounts are in which state, on which plan, at the end of every day.
+
+Each day is counted from the dimension's last hour of it, so no day hangs on another: what comes late for one rebuilds
+that day, and those after it only where their last hour changed, too.
+"""
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.incremental.audits import accepted_values, not_null, sql, unique_key
+from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+from lake_assets.membership.account_state_dim import STATES
+
+
+@incremental_asset(
+    mode=Stateful(load="changed", chunk_hours=7 * 24),
+    sources=[Source("core.account_state_dim", time_column="state_hour")],
+    grain="day",
+    key=("state", "plan"),
+    time_column="state_day",
+    columns={
+        "state_day": "timestamptz",
+        "state": "string",
+        "plan": "string",
+        "accounts": "long",
+        "accounts_entered": "long",
+    },
+    audits=[
+        unique_key(),
+        not_null("state", "plan", "accounts", "accounts_entered"),
+        accepted_values("state", STATES),
+        sql("entered_are_among_them", "select state from {staged} where accounts_entered > accounts"),
+    ],
+    owners=["team:membership"],
+    lineage={
+        "state_day": ["core.account_state_dim.state_hour"],
+        "accounts": ["core.account_state_dim.account_id"],
+        "accounts_entered": ["core.account_state_dim.state_since"],
+    },
+)
+def account_state_daily(session: SessionContext, states: DataFrame) -> DataFrame:
+    """Accounts by state and plan at the end of each day: one row a day, state and plan that has any.
+
+    state_day: the day's start. accounts: how many are in this state then. accounts_entered: how many of these came to
+    it on that day.
+    """
+    at_the_end = session.at_end_of_day(states, "state_hour")
+    day = F.col("state_hour") - F.expr("INTERVAL 23 HOURS")
+    entered = F.count_if(F.col("state_since") >= F.col("state_day"))
+    counts = (F.count("*").alias("accounts"), entered.alias("accounts_entered"))
+    return at_the_end.withColumn("state_day", day).groupBy("state_day", "state", "plan").agg(*counts)
