@@ -117,7 +117,7 @@ class Hold:
 
 def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> Hold | None:
     """The lock, or None if it was not free within `timeout` seconds; then no contender is left behind."""
-    lock = contend(zk, path, name, timeout)
+    lock = contend(zk, path, name, timeout, clock)
     if lock is None:
         return None
     hold = Hold(zk, lock, name, clock)

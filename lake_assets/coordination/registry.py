@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 ROOT = "/coordination"
+TRIES = 5
+"""Of a write that was refused. Nobody else writes under the lock, so the second is rare, and the third rarer."""
 
 
 class Registry:
@@ -47,15 +49,17 @@ class Registry:
 
     def write(self, hold: Hold, turn: Turn) -> None:
         """Makes this the last turn, and its stream one that no longer waits. Written already, it changes nothing."""
-        found, version = self._read(hold)
-        if found == turn:
-            return
-        operations = [self._store(turn, version)]
-        if turn.name in self._children(hold):
-            operations.append(lambda t: t.delete(self._waiting(turn.name)))
-        # Refused, too, when an earlier try was carried out and only its reply was lost.
-        if not hold.write(*operations) and self.last(hold) != turn:
-            raise RegistryDamaged(self.turn_path, f"was written without the lock, while {turn.name} held it")
+        # Refused, too, when it was carried out and its reply was lost, or when the note of a former session expired.
+        for _ in range(TRIES):
+            found, version = self._read(hold)
+            if found == turn:
+                return
+            operations = [self._store(turn, version)]
+            if turn.name in self._children(hold):
+                operations.append(lambda t: t.delete(self._waiting(turn.name)))
+            if hold.write(*operations):
+                return
+        raise RegistryDamaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
 
     def leave_waiting(self, hold: Hold, stream: Stream) -> None:
         """Notes that the stream was refused, for as long as its session lasts. A note that is there stays."""

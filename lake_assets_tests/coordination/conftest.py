@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from kazoo.client import KazooClient
 
+from lake_assets.coordination import zookeeper_client
 from lake_assets.local.service import Service, all_running
 from lake_assets.local.state import run_folder
 from lake_assets.local.zookeeper import ensemble, mode
@@ -25,11 +26,7 @@ def connect(zookeeper: str) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def opened() -> KazooClient:
-            zk = KazooClient(zookeeper, timeout=SESSION_SECONDS)
-            zk.start()
-            stack.callback(zk.close)
-            stack.callback(zk.stop)
-            return zk
+            return stack.enter_context(zookeeper_client(zookeeper, session_seconds=SESSION_SECONDS))
 
         yield opened
 

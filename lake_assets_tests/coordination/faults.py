@@ -20,7 +20,7 @@ from typing import Self
 
 from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator
+from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets.errors import TurnRefused
 from lake_assets.local.service import all_running
 from lake_assets.local.zookeeper import ensemble
@@ -50,11 +50,7 @@ class World:
         self._clients.close()
 
     def client(self) -> KazooClient:
-        zk = KazooClient(self.hosts, timeout=SESSION_SECONDS)
-        zk.start()
-        self._clients.callback(zk.close)
-        self._clients.callback(zk.stop)
-        return zk
+        return self._clients.enter_context(zookeeper_client(self.hosts, session_seconds=SESSION_SECONDS))
 
     def coordinator(self, stream: str, *, timeout: float = TAKEOVER_SECONDS) -> JobCoordinator:
         return JobCoordinator(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator, check_claim
+from lake_assets.coordination import ANY, JobCoordinator, check_claim, client
 from lake_assets.errors import (
     ClaimRefused,
     ConfigurationError,
@@ -18,6 +18,7 @@ from lake_assets.errors import (
     LockNotFree,
     NotHolder,
     RegistryDamaged,
+    ServiceError,
     TurnRefused,
 )
 from lake_assets_tests.coordination.conftest import Connect
@@ -327,6 +328,12 @@ def test_three_streams_at_once_keep_their_order_and_never_overlap(streams: Strea
     assert {"ingestion", "mutation", "retention"} == set(names)
     for before, after in pairwise(names):
         assert after == "ingestion" or (before, after) in {("ingestion", "mutation"), ("mutation", "retention")}
+
+
+def test_an_ensemble_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "START_SECONDS", 0.5)
+    with pytest.raises(ServiceError, match=r"No ZooKeeper answers at 127.0.0.1:1\.(.|\n)*LAKE_ZOOKEEPER"):
+        client.zookeeper_client("127.0.0.1:1").__enter__()
 
 
 def test_a_timeout_of_nothing_is_refused(connect: Connect, lock_name: str) -> None:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator
+from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets.errors import LockLost, TurnRefused
 from lake_assets_tests.coordination.conftest import Ensemble
 
@@ -27,11 +27,7 @@ def connect(three: Ensemble) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def opened(seconds: float) -> KazooClient:
-            zk = KazooClient(three.hosts, timeout=seconds)
-            zk.start()
-            stack.callback(zk.close)
-            stack.callback(zk.stop)
-            return zk
+            return stack.enter_context(zookeeper_client(three.hosts, session_seconds=seconds))
 
         yield opened
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator
+from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets_tests.coordination.conftest import Connect
 from lake_assets_tests.coordination.lossy import CREATE, DELETE, TRANSACTION, LossyLine, lossy_line
 
@@ -21,11 +20,8 @@ def line(zookeeper: str) -> Iterator[LossyLine]:
 @pytest.fixture
 def coordinator(line: LossyLine, lock_name: str) -> Iterator[JobCoordinator]:
     """One whose client reaches the server over the lossy line alone."""
-    zk = KazooClient(line.address, timeout=6)
-    zk.start()
-    yield JobCoordinator(lock_name, "ingestion", ANY, zk, timeout=10)
-    zk.stop()
-    zk.close()
+    with zookeeper_client(line.address, session_seconds=6) as zk:
+        yield JobCoordinator(lock_name, "ingestion", ANY, zk, timeout=10)
 
 
 @pytest.mark.parametrize("step", ["lock", "register", "done", "unlock"])
