@@ -28,7 +28,9 @@ CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """With these pyspark refuses a Spark in the process; the second it sets itself, for all child processes too."""
 
 STATIC_CONF = {
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
@@ -39,6 +41,7 @@ STATIC_CONF = {
     "spark.sql.adaptive.enabled": "false",
     # A session's queries compile to more pieces than the 100 that are kept by default, and the next one needs the same.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
 
