@@ -13,7 +13,8 @@ from typing import Literal
 from lake_assets.incremental.changes import SourceChanges, describe
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.hours import hour_key, spell
-from lake_assets.incremental.session import Cost, Decision, PlannedHour, SessionPlan, SourceRange, Waiting
+from lake_assets.incremental.session import Cost, Decision, HeldHour, PlannedHour, SessionPlan, SourceRange, Waiting
+from lake_assets.incremental.verdicts import capped, in_words, still_held
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,18 @@ class Committed:
 
     pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
     last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
+    held: hours that an audit holds back, ascending; one that is pending, too, has changed since.
     """
 
     pending: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     last_built: int | None = None
     complete_through: int | None = None
+    held: tuple[HeldHour, ...] = ()
+
+    @property
+    def held_hours(self) -> frozenset[int]:
+        return frozenset(h.hour for h in self.held)
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,12 @@ class Question:
 
 
 def plan(question: Question) -> Decision:
-    """The next session of a process, or why there is none."""
-    if isinstance(question.mode, Stateless):
-        return _plan_stateless(question)
-    return _plan_stateful(question, question.mode)
+    """The next session of a process, or why there is none. Held hours come last, each as a session of its own."""
+    mode = question.mode
+    decision = _plan_stateless(question) if isinstance(mode, Stateless) else _plan_stateful(question, mode)
+    if isinstance(decision, SessionPlan) and decision.load != "none":
+        return decision
+    return _plan_held(question, decision) or _told(decision, question.committed.held)
 
 
 def plan_acknowledged(question: Question) -> Decision:
@@ -63,7 +72,7 @@ def plan_acknowledged(question: Question) -> Decision:
     if not isinstance(question.mode, Stateless) and _reach(question) is None:
         return decision
     changed = _reasons(question.changes).keys() | question.committed.pending
-    return _session(question, "none", {}, pending=changed, through=_upper(question))
+    return _session(question, "none", {}, pending=changed, through=_promise(question))
 
 
 def plan_rebuild(question: Question, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
@@ -105,11 +114,20 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
 
 
 def committed_after(
-    mode: Mode, before: Committed, planned: SessionPlan, built: Collection[int], unchanged: Collection[int] = ()
+    mode: Mode,
+    before: Committed,
+    planned: SessionPlan,
+    built: Collection[int],
+    unchanged: Collection[int] = (),
+    held: Collection[HeldHour] = (),
 ) -> Committed:
-    """What is committed once a session is that has built these hours; of these, some came out as they were."""
+    """What is committed once a session is that has built these hours; of these, some came out as they were.
+
+    held: hours that it has held back instead.
+    """
     converged = bool(planned.hours) and planned.hours[-1].hour in unchanged
-    through = max((h for h in (before.complete_through, planned.complete_through) if h is not None), default=None)
+    promised = capped(planned.complete_through, [h.hour for h in held], before.complete_through)
+    through = max((h for h in (before.complete_through, promised) if h is not None), default=None)
     last = max((h for h in (before.last_built, *built) if h is not None), default=None)
     if isinstance(mode, Stateful):
         # Its hours need no row: what is complete and has none is built, too.
@@ -119,6 +137,7 @@ def committed_after(
         skipped=(before.skipped | frozenset(planned.skipped)) - frozenset(built),
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
+        held=still_held(before.held, built, held),
     )
 
 
@@ -130,6 +149,7 @@ def _widened(question: Question, hours: set[int], unread: Collection[int]) -> se
     last = max(hours) if built is None else max(*hours, built)
     if isinstance(mode, Stateful):
         overdue = hours & {*question.committed.pending, *question.committed.skipped, *unread}
+        overdue -= question.committed.held_hours  # what follows from these was built without them
         return hours | set(range(min(overdue), last + 1)) if overdue else hours
     # The state at the end of the hour before has to be there: no hour before the first may be missing or overdue.
     first = min([*hours, *unread, *(h for h in question.committed.pending if h < last)])
@@ -142,53 +162,91 @@ def _built_through(question: Question, built: Collection[int]) -> int | None:
 
 
 def _plan_stateless(question: Question) -> Decision:
-    through = _upper(question)
-    reasons = _reasons(question.changes)
-    if reasons or question.committed.pending:
-        append = not question.committed.pending and all(c.appends_only for c in question.changes)
-        reasons |= dict.fromkeys(question.committed.pending - reasons.keys(), "pending since an earlier session")
-        return _session(question, "append" if append else "overwrite", reasons, through=through)
-    if _rows_added(question.changes) and all(c.appends_only for c in question.changes):
+    through, held = _promise(question), question.committed.held_hours
+    changed = _reasons(question.changes)
+    pending, touched = question.committed.pending - held, held & (changed.keys() | question.committed.pending)
+    reasons = {h: why for h, why in changed.items() if h not in held}
+    if reasons or pending:
+        append = not pending and all(c.appends_only for c in question.changes)
+        reasons |= dict.fromkeys(pending - reasons.keys(), "pending since an earlier session")
+        return _session(question, "append" if append else "overwrite", reasons, pending=touched, through=through)
+    if not changed and _rows_added(question.changes) and all(c.appends_only for c in question.changes):
         # Rows that lie in no hour that counts: they go to quarantine, which is a session's business.
-        return _session(question, "append", {}, through=through)
-    if _compacted(question) or _advanced(question, through):
-        return _session(question, "none", {}, through=through)
+        return _session(question, "append", {}, pending=touched, through=through)
+    if changed or _compacted(question) or _advanced(question, through):
+        return _session(question, "none", {}, pending=touched, through=through)
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
 def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
-    through, reach = _upper(question), _reach(question)
+    through, reach = _promise(question), _reach(question)
     if through is None or reach is None:
         missing = [c.source for c in question.changes if c.head.complete_through is None]
         return Waiting(
             "wait", f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete"
         )
+    pending, held = question.committed.pending, question.committed.held_hours
     changed = _reasons(question.changes)
-    changed |= dict.fromkeys(question.committed.pending - changed.keys(), "pending since an earlier session")
+    # What follows from a held hour that changed was built when it did: only that hour itself is left.
+    changed |= dict.fromkeys(pending - held - changed.keys(), "pending since an earlier session")
     later = {h for h in changed if h > reach}
     beyond = _beyond_threshold(changed, question.committed, mode)
-    due = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question.committed, mode, reach)
-    due = {h: changed.get(h, why) for h, why in due.items()}
-    skipped = beyond - due.keys()
+    every = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question.committed, mode, reach)
+    due = {h: changed.get(h, why) for h, why in every.items() if h not in held}
+    skipped, touched = beyond - every.keys(), held & (every.keys() | pending)
     if due:
-        now, behind, follows = _cut(due, changed, question.committed, mode)
+        # The first one is as good as changed: what has may be held.
+        now, behind, follows = _cut(due, changed.keys() | {min(due)}, question.committed, mode)
         upto = through if max(now) == max(due) or not isinstance(mode, Sequential) else None
         return _session(
-            question, "overwrite", now, pending=later | behind, skipped=skipped, through=upto, follows=follows
+            question, "overwrite", now, pending=later | behind | touched, skipped=skipped, through=upto, follows=follows
         )
-    if skipped or _advanced(question, through) or (_compacted(question) and not later):
-        return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
+    if skipped or every or _advanced(question, through) or (_compacted(question) and not later):
+        return _session(question, "none", {}, pending=later | touched, skipped=skipped, through=through)
     if later:
         return Waiting("wait", f"hours {spell(later)} wait for {_waits_for(question, min(later))}")
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
+def _plan_held(question: Question, others: Decision) -> SessionPlan | None:
+    """The earliest held hour for which something has changed, alone; None if there is none.
+
+    others: what would be done without it, which is no more than to move the watermark.
+    """
+    changed, reach = _reasons(question.changes), _reach(question)
+    plain = others if isinstance(others, SessionPlan) else None
+    pending = {*plain.pending} if plain else changed.keys() | question.committed.pending
+    due = [h for h in question.committed.held if h.hour in pending or h.code_version != question.code_version]
+    if not isinstance(question.mode, Stateless):
+        due = [h for h in due if reach is not None and h.hour <= reach]
+    if not due:
+        return None
+    hour = due[0].hour
+    return _session(
+        question,
+        "overwrite",
+        {hour: f"{changed.get(hour, 'a source or the code has changed')}; was held back by {due[0].why}"},
+        pending=pending - {hour},
+        skipped=plain.skipped if plain else (),
+        through=_promise(question, built=hour),
+    )
+
+
+def _told(decision: Decision, held: Sequence[HeldHour]) -> Decision:
+    """A wait names the held hours, too; a plan does in its notes."""
+    if isinstance(decision, SessionPlan) or not held:
+        return decision
+    return replace(
+        decision, reason=f"{decision.reason}; {in_words(held)}; it waits for a change of a source or the code"
+    )
+
+
 def _beyond_threshold(changed: Collection[int], committed: Committed, mode: Stateful | Sequential) -> set[int]:
-    """Late hours that a session does not reach back to; never one that was not built yet, or that is pending."""
+    """Late hours that a session does not reach back to; never one that was not built yet, is pending or held."""
     if mode.catchup_threshold is None or committed.last_built is None:
         return set()
     floor = committed.last_built - mode.catchup_threshold + 1
-    return {h for h in changed if h < floor and h not in committed.pending}
+    return {h for h in changed if h < floor and h not in committed.pending | committed.held_hours}
 
 
 def _filled(due: dict[int, str], committed: Committed, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
@@ -251,6 +309,12 @@ def _upper(question: Question) -> int | None:
     return min(known) if len(known) == len(through) else None
 
 
+def _promise(question: Question, *, built: int | None = None) -> int | None:
+    """How far the target is complete after a session, which may build a held hour; None if sources do not say."""
+    committed = question.committed
+    return capped(_upper(question), committed.held_hours - {built}, committed.complete_through)
+
+
 def _reach(question: Question) -> int | None:
     """The last hour that may be built. If a source's complete-through went back, hours built already stay right."""
     upper, built = _upper(question), question.committed.last_built
@@ -280,6 +344,7 @@ def _session(
     skipped: Collection[int] = (),
     follows: Collection[int] = (),
 ) -> SessionPlan:
+    held = [h for h in question.committed.held if h.hour not in hours]
     draft = SessionPlan(
         process=question.process,
         session_id="",
@@ -290,10 +355,11 @@ def _session(
         pending=tuple(sorted(pending)),
         skipped=tuple(sorted(skipped)),
         follows=tuple(sorted(follows)),
+        held=tuple(h.hour for h in held),
         complete_through=through if _advanced(question, through) else None,
         processing_uris=_processing_uris(question.changes),
         cost=_cost(question.changes),
-        notes=tuple(_notes(question.changes, skipped, follows)),
+        notes=(*_notes(question.changes, skipped, follows), *([in_words(held)] if held else [])),
         code_version=question.code_version,
     )
     return _identified(draft, question.revision)
