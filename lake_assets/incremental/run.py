@@ -91,8 +91,8 @@ class Staged:
 
     @property
     def judged(self) -> tuple[int, ...]:
-        """The hours that audits look at."""
-        return tuple(sorted({*self.hours, *self.unchanged}))
+        """The hours that audits look at: those that should have been written, too."""
+        return tuple(sorted({*self.hours, *self.unchanged, *(self.staging.hours if self.staging else ())}))
 
     @property
     def fates(self) -> Fates:

@@ -324,7 +324,10 @@ class World:
             if hour <= (self.committed.last_built or START - 1) and self.target.get(hour) == now:
                 unchanged.add(hour)
             self.target[hour] = now
+        before = self.committed.complete_through
         self.committed = committed_after(self.mode, self.committed, planned, left.hour_numbers, unchanged, held)
+        promised = range(START if before is None else before + 1, (self.committed.complete_through or START - 1) + 1)
+        assert not self.committed.held_hours & set(promised), "what is held back is not called complete"
         self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
         self.revision += 1
         return True
@@ -587,6 +590,44 @@ def test_a_late_hour_far_back_waits_behind_the_newest() -> None:
     world.land("raw.a", "append", late(1, 6))
     world.through["raw.a"] = START + 6
     assert played(world) == [([6], [1], []), ([1, 2, 3], [4, 5, 6], []), ([4, 5, 6], [], [])]
+    assert world.committed.complete_through == START + 6
+
+
+def test_a_held_hour_is_a_session_of_its_own_behind_all_others() -> None:
+    world = loaded(["raw.a"], Stateful(chunk_hours=3), 5)
+    world.bad = {START + 2}
+    world.land("raw.a", "append", late(2))
+    assert played(world) == [([2, 3, 4], [5], []), ([5], [], [])]
+    assert numbers(world.committed.held_hours) == [2]
+    # What follows from the held hour is built all the same, and it is tried again, once.
+    world.land("raw.a", "append", late(2, 6))
+    world.through["raw.a"] = START + 6
+    assert played(world) == [([6], [2, 3], []), ([3, 4, 5], [2, 6], []), ([6], [2], []), ([2], [], [])]
+    assert world.committed.complete_through == START + 6
+    world.code_version = "mended"
+    world.bad.clear()
+    assert played(world) == [([2], [], [])]
+    assert not world.committed.held
+
+
+def test_complete_through_stays_below_a_held_hour_until_it_is_built() -> None:
+    world = loaded(["raw.a"], Stateless(), 3)
+    world.bad = {START + 5}
+    world.land("raw.a", "append", late(4, 5, 6))
+    world.through["raw.a"] = START + 6
+    assert played(world) == [([4, 5, 6], [], [])]
+    assert world.committed.complete_through == START + 4
+    waiting = plan(world.question())
+    assert waiting == Waiting(
+        "idle",
+        "no new snapshot of raw.a; hour 2026-01-01-05:00 is held back by audit x: 1 bad;"
+        " it waits for a change of a source or the code",
+    )
+    rebuild(world, late(5), "in vain")
+    assert numbers(world.committed.held_hours) == [5]
+    world.bad.clear()
+    rebuild(world, late(5), "mended")
+    assert played(world) == [([], [], [])]
     assert world.committed.complete_through == START + 6
 
 
