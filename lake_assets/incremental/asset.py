@@ -203,9 +203,10 @@ def _session_events(
 def _verdicts(
     context: dg.AssetExecutionContext, target: Target, report: SessionReport
 ) -> Iterator[dg.AssetCheckResult]:
+    """The verdicts on hours that are held back, or were, then those on the session. Raises `HoursHeld`, at last."""
     key = asset_key(target.table)
     for evaluation in hour_evaluations(key, report):
-        context.instance.report_runless_asset_event(evaluation)
+        context.log_event(evaluation)
     yield from check_results(key, report.audits)  # last: the newest evaluation is what the asset shows
     if report.held:
         raise HoursHeld(target.table, in_words(report.held))

@@ -1,8 +1,8 @@
 """Audits: plain functions from a staged snapshot and its source rows to a verdict.
 
-An audit sees what would be published, before it is. A blocking one that fails keeps everything as it was. To add one,
-write one function that returns an `Audit`. Its `run` gives a `Verdict`, or `Offenders`, the rows that should not be;
-those of all audits of a session are counted in one Spark job, hour by hour.
+An audit sees what would be published, before it is. A blocking one that fails keeps the hours that it fails in as they
+were, or everything, if it cannot tell. To add one, write one function that returns an `Audit`. Its `run` gives a
+`Verdict`, or `Offenders`, the rows that should not be; those of all audits are counted in one Spark job, hour by hour.
 """
 
 from __future__ import annotations

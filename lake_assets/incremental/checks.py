@@ -48,7 +48,8 @@ def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[d
 def hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
     """A failed one for each audit and each hour that it holds back; passed ones for hours that are held no more.
 
-    As events outside any run, for a step of many partitions gives a check one evaluation, of none of them.
+    To be logged by the step, whose own results are of no partition when it has many. Not as events outside any run: of
+    these Dagster's storage takes one for each check and partition, once and for all.
     """
     return islice(_hour_evaluations(key, report), MOST_EVALUATIONS)
 

@@ -31,7 +31,7 @@ def hours_to_hold(
 ) -> tuple[int, ...]:
     """Of the hours that audits have judged, those to be left out so that the others can be published; ascending.
 
-    None where hours build on each other, nor where no other hour would be left: that session is stopped as a whole.
+    Empty where hours build on each other, and where no other hour would be left: such a session is stopped as a whole.
     before: hours that are held already; a session of only these holds them again, for it would stop nothing else.
     """
     failed = failed_hours(audits).keys()

@@ -238,6 +238,10 @@ def test_g2_dagster_shows_the_bad_hour_red_the_others_built_and_the_run_failed(
         assert not told.run_requests
         assert f"is held back by {NULLS}" in (told.skip_message or "")
 
+        land(lake, signup(3, 2), through=3)
+        assert daemon.catch_up()["signup_fact"] == [[]]  # tried again, and held again
+        assert shown() == {hour_key(START + 2): "FAILED", None: "FAILED"}
+
         spark.sql(MEND)
         assert daemon.catch_up()["signup_fact"] == [[2]]
         assert shown() == {hour_key(START + 2): "SUCCEEDED", None: "SUCCEEDED"}
