@@ -112,6 +112,7 @@ def rebuild(
     """Rebuild the hours FROM..TO of TARGET from its sources as of the watermark, which stays: a backfill."""
     from lake_assets.errors import UsageError
     from lake_assets.incremental.hours import parse_hour
+    from lake_assets.incremental.session import SessionReport
     from lake_assets.local import show
 
     engine = _engine()
@@ -122,6 +123,8 @@ def rebuild(
         engine.pipeline.target(target), span, run_id=f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}", reset=reset
     )
     typer.echo(show.as_json(report)) if as_json else show.report(report)
+    if isinstance(report, SessionReport) and report.held:
+        sys.exit(1)
 
 
 session = typer.Typer(no_args_is_help=True, help="For jobs of any language: plan, audits and watermark are ours.")

@@ -15,6 +15,7 @@ LakeError
 │   └── TargetRolledBack
 ├── SessionError            a session that could not go on
 │   ├── AuditFailed
+│   ├── HoursHeld
 │   └── StateMoved
 ├── ErasureStopped          an erasure that could not be finished; called again, it goes on
 ├── CoordinationError       a turn that cannot begin, or cannot go on
@@ -143,6 +144,17 @@ class AuditFailed(SessionError):
         self.failures = failures
         self.report: object = None
         """The `SessionReport` of the stopped session, with its audits; set by the engine."""
+
+
+class HoursHeld(SessionError):
+    """Blocking audits failed in some hours: these are held back, the others were published."""
+
+    def __init__(self, table: str, held: str) -> None:
+        super().__init__(
+            f"{table}: {held}.",
+            remedy="The other hours were published. Repair the source or the declaration: the next change of either "
+            f"builds a held hour again by itself, alone. `lake rebuild {table} FROM TO` does so at once.",
+        )
 
 
 class StateMoved(SessionError):

@@ -16,7 +16,7 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["audit_failed", "session_failed", "not_fresh", "cannot_plan"]
+Kind = Literal["audit_failed", "hours_held", "session_failed", "not_fresh", "cannot_plan"]
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from typing import Any
 
 import dagster as dg
 
-from lake_assets.errors import AuditFailed, LakeError, UsageError
-from lake_assets.incremental.checks import check_results, check_specs
+from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
+from lake_assets.incremental.checks import check_results, check_specs, hour_evaluations
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import DAY, HOUR, Grain
 from lake_assets.incremental.hours import hour_of, hour_start, parse_hour, spell
 from lake_assets.incremental.sensors import HEADS_TAG, SESSION_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.verdicts import in_words
 
 Metadata = dict[str, Any]
 
@@ -198,13 +199,28 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
 def _session_events(
     context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult]:
-    """The hours that were published, then the verdicts: a check shows the materialization before it as its own."""
+    """The hours that were published, then the verdicts: a check shows the materialization before it as its own.
+
+    Raises `HoursHeld` at the end: whoever watches for failed runs hears of hours that audits hold back.
+    """
     if isinstance(outcome, Waiting):
         context.log.info("Nothing was built: %s", outcome.reason)
         return
     _log(context, outcome)
     yield from materializations(target, outcome, outcome.hours_built)
-    yield from check_results(asset_key(target.table), outcome.audits)
+    yield from _verdicts(context, target, outcome)
+
+
+def _verdicts(
+    context: dg.AssetExecutionContext, target: Target, report: SessionReport
+) -> Iterator[dg.AssetCheckResult]:
+    """The verdicts on hours that are held back, or were, then those on the session. Raises `HoursHeld`, at last."""
+    key = asset_key(target.table)
+    for evaluation in hour_evaluations(key, report):
+        context.log_event(evaluation)
+    yield from check_results(key, report.audits)  # last: the newest evaluation is what the asset shows
+    if report.held:
+        raise HoursHeld(target.table, in_words(report.held))
 
 
 def _interrupted_events(
@@ -222,19 +238,22 @@ def _interrupted_events(
 def _rebuild_events(
     context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]]:
-    """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so."""
+    """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so.
+
+    So it does, with `HoursHeld`, for hours that audits hold back.
+    """
     if isinstance(outcome, Waiting):
         raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
     _log(context, outcome)
     chosen, rebuilt = set(_chosen_hours(context, target)), _rebuilt(target, outcome)
     if left_out := chosen - rebuilt:
-        context.log.warning("Not marked, because the sources are not complete there: %s", spell(left_out))
+        context.log.warning("Not marked, because they are held back or a source is not complete: %s", spell(left_out))
     else:
         # Without an output, Dagster would skip what follows in the same run.
         version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
         yield dg.MaterializeResult(metadata=report_metadata(outcome), data_version=version)
     yield from materializations(target, outcome, rebuilt if left_out else rebuilt - chosen)
-    yield from check_results(asset_key(target.table), outcome.audits)
+    yield from _verdicts(context, target, outcome)
 
 
 def _rebuilt(target: Target, report: SessionReport) -> set[int]:
@@ -242,7 +261,8 @@ def _rebuilt(target: Target, report: SessionReport) -> set[int]:
     a stateless target takes what rows there are, and more will come."""
     through = [s.complete_through for s in report.plan.sources if s.complete_through is not None]
     last = target.grain.complete(min(through)) if through else inf
-    return {h for h in (*report.plan.hour_numbers, *report.hours_built) if h <= last}
+    built = {*report.plan.hour_numbers, *report.hours_built} - {h.hour for h in report.held}
+    return {h for h in built if h <= last}
 
 
 def materializations(
@@ -283,6 +303,7 @@ def report_metadata(report: SessionReport) -> Metadata:
         "seconds": dict(report.seconds),
         "seconds in all": round(sum(report.seconds.values()), 3),
         "pending hours": spell(plan.pending),
+        "⚠ held hours": in_words(report.held),
         "⚠ skipped hours": f"{spell(plan.skipped)}: beyond the catch-up threshold; a backfill builds them"
         if plan.skipped
         else None,
@@ -343,6 +364,8 @@ def _log(context: dg.AssetExecutionContext, report: SessionReport) -> None:
     )
     for note in report.plan.notes:
         context.log.info(note)
+    if report.held:
+        context.log.warning("Held back by audits: %s.", in_words(report.held))
     if report.plan.skipped:
         context.log.warning(
             "Skipped, beyond the catch-up threshold: %s. A backfill builds them.", spell(report.plan.skipped)

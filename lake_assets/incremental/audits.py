@@ -1,8 +1,8 @@
 """Audits: plain functions from a staged snapshot and its source rows to a verdict.
 
-An audit sees what would be published, before it is. A blocking one that fails keeps everything as it was. To add one,
-write one function that returns an `Audit`. Its `run` gives a `Verdict`, or `Offenders`, the rows that should not be;
-those of all audits of a session are counted in one Spark job.
+An audit sees what would be published, before it is. A blocking one that fails keeps the hours that it fails in as they
+were, or everything, if it cannot tell. To add one, write one function that returns an `Audit`. Its `run` gives a
+`Verdict`, or `Offenders`, the rows that should not be; those of all audits are counted in one Spark job, hour by hour.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult
 
 if TYPE_CHECKING:
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 SAMPLE = 10
 """How many offending keys a verdict names at most."""
 
-KEY = "k"
+MOST_HOURS = 100
+"""An audit that fails in more hours than this is not told by hour: something is wrong with all of them."""
+
+KEY, HOUR = "k", "h"
 HOUR_KEY = "yyyy-MM-dd-HH:mm"
 
 
@@ -40,7 +44,8 @@ class Verdict:
 class Offenders:
     """The rows that should not be, not counted yet: an audit passes if there are none.
 
-    rows: one column, `k`: the key of each, a string. counted: what their number is called.
+    rows: `k`, the key of each, a string; `h`, its event hour (long), null where that cannot be told, which then holds
+        for the whole audit. counted: what their number is called.
     """
 
     rows: DataFrame
@@ -70,7 +75,7 @@ class AuditScope:
 
 @dataclass(frozen=True)
 class Audit:
-    """A named check of a staged snapshot. blocking: if it fails, nothing is published."""
+    """A named check of a staged snapshot. blocking: if it fails, the hours that it fails in are not published."""
 
     name: str
     run: Callable[[AuditScope], Verdict | Offenders]
@@ -83,10 +88,18 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
     found = [audit.run(scope) for audit in audits]
     offenders = _offenders({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
     counts = _counted(offenders)
-    verdicts = [_judged(f, counts.get(i, 0), offenders, i) for i, f in enumerate(found)]
+    verdicts = [_judged(f, sum(counts.get(i, {}).values()), offenders, i) for i, f in enumerate(found)]
     return tuple(
-        AuditResult(audit.name, v.passed, audit.blocking, dict(v.counts), v.sample, audit.description)
-        for audit, v in zip(audits, verdicts, strict=True)
+        AuditResult(
+            name=audit.name,
+            passed=v.passed,
+            blocking=audit.blocking,
+            counts=dict(v.counts),
+            sample=v.sample,
+            description=audit.description,
+            hours={} if v.passed else _told(counts.get(i, {}), scope.hours),
+        )
+        for i, (audit, v) in enumerate(zip(audits, verdicts, strict=True))
     )
 
 
@@ -111,7 +124,8 @@ def no_missing_events() -> Audit:
                 remedy="Give the Source a key=, or drop the audit.",
             )
         there = scope.staged.select(_text(key[0]).alias(KEY))
-        return Offenders(scope.kept.select(_text(source_key).alias(KEY)).join(there, KEY, "left_anti"), "missing")
+        wanted = scope.kept.select(_text(source_key).alias(KEY), _hour(scope.target.sources[0].time_column).alias(HOUR))
+        return Offenders(wanted.join(there, KEY, "left_anti"), "missing")
 
     return Audit("no_missing_events", run, "no source key is missing in the target")
 
@@ -177,44 +191,64 @@ def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: boo
         same_hours = {h - 24 * d for h in scope.hours for d in range(1, days + 1)}
         earlier = _per_hour(within(scope.table(scope.target.table), time, sorted(same_hours)), time)
         shifted = earlier.withColumn("days", F.explode(F.sequence(F.lit(1), F.lit(days))))
-        usual = shifted.groupBy((F.col("h") + F.col("days") * 24).alias("h")).agg(F.avg("n").alias("usual"))
-        hours = scope.staged.sparkSession.range(1).select(F.explode(F.lit(list(scope.hours))).alias("h"))
-        both = hours.join(usual, "h").join(_per_hour(scope.staged, time), "h", "left")
+        usual = shifted.groupBy((F.col(HOUR) + F.col("days") * 24).alias(HOUR)).agg(F.avg("n").alias("usual"))
+        hours = scope.staged.sparkSession.range(1).select(F.explode(F.lit(list(scope.hours))).alias(HOUR))
+        both = hours.join(usual, HOUR).join(_per_hour(scope.staged, time), HOUR, "left")
         now = F.coalesce("n", F.lit(0))
         odd = both.where((now < F.col("usual") / factor) | (now > F.col("usual") * factor))
-        return Offenders(
-            odd.select(F.date_format(F.timestamp_seconds(F.col("h") * 3600), HOUR_KEY).alias(KEY)), "odd hours"
-        )
+        key = F.date_format(F.timestamp_seconds(F.col(HOUR) * 3600), HOUR_KEY)
+        return Offenders(odd.select(key.alias(KEY), HOUR), "odd hours")
 
     return Audit("row_count_like_earlier", run, f"rows per hour within ×{factor:g} of the {days} days before", blocking)
 
 
 def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
-    """Any SQL over `{staged}` that selects the offending rows; its first column names them."""
+    """Any SQL over `{staged}` that selects the offending rows; its first column names them.
+
+    If it selects the target's time column, too, it can be told which hours they are of.
+    """
 
     def run(scope: AuditScope) -> Offenders:
-        rows = scope.staged.sparkSession.sql(query, staged=scope.staged)
-        return Offenders(rows.select(_text(rows.columns[0]).alias(KEY)), "offending")
+        from pyspark.sql import functions as F
+
+        rows, time = scope.staged.sparkSession.sql(query, staged=scope.staged), scope.target.time_column
+        columns = rows.columns
+        hour = _hour(time) if time in columns else F.lit(None).cast("long")
+        return Offenders(rows.select(_text(columns[0]).alias(KEY), hour.alias(HOUR)), "offending")
 
     return Audit(name, run, query, blocking)
 
 
 def _offenders(rows: Mapping[int, DataFrame], *, few: bool) -> DataFrame | None:
-    """The offending rows of all audits as one frame, computed once: i, the audit's number; k, the row's key."""
+    """The offending rows of all audits as one frame, computed once: i, the audit's number; k, h as of `Offenders`."""
     from pyspark.sql import functions as F
 
     from lake_assets.incremental.stage import once
 
-    numbered = [frame.select(F.lit(i).alias("i"), KEY) for i, frame in rows.items()]
+    numbered = [frame.select(F.lit(i).alias("i"), KEY, HOUR) for i, frame in rows.items()]
     if not numbered:
         return None
     found = reduce(lambda a, b: a.unionByName(b), numbered)
     return once(found.coalesce(1) if few else found)
 
 
-def _counted(offenders: DataFrame | None) -> dict[int, int]:
-    """How many rows each audit found, by its number; those that found none are not there."""
-    return {row["i"]: row["count"] for row in offenders.groupBy("i").count().collect()} if offenders else {}
+def _counted(offenders: DataFrame | None) -> dict[int, dict[int | None, int]]:
+    """How many rows each audit found, by its number and their hour; those that found none are not there."""
+    found: dict[int, dict[int | None, int]] = {}
+    for row in offenders.groupBy("i", HOUR).count().collect() if offenders else ():
+        found.setdefault(row["i"], {})[row[HOUR]] = row["count"]
+    return found
+
+
+def _told(counts: Mapping[int | None, int], judged: Sequence[int]) -> dict[str, int]:
+    """Key of an hour → offending rows in it; empty if not all of them can be told, or too many hours. Of one hour that
+    was judged alone, all can."""
+    if len(judged) == 1:
+        return {hour_key(judged[0]): sum(counts.values())}
+    hours = sorted(hour for hour in counts if hour is not None)
+    if len(hours) < len(counts) or len(hours) > MOST_HOURS:
+        return {}
+    return {hour_key(hour): counts[hour] for hour in hours}
 
 
 def _judged(found: Verdict | Offenders, count: int, offenders: DataFrame | None, number: int) -> Verdict:
@@ -236,12 +270,19 @@ def _text(column: str) -> Column:
 def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
-    return rows.select(F.concat_ws(" ", *[_text(k) for k in scope.target.key]).alias(KEY))
+    key = F.concat_ws(" ", *[_text(k) for k in scope.target.key])
+    return rows.select(key.alias(KEY), _hour(scope.target.time_column).alias(HOUR))
+
+
+def _hour(time_column: str) -> Column:
+    """The event hour of a row (long); null without a time."""
+    from pyspark.sql import functions as F
+
+    return F.floor(F.unix_timestamp(time_column) / 3600)
 
 
 def _per_hour(rows: DataFrame, time_column: str) -> DataFrame:
     """h: event hour (long); n: rows of it."""
     from pyspark.sql import functions as F
 
-    hour = F.floor(F.unix_timestamp(time_column) / 3600)
-    return rows.groupBy(hour.alias("h")).agg(F.count("*").alias("n"))
+    return rows.groupBy(_hour(time_column).alias(HOUR)).agg(F.count("*").alias("n"))

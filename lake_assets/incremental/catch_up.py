@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import AuditFailed
+from lake_assets.errors import AuditFailed, HoursHeld
 from lake_assets.incremental.session import SessionReport, Waiting
+from lake_assets.incremental.verdicts import in_words
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one look at a target came to: a session (report), nothing to do (waiting), or a failed audit (failure)."""
+    """What one look at a target came to: a session (report), nothing to do (waiting), or a failed audit (failure).
+
+    A session that published some hours and holds others back has both a report and a failure.
+    """
 
     table: str
     report: SessionReport | None = None
@@ -57,4 +61,5 @@ def _sessions(engine: Engine, target: Target, run_id: str) -> Iterable[Outcome]:
         if isinstance(result, Waiting):
             yield Outcome(target.table, waiting=result, failure=result.reason if result.kind == "blocked" else None)
             return
-        yield Outcome(target.table, report=result)
+        failure = str(HoursHeld(target.table, in_words(result.held))) if result.held else None
+        yield Outcome(target.table, report=result, failure=failure)

@@ -1,19 +1,25 @@
 """A target's audits as Dagster's asset checks: their specifications, and the verdicts of one session as results.
 
-The step evaluates them between stage and publish. Their names are the audits' names, so a verdict finds its check.
+The step evaluates them between stage and publish. Their names are the audits' names, so a verdict finds its check. An
+hour that is held back gets evaluations of its own; all others of a session share one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 import dagster as dg
 
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.session import AuditResult
+from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.session import AuditResult, SessionReport
 
 QUARANTINE = "quarantine"
 QUARANTINE_LIMIT = "quarantine_limit"
+
+MOST_EVALUATIONS = 100
+"""So many evaluations of single hours are stored for one session: each is an event of its own."""
 
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
@@ -39,11 +45,38 @@ def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[d
         )
 
 
+def hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
+    """A failed one for each audit and each hour that it holds back; passed ones for hours that are held no more.
+
+    To be logged by the step, whose own results are of no partition when it has many. Not as events outside any run: of
+    these Dagster's storage takes one for each check and partition, once and for all.
+    """
+    return islice(_hour_evaluations(key, report), MOST_EVALUATIONS)
+
+
+def _hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
+    held = {hour_key(h.hour) for h in report.held}
+    for audit in (a for a in report.audits if a.blocking):
+        failed = {hour: rows for hour, rows in audit.hours.items() if hour in held}
+        for hour in [*failed, *(hour_key(h) for h in report.released)]:
+            yield dg.AssetCheckEvaluation(
+                asset_key=key,
+                check_name=audit.name,
+                passed=hour not in failed,
+                severity=dg.AssetCheckSeverity.ERROR,
+                description=audit.description or None,
+                metadata={"session": report.plan.session_id, "offending rows": failed.get(hour, 0)},
+                partition=hour,
+            )
+
+
 def verdict_metadata(audit: AuditResult) -> dict[str, dg.MetadataValue]:
-    """The counts, by name, and the offending keys as a list."""
+    """The counts, by name; the offending keys, and the hours that failed, as lists."""
     counts: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(count) for name, count in audit.counts.items()}
     if audit.sample:
         counts["offending keys"] = dg.MetadataValue.md("\n".join(f"- `{key}`" for key in audit.sample))
+    if audit.hours:
+        counts["failed hours"] = dg.MetadataValue.md("\n".join(f"- {hour}: {n}" for hour, n in audit.hours.items()))
     return counts
 
 

@@ -21,6 +21,7 @@ from lake_assets.incremental.lateness import ArrivalCounter, Arrivals
 from lake_assets.incremental.partitions import rows_by_hour
 from lake_assets.incremental.run import LOOKBACK_HOURS
 from lake_assets.incremental.savings import Saving, SessionCost, costs, saving
+from lake_assets.incremental.session import HeldHour
 from lake_assets.incremental.sessions import QUARANTINE, SessionStore
 
 ROWS_AT_ONCE = 2_000_000
@@ -47,7 +48,10 @@ class SetAside:
 
 @dataclass(frozen=True)
 class TargetOverview:
-    """One target: its sessions, oldest first; what they cost and saved; hours not built; rows set aside."""
+    """One target: its sessions, oldest first; what they cost and saved; hours not built; rows set aside.
+
+    held: hours that audits hold back.
+    """
 
     table: str
     sessions: tuple[SessionCost, ...]
@@ -55,6 +59,7 @@ class TargetOverview:
     pending: tuple[int, ...]
     skipped: tuple[int, ...]
     quarantine: tuple[SetAside, ...]
+    held: tuple[HeldHour, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,7 @@ def _target(catalog: Catalog, target: Target, start: int, set_aside: tuple[SetAs
         pending=tuple(sorted(committed.pending)),
         skipped=tuple(sorted(committed.skipped)),
         quarantine=set_aside,
+        held=committed.held,
     )
 
 

@@ -14,7 +14,8 @@ from lake_assets.incremental.changes import SourceChanges, describe
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.grain import HOUR, Grain
 from lake_assets.incremental.hours import hour_key, spell
-from lake_assets.incremental.session import Cost, Decision, PlannedHour, SessionPlan, SourceRange, Waiting
+from lake_assets.incremental.session import Cost, Decision, HeldHour, PlannedHour, SessionPlan, SourceRange, Waiting
+from lake_assets.incremental.verdicts import capped, in_words, still_held
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,18 @@ class Committed:
 
     pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
     last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
+    held: hours that an audit holds back, ascending; one that is pending, too, has changed since.
     """
 
     pending: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     last_built: int | None = None
     complete_through: int | None = None
+    held: tuple[HeldHour, ...] = ()
+
+    @property
+    def held_hours(self) -> frozenset[int]:
+        return frozenset(h.hour for h in self.held)
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,12 @@ class Question:
 
 
 def plan(question: Question) -> Decision:
-    """The next session of a process, or why there is none."""
-    if isinstance(question.mode, Stateless):
-        return _plan_stateless(question)
-    return _plan_stateful(question, question.mode)
+    """The next session of a process, or why there is none. Held hours come last, each as a session of its own."""
+    mode = question.mode
+    decision = _plan_stateless(question) if isinstance(mode, Stateless) else _plan_stateful(question, mode)
+    if isinstance(decision, SessionPlan) and decision.load != "none":
+        return decision
+    return _plan_held(question, decision) or _told(decision, question.committed.held)
 
 
 def plan_acknowledged(question: Question) -> Decision:
@@ -68,7 +77,7 @@ def plan_acknowledged(question: Question) -> Decision:
     if not isinstance(question.mode, Stateless) and _reach(question) is None:
         return decision
     changed = _reasons(question).keys() | question.committed.pending
-    return _session(question, "none", {}, pending=changed, through=_upper(question))
+    return _session(question, "none", {}, pending=changed, through=_promise(question))
 
 
 def plan_rebuild(question: Question, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
@@ -111,11 +120,20 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
 
 
 def committed_after(
-    mode: Mode, before: Committed, planned: SessionPlan, built: Collection[int], unchanged: Collection[int] = ()
+    mode: Mode,
+    before: Committed,
+    planned: SessionPlan,
+    built: Collection[int],
+    unchanged: Collection[int] = (),
+    held: Collection[HeldHour] = (),
 ) -> Committed:
-    """What is committed once a session is that has built these hours; of these, some came out as they were."""
+    """What is committed once a session is that has built these hours; of these, some came out as they were.
+
+    held: hours that it has held back instead.
+    """
     converged = bool(planned.hours) and planned.hours[-1].hour in unchanged
-    through = max((h for h in (before.complete_through, planned.complete_through) if h is not None), default=None)
+    promised = capped(planned.complete_through, [h.hour for h in held], before.complete_through)
+    through = max((h for h in (before.complete_through, promised) if h is not None), default=None)
     last = max((h for h in (before.last_built, *built) if h is not None), default=None)
     if isinstance(mode, Stateful):
         # Its hours need no row: what is complete and has none is built, too.
@@ -125,6 +143,7 @@ def committed_after(
         skipped=(before.skipped | frozenset(planned.skipped)) - frozenset(built),
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
+        held=still_held(before.held, built, held),
     )
 
 
@@ -136,6 +155,7 @@ def _widened(question: Question, hours: set[int], unread: Collection[int]) -> se
     last = max(hours) if built is None else max(*hours, built)
     if isinstance(mode, Stateful):
         overdue = hours & {*question.committed.pending, *question.committed.skipped, *unread}
+        overdue -= question.committed.held_hours  # what follows from these was built without them
         return hours | set(range(min(overdue), last + 1)) if overdue else hours
     # The state at the end of the hour before has to be there: no hour before the first may be missing or overdue.
     first = min([*hours, *unread, *(h for h in question.committed.pending if h < last)])
@@ -148,39 +168,44 @@ def _built_through(question: Question, built: Collection[int]) -> int | None:
 
 
 def _plan_stateless(question: Question) -> Decision:
-    through = _upper(question)
-    reasons = _reasons(question)
-    if reasons or question.committed.pending:
-        append = not question.committed.pending and all(c.appends_only for c in question.changes)
-        reasons |= dict.fromkeys(question.committed.pending - reasons.keys(), "pending since an earlier session")
-        return _session(question, "append" if append else "overwrite", reasons, through=through)
-    if _rows_added(question.changes) and all(c.appends_only for c in question.changes):
+    through, held = _promise(question), question.committed.held_hours
+    changed = _reasons(question)
+    pending, touched = question.committed.pending - held, held & (changed.keys() | question.committed.pending)
+    reasons = {h: why for h, why in changed.items() if h not in held}
+    if reasons or pending:
+        append = not pending and all(c.appends_only for c in question.changes)
+        reasons |= dict.fromkeys(pending - reasons.keys(), "pending since an earlier session")
+        return _session(question, "append" if append else "overwrite", reasons, pending=touched, through=through)
+    if not changed and _rows_added(question.changes) and all(c.appends_only for c in question.changes):
         # Rows that lie in no hour that counts: they go to quarantine, which is a session's business.
-        return _session(question, "append", {}, through=through)
-    if _compacted(question) or _advanced(question, through):
-        return _session(question, "none", {}, through=through)
+        return _session(question, "append", {}, pending=touched, through=through)
+    if changed or _compacted(question) or _advanced(question, through):
+        return _session(question, "none", {}, pending=touched, through=through)
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
 def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
-    through, reach = _upper(question), _reach(question)
+    through, reach = _promise(question), _reach(question)
     if through is None or reach is None:
         return Waiting("wait", _why_none_is_complete(question))
+    pending, held = question.committed.pending, question.committed.held_hours
     changed = _reasons(question)
-    changed |= dict.fromkeys(question.committed.pending - changed.keys(), "pending since an earlier session")
+    # What follows from a held hour that changed was built when it did: only that hour itself is left.
+    changed |= dict.fromkeys(pending - held - changed.keys(), "pending since an earlier session")
     later = {h for h in changed if h > reach}
     beyond = _beyond_threshold(changed, question, mode)
-    due = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question, mode, reach)
-    due = {h: changed.get(h, why) for h, why in due.items()}
-    skipped = beyond - due.keys()
+    every = _filled({h: why for h, why in changed.items() if h not in beyond | later}, question, mode, reach)
+    due = {h: changed.get(h, why) for h, why in every.items() if h not in held}
+    skipped, touched = beyond - every.keys(), held & (every.keys() | pending)
     if due:
-        now, behind, follows = _cut(due, changed, question, mode)
+        # The first one is as good as changed: what has may be held.
+        now, behind, follows = _cut(due, changed.keys() | {min(due)}, question, mode)
         upto = through if max(now) == max(due) or not isinstance(mode, Sequential) else None
         return _session(
-            question, "overwrite", now, pending=later | behind, skipped=skipped, through=upto, follows=follows
+            question, "overwrite", now, pending=later | behind | touched, skipped=skipped, through=upto, follows=follows
         )
-    if skipped or _advanced(question, through) or (_compacted(question) and not later):
-        return _session(question, "none", {}, pending=later, skipped=skipped, through=through)
+    if skipped or every or _advanced(question, through) or (_compacted(question) and not later):
+        return _session(question, "none", {}, pending=later | touched, skipped=skipped, through=through)
     if later:
         return Waiting(
             "wait", f"{question.grain.name}s {question.grain.spell(later)} wait for {_waits_for(question, min(later))}"
@@ -188,13 +213,47 @@ def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
 
 
+def _plan_held(question: Question, others: Decision) -> SessionPlan | None:
+    """The earliest held partition for which something has changed, alone; None if there is none.
+
+    others: what would be done without it, which is no more than to move the watermark.
+    """
+    changed, reach, grain = _reasons(question), _reach(question), question.grain
+    plain = others if isinstance(others, SessionPlan) else None
+    pending = {*plain.pending} if plain else changed.keys() | question.committed.pending
+    due = [h for h in question.committed.held if h.hour in pending or h.code_version != question.code_version]
+    if not isinstance(question.mode, Stateless):
+        due = [h for h in due if reach is not None and h.hour <= reach]
+    if not due:
+        return None
+    hours = sorted(grain.whole([due[0].hour]))
+    was = f"was held back by {due[0].why}"
+    return _session(
+        question,
+        "overwrite",
+        {hour: f"{changed.get(hour, 'a source or the code has changed')}; {was}" for hour in hours},
+        pending=pending - {*hours},
+        skipped=plain.skipped if plain else (),
+        through=_promise(question, built=hours),
+    )
+
+
+def _told(decision: Decision, held: Sequence[HeldHour]) -> Decision:
+    """A wait names the held hours, too; a plan does in its notes."""
+    if isinstance(decision, SessionPlan) or not held:
+        return decision
+    return replace(
+        decision, reason=f"{decision.reason}; {in_words(held)}; it waits for a change of a source or the code"
+    )
+
+
 def _beyond_threshold(changed: Collection[int], question: Question, mode: Stateful | Sequential) -> set[int]:
-    """Late hours that a session does not reach back to; never one that was not built yet, or that is pending."""
+    """Late hours that a session does not reach back to; never one that was not built yet, is pending or held."""
     committed, threshold = question.committed, question.grain.rounded_up(mode.catchup_threshold)
     if threshold is None or committed.last_built is None:
         return set()
     floor = committed.last_built - threshold + 1
-    return {h for h in changed if h < floor and h not in committed.pending}
+    return {h for h in changed if h < floor and h not in committed.pending | committed.held_hours}
 
 
 def _filled(due: dict[int, str], question: Question, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
@@ -271,6 +330,12 @@ def _upper(question: Question) -> int | None:
     return upper if upper >= question.start else None
 
 
+def _promise(question: Question, *, built: Collection[int] = ()) -> int | None:
+    """How far the target is complete after a session, which may build held hours; None if sources do not say."""
+    committed = question.committed
+    return capped(_upper(question), committed.held_hours - {*built}, committed.complete_through)
+
+
 def _reach(question: Question) -> int | None:
     """The last hour that may be built. If a source's complete-through went back, hours built already stay right."""
     upper, built = _upper(question), question.committed.last_built
@@ -300,6 +365,7 @@ def _session(
     skipped: Collection[int] = (),
     follows: Collection[int] = (),
 ) -> SessionPlan:
+    held = [h for h in question.committed.held if h.hour not in hours]
     draft = SessionPlan(
         process=question.process,
         session_id="",
@@ -310,10 +376,11 @@ def _session(
         pending=tuple(sorted(pending)),
         skipped=tuple(sorted(skipped)),
         follows=tuple(sorted(follows)),
+        held=tuple(h.hour for h in held),
         complete_through=through if _advanced(question, through) else None,
         processing_uris=_processing_uris(question.changes),
         cost=_cost(question.changes),
-        notes=tuple(_notes(question, skipped, follows)),
+        notes=(*_notes(question, skipped, follows), *([in_words(held)] if held else [])),
         code_version=question.code_version,
     )
     return _identified(draft, question.revision)

@@ -1,5 +1,8 @@
 """Running one session: stage → audit → publish → commit, from wherever an earlier attempt left it.
 
+Where audits fail in some hours only, and hours do not build on each other, those hours are held back: the others are
+staged again without them, under the next number, and judged again; so what is published has passed them all.
+
 Failure model: a process may die, or stop and go on later, between any two lines, and two may run one session at once.
 Each step is safe to repeat: a staged snapshot that nobody published is nothing; main moves once, for it must still be
 the staged snapshot's parent; a record names the revision that it follows, and the watermarks the one they start from.
@@ -8,7 +11,7 @@ the staged snapshot's parent; a record names the revision that it follows, and t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -27,8 +30,9 @@ from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
 from lake_assets.incremental.plan import committed_after
 from lake_assets.incremental.savings import lookback
-from lake_assets.incremental.session import AuditResult, Fates, SessionPlan, SessionReport
+from lake_assets.incremental.session import AuditResult, Fates, HeldHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
+from lake_assets.incremental.verdicts import capped, held_by, hours_to_hold, settled
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +75,7 @@ class Staged:
     parent: main when it was staged.
     hours: those whose partitions the snapshot writes, or empties. rows: that it adds. number: of the staging.
     unchanged: planned hours that came out as they are published, and are left alone. quarantined: rows to be set aside.
+    held: planned hours that audits hold back, and that the snapshot leaves alone.
     """
 
     snapshot_id: int | None
@@ -82,6 +87,12 @@ class Staged:
     staging: Staging | None = None
     quarantined: tuple[dict[str, str], ...] = ()
     audits: tuple[AuditResult, ...] = ()
+    held: tuple[HeldHour, ...] = ()
+
+    @property
+    def judged(self) -> tuple[int, ...]:
+        """The hours that audits look at: those that should have been written, too."""
+        return tuple(sorted({*self.hours, *self.unchanged, *(self.staging.hours if self.staging else ())}))
 
     @property
     def fates(self) -> Fates:
@@ -128,24 +139,43 @@ class Runner:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _stage_and_publish(self, work: Work, table: Table) -> SessionReport:
-        staged = self._staged(work, table, self._write, leave_out_equal=self.leaves_out_equal)
-        staged = self._audit_and_publish(work, staged)
+        staged = self._judged(work, self._staged(work, table, self._write, leave_out_equal=self.leaves_out_equal))
+        staged = self._without_failed_hours(work, staged)
+        self._publish_judged(work, staged)
         with work.timed("commit"):
             self._commit(work, staged)
         return self._report(work, staged, "committed")
 
-    def _audit_and_publish(self, work: Work, staged: Staged) -> Staged:
-        """The staged with its verdicts; `AuditFailed` if one of them stops it."""
+    def _judged(self, work: Work, staged: Staged) -> Staged:
+        """The staged with its verdicts."""
         with work.timed("audit"):
             staged = replace(staged, audits=self._audited(work, staged))
         reach("after-audits")
+        return staged
+
+    def _without_failed_hours(self, work: Work, staged: Staged) -> Staged:
+        """Staged and judged again without the hours that audits failed in; as it is if that would not help.
+
+        Raises `PublishConflict` when main moved meanwhile.
+        """
+        before = work.state.committed.held_hours
+        if not (held := hours_to_hold(work.target.mode, staged.audits, staged.judged, before)):
+            return staged
+        table = tables.load(self.catalog, work.target.table)  # with the first staging, whose number is taken
+        again = self._staged(work, table, self._write, leave_out_equal=self.leaves_out_equal, held=held)
+        again = self._judged(work, again)
+        if failures(again.audits):
+            return again
+        return replace(again, audits=settled(staged.audits, again.audits), held=held_by(work.plan, staged.audits))
+
+    def _publish_judged(self, work: Work, staged: Staged) -> None:
+        """Publish what passed its audits; `AuditFailed` if it did not."""
         self._stop_if_audits_failed(work, staged)
         self._record_staged(work, staged)
         with work.timed("publish"):
             self.store.quarantine(work.target.table, staged.quarantined)
             reach("after-quarantine")
             self._publish(work, staged)
-        return staged
 
     def publish_written(self, work: Work) -> SessionReport:
         """Audit and publish what another program has written for a session; the watermark is committed by `run`.
@@ -156,19 +186,22 @@ class Runner:
         if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
             return self._report(work, _as_staged(work.record, work.record.staged_snapshot_id), "published")
         try:
-            staged = self._staged(work, table, self._find, leave_out_equal=False)
-            return self._report(work, self._audit_and_publish(work, staged), "published")
+            staged = self._judged(work, self._staged(work, table, self._find, leave_out_equal=False))
+            self._publish_judged(work, staged)
+            return self._report(work, staged, "published")
         finally:
             self._release(work)
 
-    def _staged(self, work: Work, table: Table, put: Put, *, leave_out_equal: bool) -> Staged:
-        """The session's rows, prepared, and put into a staged snapshot if there are any.
+    def _staged(
+        self, work: Work, table: Table, put: Put, *, leave_out_equal: bool, held: Collection[int] = ()
+    ) -> Staged:
+        """The session's rows, but those of held hours, prepared, and put into a staged snapshot if there are any.
 
         Raises `PublishConflict` when main moved meanwhile.
         """
         staged = Staged(None, publish.main_id(table))
         with work.timed("stage"):
-            staging = self._prepared(work, table, staged.parent, leave_out_equal=leave_out_equal)
+            staging = self._prepared(work, table, staged.parent, leave_out_equal=leave_out_equal, held=held)
             if staging is None:
                 return staged
             aside = tuple(staging.set_aside(work.target.quarantine_limit + 1))
@@ -176,7 +209,9 @@ class Runner:
             number = put(work, staging, table)
             return self._described(work, staged, number) if number else staged
 
-    def _prepared(self, work: Work, table: Table, parent: int | None, *, leave_out_equal: bool) -> Staging | None:
+    def _prepared(
+        self, work: Work, table: Table, parent: int | None, *, leave_out_equal: bool, held: Collection[int]
+    ) -> Staging | None:
         """The session's rows; None for one without hours, unless it brings rows that quarantine may want."""
         if work.plan.load == "none" and not work.plan.processing_uris:
             return None
@@ -189,10 +224,10 @@ class Runner:
             main=parent,
             complete_through=work.state.committed.complete_through,
             known=_known(work) if leave_out_equal else None,
-            owed=work.state.committed.pending | work.state.committed.skipped,
+            owed=work.state.committed.pending | work.state.committed.skipped | work.state.committed.held_hours,
             rows=_rows_about(work, table),
         )
-        return stager.prepare(work.plan)
+        return stager.prepare(work.plan.without(held))
 
     def _write(self, work: Work, staging: Staging, table: Table) -> int:
         """Write the rows as a staged snapshot; the number of the staging, 0 without rows."""
@@ -239,14 +274,13 @@ class Runner:
 
         assert staged.staging is not None
         target, fates, few = work.target, staged.fates, staged.staging.few
-        hours = tuple(sorted({*staged.hours, *staged.unchanged}))
         rows = within(
-            read_at(self.spark(), target.table, staged.snapshot_id or staged.parent), target.time_column, hours
+            read_at(self.spark(), target.table, staged.snapshot_id or staged.parent), target.time_column, staged.judged
         )
         rows = once(rows.coalesce(1) if few else rows)
         counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
         counts["written"] = staged.rows + staged.staging.rows_unchanged
-        return AuditScope(target, hours, rows, staged.staging.kept, counts, self._reader(work, staged), few)
+        return AuditScope(target, staged.judged, rows, staged.staging.kept, counts, self._reader(work, staged), few)
 
     def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
         """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
@@ -263,7 +297,7 @@ class Runner:
 
     def _stop_if_audits_failed(self, work: Work, staged: Staged) -> None:
         failed = failures(staged.audits)
-        if not failed:
+        if staged.held or not failed:
             return
         self._move(work, state="blocked", **_as_recorded(staged), ended_at=self.clock())
         error = AuditFailed(work.target.table, failed)
@@ -285,7 +319,9 @@ class Runner:
             staged.snapshot_id,
             parent=staged.parent,
             session_id=work.plan.session_id,
-            complete_through=work.plan.complete_through,
+            complete_through=capped(
+                work.plan.complete_through, [h.hour for h in staged.held], work.state.committed.complete_through
+            ),
         )
         reach("after-published")
         self._move(work, state="published", published_snapshot_id=staged.snapshot_id)
@@ -309,7 +345,9 @@ class Runner:
             if state.revision != work.state.revision:
                 raise StateMoved(work.target.table, expected=work.state.revision, found=state.revision)
             done = (*staged.hours, *staged.unchanged)
-            committed = committed_after(work.target.mode, work.state.committed, work.plan, done, staged.unchanged)
+            committed = committed_after(
+                work.target.mode, work.state.committed, work.plan, done, staged.unchanged, staged.held
+            )
             published = staged.snapshot_id or work.state.published_snapshot_id
             self.store.move_watermarks(work.state, work.plan, committed, published)
         reach("after-watermark")
@@ -340,6 +378,8 @@ class Runner:
             status=status,
             hours_built=staged.hours if done else (),
             hours_unchanged=staged.unchanged if done else (),
+            held=staged.held,
+            released=tuple(h for h in staged.judged if done and h in work.state.committed.held_hours),
             staged_snapshot_id=staged.snapshot_id,
             published_snapshot_id=staged.snapshot_id if done else None,
             rows_read=fates.read,
@@ -427,7 +467,13 @@ def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[i
 def _as_staged(record: SessionRecord, snapshot_id: int | None) -> Staged:
     """What an earlier attempt has staged, as far as its record remembers it."""
     return Staged(
-        snapshot_id, None, record.built, record.rows_written, unchanged=record.unchanged, audits=record.audits
+        snapshot_id,
+        None,
+        record.built,
+        record.rows_written,
+        unchanged=record.unchanged,
+        audits=record.audits,
+        held=record.held,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from lake_assets.incremental.changes import Totals
@@ -55,6 +55,7 @@ class SessionPlan:
         `none` (no rows: only the watermark and complete-through move).
     pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
     follows: hours that will be pending, too, unless the last planned one comes out as it was published.
+    held: hours that an audit holds back, and that are not planned: an append leaves out their rows.
     complete_through: the target's, once this session is committed; None leaves it.
     notes: what else a person should know, in words (compactions that were skipped, hours left out).
     """
@@ -68,6 +69,7 @@ class SessionPlan:
     pending: tuple[int, ...] = ()
     skipped: tuple[int, ...] = ()
     follows: tuple[int, ...] = ()
+    held: tuple[int, ...] = ()
     complete_through: int | None = None
     processing_uris: tuple[Mapping[str, object], ...] = ()
     cost: Cost = Cost()
@@ -87,6 +89,11 @@ class SessionPlan:
     def envelope(self) -> tuple[int, int] | None:
         """First and last planned hour, both inclusive."""
         return (self.hours[0].hour, self.hours[-1].hour) if self.hours else None
+
+    def without(self, hours: Collection[int]) -> SessionPlan:
+        """The same plan, with hours held back."""
+        kept = tuple(p for p in self.hours if p.hour not in hours)
+        return replace(self, hours=kept, held=tuple(sorted({*self.held, *hours})))
 
     def __str__(self) -> str:
         return f"{self.process}: {self.load} {spell(self.hour_numbers) or 'no hours'}"
@@ -126,6 +133,8 @@ class AuditResult:
     """The verdict of one audit on one staged snapshot.
 
     counts: what was counted, by name. sample: keys of offending rows, for people, at most ten.
+    hours: key of each hour that failed → offending rows in it. Empty when it passed; when it failed, too, if the hours
+        of all offending rows cannot be told, or are too many: then the session failed as a whole.
     """
 
     name: str
@@ -134,6 +143,20 @@ class AuditResult:
     counts: Mapping[str, int] = field(default_factory=dict)
     sample: tuple[str, ...] = ()
     description: str = ""
+    hours: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HeldHour:
+    """An event hour that audits hold back while the others are published.
+
+    why: which audits failed in it and how, in words. session_id, code_version: of the session that held it last.
+    """
+
+    hour: int
+    why: str
+    session_id: str
+    code_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,9 +188,11 @@ class SessionReport:
 
     status: `committed`; `published` (the watermark is still to be committed);
         `already_committed` (an earlier attempt had finished it; nothing was written);
-        `blocked` (a blocking audit failed; nothing was published).
+        `blocked` (a blocking audit failed, not only in hours that could be held back; nothing was published).
     hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
     hours_unchanged: planned hours that came out as they were published, and were left alone; ascending.
+    held: planned hours that a blocking audit holds back, while the others were published; ascending.
+    released: planned hours that had been held back, and are not any more; ascending.
     rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
     lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed of the target instead: its last
         hours and all that are new. missed_hours: those built that it would have left wrong. 0 for a rebuild.
@@ -179,6 +204,8 @@ class SessionReport:
     status: Literal["committed", "published", "already_committed", "blocked"]
     hours_built: tuple[int, ...] = ()
     hours_unchanged: tuple[int, ...] = ()
+    held: tuple[HeldHour, ...] = ()
+    released: tuple[int, ...] = ()
     staged_snapshot_id: int | None = None
     published_snapshot_id: int | None = None
     rows_read: int = 0

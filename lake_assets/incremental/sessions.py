@@ -35,7 +35,8 @@ from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals, Watermark
 from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
-from lake_assets.incremental.session import AuditResult, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.verdicts import held_by
 
 SESSION = "etl.session"
 HIGH_WATERMARK = "etl.high_watermark"
@@ -73,6 +74,7 @@ _SESSION_COLUMNS = {
     "pending_hours": "string",
     "skipped_hours": "string",
     "unchanged_hours": "string",
+    "held_hours": "string",
     "complete_through": "string",
     "rows_read": "long",
     "rows_written": "long",
@@ -122,6 +124,7 @@ class SessionRecord:
     """One session as its newest row tells it.
 
     built: the hours that its published snapshot wrote, or emptied. unchanged: planned ones that it left as they were.
+    held: planned ones that audits held back while it published the others.
     """
 
     plan: SessionPlan
@@ -144,6 +147,11 @@ class SessionRecord:
     def is_open(self) -> bool:
         return self.state in OPEN
 
+    @property
+    def held(self) -> tuple[HeldHour, ...]:
+        """By its verdicts; a session that was blocked has published nothing, and so holds no hour back."""
+        return () if self.state == "blocked" else held_by(self.plan, self.audits)
+
     def report(self) -> SessionReport:
         """What a committed session did, as far as its record remembers it."""
         return SessionReport(
@@ -151,6 +159,7 @@ class SessionRecord:
             status="committed",
             hours_built=self.built,
             hours_unchanged=self.unchanged,
+            held=self.held,
             staged_snapshot_id=self.staged_snapshot_id,
             published_snapshot_id=self.published_snapshot_id,
             rows_read=self.rows_read,
@@ -382,6 +391,7 @@ def _session_row(record: SessionRecord) -> dict[str, Any]:
         "pending_hours": json.dumps([hour_key(h) for h in plan.pending]),
         "skipped_hours": json.dumps([hour_key(h) for h in plan.skipped]),
         "unchanged_hours": json.dumps([hour_key(h) for h in record.unchanged]),
+        "held_hours": json.dumps(_held_rows(record.held)),
         "complete_through": None if plan.complete_through is None else hour_key(plan.complete_through),
         "rows_read": record.rows_read,
         "rows_written": record.rows_written,
@@ -486,7 +496,12 @@ def _metadata(committed: Committed, published: int | None) -> dict[str, Any]:
         "last_built": None if committed.last_built is None else hour_key(committed.last_built),
         "complete_through": None if committed.complete_through is None else hour_key(committed.complete_through),
         "published_snapshot_id": published,
+        "held": _held_rows(committed.held),
     }
+
+
+def _held_rows(held: Iterable[HeldHour]) -> list[dict[str, Any]]:
+    return [{**asdict(h), "hour": hour_key(h.hour)} for h in held]
 
 
 def _committed(metadata: Mapping[str, Any]) -> Committed:
@@ -495,6 +510,7 @@ def _committed(metadata: Mapping[str, Any]) -> Committed:
         skipped=frozenset(parse_hour(h) for h in metadata["skipped"]),
         last_built=_hour(metadata["last_built"]),
         complete_through=_hour(metadata["complete_through"]),
+        held=tuple(HeldHour(**{**h, "hour": parse_hour(h["hour"])}) for h in metadata.get("held", ())),
     )
 
 

@@ -177,9 +177,12 @@ class Stager:
         return appended or self._overwritten(plan)
 
     def _appended(self, plan: SessionPlan) -> Staging | None:
-        """The new rows alone; None when one of them may beat a row already stored, so that its hour must be rebuilt."""
+        """The new rows alone, but those of held hours; None when one of them may beat a row already stored, so that its
+        hour must be rebuilt."""
         source, new = self.target.sources[0], gathered(read_appended(self.spark, plan.sources[0]), self.rows)
         columns = new.columns
+        if plan.held:
+            new = new.where(~F.coalesce(hours_condition(source.time_column, plan.held), F.lit(False)))
         rows = judge.judged(new, source, columns=columns, start=self.start)
         if source.key and len(self.target.key) == 1 and self.main is not None and plan.hours:
             stored = within(self._published(), self.target.time_column, plan.hour_numbers)

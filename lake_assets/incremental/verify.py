@@ -36,7 +36,7 @@ class Comparison:
 
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
-    """Compare a target with its full rebuild as of the watermark. Pending and skipped hours are left aside."""
+    """Compare a target with its full rebuild as of the watermark. Pending, skipped and held hours are left aside."""
     from lake_assets.incremental.stage import Stager, hours_condition, read_at
 
     state = engine.store.state(target.table)
@@ -45,7 +45,9 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     if planned is None:
         return Comparison(target.table, published.count(), 0, published.count())
     staging = Stager(spark, target, start=engine.pipeline.start_hour, main=None, complete_through=None).prepare(planned)
-    aside = hours_condition(target.time_column, sorted(state.committed.skipped | state.committed.pending))
+    committed = state.committed
+    open_hours = committed.skipped | committed.pending | committed.held_hours
+    aside = hours_condition(target.time_column, sorted(open_hours))
     expected, found = staging.rows.where(~aside), published.where(~aside)
     return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
 

@@ -130,10 +130,15 @@ def _failed_audits(overview: Overview) -> Iterator[dict[str, object]]:
                     "session": session.session_id,
                     "at": session.started_at,
                     "audit": audit.name,
-                    "verdict": "blocked it" if audit.blocking else "warning",
+                    "verdict": _effect(session.state) if audit.blocking else "warning",
                     "counts": _counted(audit.counts.items()),
                     "sample": ", ".join(audit.sample),
                 }
+
+
+def _effect(state: str) -> str:
+    """What a blocking audit that failed did to a session."""
+    return "blocked it" if state == "blocked" else "held hours back"
 
 
 def _counted(counts: Iterable[tuple[str, int]]) -> str:

@@ -17,6 +17,7 @@ from lake_assets.incremental.catch_up import Outcome
 from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.incremental.verdicts import in_words
 
 _HOURS = {
     "hour",
@@ -29,7 +30,7 @@ _HOURS = {
     "unchanged",
     "last_built",
 }
-_HOURS |= {"landed_hour", "event_hour", "planned", "lookback", "missed"}
+_HOURS |= {"landed_hour", "event_hour", "planned", "lookback", "missed", "held", "released"}
 console = Console(highlight=False, soft_wrap=True)
 
 
@@ -73,10 +74,10 @@ def opened(found: OpenedSession | Waiting) -> None:
 
 def outcome(found: Outcome) -> None:
     """One step of a catch-up."""
-    if found.failure:
-        console.print(f"[red]✗[/] {found.table}: {escape(found.failure)}")
-    elif found.report:
+    if found.report:
         report(found.report)
+    elif found.failure:
+        console.print(f"[red]✗[/] {found.table}: {escape(found.failure)}")
     elif found.waiting:
         console.print(f"[dim]· {found.table}: {escape(found.waiting.reason)}[/]")
 
@@ -99,6 +100,8 @@ def report(found: SessionReport | Waiting) -> None:
     console.print(
         f"[green]✓[/] {plan.process}: {done} ({', '.join([counts, *extra])}; {sum(found.seconds.values()):.1f} s)"
     )
+    if found.held:
+        console.print(f"  [red]✗ {escape(in_words(found.held))}[/]")
     for audit in found.audits:
         if not audit.passed:
             console.print(f"  [yellow]! {audit.name}: {escape(_audit(audit))}[/]")
@@ -116,6 +119,8 @@ def sessions(history: Sequence[SessionRecord]) -> None:
         console.print(
             f"[bold]{plan.session_id}[/] {record.state}: {plan.load} {spell(record.built) or 'no hours'} ({rows})"
         )
+        if record.held:
+            console.print(f"  [red]{escape(in_words(record.held))}[/]")
         console.print(f"  [dim]because of {escape(plan.reason)}[/]")
 
 

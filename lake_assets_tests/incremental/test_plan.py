@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -14,9 +15,10 @@ from lake_assets.incremental.changes import SnapshotChange, SourceChanges, Water
 from lake_assets.incremental.data_files import FileChange
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.grain import DAY, HOUR, Grain
-from lake_assets.incremental.hours import HOUR_FORMAT, parse_hour, ranges
+from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour, ranges
 from lake_assets.incremental.plan import Committed, Question, committed_after, plan, plan_rebuild
-from lake_assets.incremental.session import SessionPlan, Waiting
+from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan, Waiting
+from lake_assets.incremental.verdicts import held_by, hours_to_hold
 
 START = parse_hour("2026-01-01-00:00")
 SPAN = 14
@@ -46,8 +48,20 @@ modes = st.one_of(
     st.builds(Sequential, catchup_threshold=thresholds, chunk_hours=thresholds),
 )
 snapshots = st.tuples(st.sampled_from(["append", "append", "rewrite", "none"]), some_hours, st.integers(0, 2))
+
+
+def holding(found: frozenset[int], grain: Grain = HOUR) -> tuple[HeldHour, ...]:
+    """Held hours; each third partition by other code than now."""
+    return tuple(HeldHour(h, "audit x: 1 bad", "s", "" if h // grain.hours % 3 else "old") for h in sorted(found))
+
+
 committeds = st.builds(
-    Committed, pending=some_hours, skipped=some_hours, last_built=maybe_hour, complete_through=maybe_hour
+    Committed,
+    pending=some_hours,
+    skipped=some_hours,
+    last_built=maybe_hour,
+    complete_through=maybe_hour,
+    held=some_hours.map(holding),
 )
 grains = st.sampled_from([HOUR, SHIFT])
 thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -85,7 +99,10 @@ def questions(draw: st.DrawFn) -> Question:
             new = [replace(s, effect="append", operation="append") for s in new if s.effect != "none"][:1]
         head = new[-1].snapshot_id if new else since.snapshot_id if since else None
         found.append(source_changes(name, since, mark(name, head, draw(maybe_hour)), new))
-    return Question(PROCESS, mode, tuple(found), whole(draw(committeds), grain), grain=grain, start=START)
+    committed = whole(draw(committeds), grain)
+    if isinstance(mode, Sequential):
+        committed = replace(committed, held=())
+    return Question(PROCESS, mode, tuple(found), committed, grain=grain, start=START)
 
 
 def whole(committed: Committed, grain: Grain) -> Committed:
@@ -96,6 +113,7 @@ def whole(committed: Committed, grain: Grain) -> Committed:
         skipped=frozenset(together(committed.skipped, grain)),
         last_built=None if last is None else max(together({last}, grain)),
         complete_through=None if through is None else max(together({through}, grain)),
+        held=holding(frozenset(together(committed.held_hours, grain)), grain),
     )
 
 
@@ -124,56 +142,81 @@ def oracle(q: Question) -> Expected:
     changed = together(touched, q.grain)
     throughs = [c.head.complete_through for c in q.changes]
     least = None if None in throughs else min(t for t in throughs if t is not None)
-    before = q.committed.complete_through
+    held = {h.hour for h in q.committed.held}
     if not isinstance(q.mode, Stateless) and least is not None:  # up to the end of a partition, if there is one
         ends = [h for h in range(START, least + 1) if (h + 1 - START) % q.grain.hours == 0]
         least = max(ends, default=None)
-    advanced = least if least is not None and (before is None or least > before) else None
     if isinstance(q.mode, Stateless):
-        return stateless(q, changed, advanced)
-    return Expected("wait") if least is None else stateful(q, changed, least, advanced)
+        others, reach = stateless(q, changed, held, promised(q, least, held)), START + SPAN
+    elif least is None:
+        return Expected("wait")
+    else:
+        others = stateful(q, changed, held, least, promised(q, least, held))
+        reach = max(least, q.committed.last_built or least)
+    if others.load in ("append", "overwrite"):
+        return others
+    pending = others.pending if others.load == "none" else frozenset(changed) | q.committed.pending
+    due = [h.hour for h in q.committed.held if h.hour <= reach and (h.hour in pending or h.code_version)]
+    if not due:
+        return others
+    alone = frozenset(together({due[0]}, q.grain))
+    return Expected("overwrite", alone, pending - alone, others.skipped, promised(q, least, held - alone))
 
 
-def stateless(q: Question, changed: set[int], advanced: int | None) -> Expected:
+def promised(q: Question, least: int | None, held: Collection[int]) -> int | None:
+    """The complete-through that a session brings; None if it stays. No hour that is held is called complete."""
+    before = q.committed.complete_through
+    while least is not None and (before is None or least > before):
+        if not any(h <= least and (before is None or h > before) for h in held):
+            return least
+        least -= 1
+    return None
+
+
+def stateless(q: Question, changed: set[int], held: set[int], advanced: int | None) -> Expected:
     only_appends = all(s.effect != "rewrite" for c in q.changes for s in c.snapshots)
-    wanted = frozenset(changed | q.committed.pending)
+    pending = q.committed.pending - held
+    wanted, kept = frozenset(changed | pending) - held, frozenset(held & (changed | q.committed.pending))
     if wanted:
-        return Expected(
-            "append" if only_appends and not q.committed.pending else "overwrite", wanted, complete_through=advanced
-        )
-    if only_appends and any(f.rows for c in q.changes for f in c.added):
-        return Expected("append", complete_through=advanced)
-    seen = any(c.snapshots for c in q.changes if c.since is not None)
-    return Expected("none", complete_through=advanced) if seen or advanced is not None else Expected("idle")
+        load = "append" if only_appends and not pending else "overwrite"
+        return Expected(load, wanted, kept, complete_through=advanced)
+    if only_appends and not changed and any(f.rows for c in q.changes for f in c.added):
+        return Expected("append", pending=kept, complete_through=advanced)
+    seen = changed or any(c.snapshots for c in q.changes if c.since is not None)
+    if seen or advanced is not None:
+        return Expected("none", pending=kept, complete_through=advanced)
+    return Expected("idle")
 
 
-def stateful(q: Question, changed: set[int], least: int, advanced: int | None) -> Expected:
+def stateful(q: Question, changed: set[int], held: set[int], least: int, advanced: int | None) -> Expected:
     assert not isinstance(q.mode, Stateless)
     built, limit = q.committed.last_built, rounded_up(q.mode.catchup_threshold, q.grain)
     reach = least if built is None else max(least, built)
-    wanted = {h for h in changed | q.committed.pending if h <= reach}
-    pending = frozenset(changed | q.committed.pending) - wanted
+    changed = changed | (q.committed.pending - held)
+    wanted = {h for h in changed if h <= reach}
+    later = frozenset(changed) - wanted
     if built is not None and limit is not None:
-        too_late = {h for h in wanted - q.committed.pending if h <= built - limit}
+        too_late = {h for h in wanted - q.committed.pending - held if h <= built - limit}
     else:
         too_late = set()
     first = set(wanted - too_late)
     if isinstance(q.mode, Sequential) and built is not None and built < reach:
         first.add(built + 1)
     if isinstance(q.mode, Stateful) and q.mode.load == "changed":
-        due = first
+        every = first
     else:
-        due = {h for h in range(START, reach + 1) if any(f <= h for f in first)}
-    skipped = frozenset(too_late - due)
+        every = {h for h in range(START, reach + 1) if any(f <= h for f in first)}
+    skipped, due = frozenset(too_late - every), every - held
+    pending = later | (held & (every | q.committed.pending))
     if due:
-        now, behind, follows = cut(q, q.mode, due, changed | q.committed.pending)
+        now, behind, follows = cut(q, q.mode, due, changed | {min(due)})
         if isinstance(q.mode, Sequential) and max(due) not in now:
             advanced = None  # not all of it is built
         return Expected("overwrite", frozenset(now), pending | behind, skipped, advanced, frozenset(follows))
     seen = any(c.snapshots for c in q.changes if c.since is not None)
-    if skipped or advanced is not None or (seen and not pending):
+    if skipped or every or advanced is not None or (seen and not later):
         return Expected("none", frozenset(), pending, skipped, advanced)
-    return Expected("wait" if pending else "idle")
+    return Expected("wait" if later else "idle")
 
 
 def rounded_up(number: int | None, grain: Grain) -> int | None:
@@ -258,6 +301,8 @@ class World:
     revision: int = 0
     target: dict[int, frozenset[Token]] = field(default_factory=dict)
     sessions: set[str] = field(default_factory=set)
+    bad: set[int] = field(default_factory=set)
+    code_version: str = ""
 
     def land(self, name: str, effect: Any, touched: frozenset[int]) -> None:
         past = self.history.setdefault(name, [])
@@ -277,7 +322,7 @@ class World:
     def question(self, *, to_watermark: bool = False) -> Question:
         found = tuple(self.changes(name, to_watermark=to_watermark) for name in self.names)
         return Question(
-            PROCESS, self.mode, found, self.committed, revision=self.revision, grain=self.grain, start=START
+            PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START
         )
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:
@@ -290,28 +335,47 @@ class World:
             for h in range(a, b + 1)
         }
 
-    def commit(self, planned: SessionPlan) -> None:
-        """Build what is planned, from nothing but what the mode may read; then move the watermarks."""
+    def commit(self, planned: SessionPlan) -> bool:
+        """Build what is planned, from nothing but what the mode may read; then move the watermarks.
+
+        Bad hours are held back; whether the others, if there are any, were published.
+        """
+        held = self.judged(planned)
+        if held is None:
+            return False
         assert planned.session_id not in self.sessions
         self.sessions.add(planned.session_id)
         before = {s.source: s.from_snapshot_id or 0 for s in planned.sources}
         end = {s.source: s.to_snapshot_id or 0 for s in planned.sources}
         nothing = dict.fromkeys(self.names, 0)
+        left = planned.without([h.hour for h in held])
         if planned.load == "append":
             for token in self.tokens(before, end, {"append"} if any(before.values()) else {"append", "rewrite"}):
-                assert token[2] in planned.hour_numbers
-                self.target[token[2]] = self.target.get(token[2], frozenset()) | {token}
+                if token[2] not in left.held:
+                    assert token[2] in left.hour_numbers
+                    self.target[token[2]] = self.target.get(token[2], frozenset()) | {token}
         everything = self.tokens(nothing, end, {"append", "rewrite"})
         unchanged = set()
-        for hour in planned.hour_numbers if planned.load == "overwrite" else ():
+        for hour in left.hour_numbers if planned.load == "overwrite" else ():
             now = self.built(hour, everything)
             if hour <= (self.committed.last_built or START - 1) and self.target.get(hour) == now:
                 unchanged.add(hour)
             self.target[hour] = now
         unchanged = {h for h in unchanged if together({h}, self.grain) <= unchanged}
-        self.committed = committed_after(self.mode, self.committed, planned, planned.hour_numbers, unchanged)
+        before = self.committed.complete_through
+        self.committed = committed_after(self.mode, self.committed, planned, left.hour_numbers, unchanged, held)
+        promised = range(START if before is None else before + 1, (self.committed.complete_through or START - 1) + 1)
+        assert not self.committed.held_hours & set(promised), "what is held back is not called complete"
         self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
         self.revision += 1
+        return True
+
+    def judged(self, planned: SessionPlan) -> tuple[HeldHour, ...] | None:
+        """The hours that a session holds back; None if it is stopped as a whole."""
+        failed = {hour_key(h): 1 for h in together(self.bad & {*planned.hour_numbers}, self.grain)}
+        verdicts = [AuditResult("x", not failed, counts={"bad": len(failed)}, hours=failed)]
+        held = hours_to_hold(self.mode, verdicts, planned.hour_numbers, self.committed.held_hours)
+        return held_by(planned, verdicts) if held else None if failed else ()
 
     def built(self, hour: int, rows: set[Token]) -> frozenset[Token]:
         if isinstance(self.mode, Sequential):
@@ -350,8 +414,8 @@ class World:
         waiting = self.committed.pending
         sequence = isinstance(self.mode, Sequential) or (isinstance(self.mode, Stateful) and self.mode.load == "range")
         for hour in range(START, START + SPAN):
-            stale = hour in waiting or hour in self.committed.skipped
-            stale |= sequence and any(h < hour for h in waiting)
+            stale = hour in waiting | self.committed.skipped | self.committed.held_hours
+            stale |= sequence and any(h < hour for h in waiting - self.committed.held_hours)
             stale |= sequence and hour > (self.committed.last_built or START - 1)
             if not stale:
                 assert self.aside(self.target.get(hour, frozenset())) == self.aside(self.truth(hour)), hour - START
@@ -368,7 +432,8 @@ def run(world: World, *, rounds: int = 1) -> None:
             return
         assert not set(decision.skipped) & was.pending
         assert all(h <= (was.last_built or START - 1) for h in decision.skipped), "an hour never built is never skipped"
-        world.commit(decision)
+        if not world.commit(decision):
+            return
         world.check()
 
 
@@ -376,8 +441,7 @@ def rebuild(world: World, chosen: frozenset[int], token: str) -> None:
     question = world.question(to_watermark=True)
     present = {h for c in question.changes for s in c.snapshots for a, b in s.hours for h in range(a, b + 1)}
     decision = plan_rebuild(question, chosen, present=present, token=token)
-    if isinstance(decision, SessionPlan):
-        world.commit(decision)
+    if isinstance(decision, SessionPlan) and world.commit(decision):
         world.check()
 
 
@@ -390,13 +454,25 @@ def act(world: World, action: tuple[str, int, frozenset[int], int]) -> None:
         world.through[name] = hour
     elif kind == "rebuild":
         rebuild(world, touched, str(world.revision))
+    elif kind == "break":
+        world.bad |= touched
+    elif kind == "mend":
+        world.bad -= {hour}
+        world.land(name, "rewrite", frozenset({hour}))
+    elif kind == "new code":
+        world.code_version += "'"
     else:
         run(world)
 
 
+KINDS = [
+    *("append", "append", "rewrite", "none", "complete", "complete", "run", "run", "rebuild"),
+    *("break", "mend", "new code"),
+]
+
 actions = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append", "rewrite", "none", "complete", "complete", "run", "run", "rebuild"]),
+        st.sampled_from(KINDS),
         st.integers(0, 2),
         some_hours,
         hours,
@@ -413,10 +489,15 @@ def test_no_changed_hour_is_ever_lost(
     world = World(mode, [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else count)], grain)
     for step in steps:
         act(world, step)
-    world.through = dict.fromkeys(world.names, max(together({START + SPAN - 1}, grain)))
-    run(world, rounds=3 + SPAN)
+    end = max(together({START + SPAN - 1}, grain))
+    world.through = dict.fromkeys(world.names, end)
+    run(world, rounds=3 + 2 * SPAN)
+    world.land(world.names[0], "rewrite", frozenset(world.bad))
+    world.bad.clear()
+    run(world, rounds=3 + 2 * SPAN)
     assert isinstance(plan(world.question()), Waiting), "it comes to rest"
-    assert not world.committed.pending
+    assert not world.committed.pending | world.committed.held_hours
+    assert world.committed.complete_through == end
     world.check()
 
 
@@ -428,7 +509,7 @@ def test_no_changed_hour_is_ever_lost_in_long_histories() -> None:
         names = [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else r.randint(1, 3))]
         world = World(mode, names, r.choice([HOUR, SHIFT]))
         for _ in range(60):
-            kind = r.choice(["append", "append", "rewrite", "none", "complete", "complete", "run", "run", "rebuild"])
+            kind = r.choice(KINDS)
             touched = frozenset(r.sample(range(START, START + SPAN), r.randint(0, 3)))
             act(world, (kind, r.randint(0, 2), touched, START + r.randrange(SPAN)))
 
@@ -549,6 +630,44 @@ def test_a_late_hour_far_back_waits_behind_the_newest() -> None:
     world.land("raw.a", "append", late(1, 6))
     world.through["raw.a"] = START + 6
     assert played(world) == [([6], [1], []), ([1, 2, 3], [4, 5, 6], []), ([4, 5, 6], [], [])]
+    assert world.committed.complete_through == START + 6
+
+
+def test_a_held_hour_is_a_session_of_its_own_behind_all_others() -> None:
+    world = loaded(["raw.a"], Stateful(chunk_hours=3), 5)
+    world.bad = {START + 2}
+    world.land("raw.a", "append", late(2))
+    assert played(world) == [([2, 3, 4], [5], []), ([5], [], [])]
+    assert numbers(world.committed.held_hours) == [2]
+    # What follows from the held hour is built all the same, and it is tried again, once.
+    world.land("raw.a", "append", late(2, 6))
+    world.through["raw.a"] = START + 6
+    assert played(world) == [([6], [2, 3], []), ([3, 4, 5], [2, 6], []), ([6], [2], []), ([2], [], [])]
+    assert world.committed.complete_through == START + 6
+    world.code_version = "mended"
+    world.bad.clear()
+    assert played(world) == [([2], [], [])]
+    assert not world.committed.held
+
+
+def test_complete_through_stays_below_a_held_hour_until_it_is_built() -> None:
+    world = loaded(["raw.a"], Stateless(), 3)
+    world.bad = {START + 5}
+    world.land("raw.a", "append", late(4, 5, 6))
+    world.through["raw.a"] = START + 6
+    assert played(world) == [([4, 5, 6], [], [])]
+    assert world.committed.complete_through == START + 4
+    waiting = plan(world.question())
+    assert waiting == Waiting(
+        "idle",
+        "no new snapshot of raw.a; hour 2026-01-01-05:00 is held back by audit x: 1 bad;"
+        " it waits for a change of a source or the code",
+    )
+    rebuild(world, late(5), "in vain")
+    assert numbers(world.committed.held_hours) == [5]
+    world.bad.clear()
+    rebuild(world, late(5), "mended")
+    assert played(world) == [([], [], [])]
     assert world.committed.complete_through == START + 6
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals
-from lake_assets.incremental.hours import parse_hour
+from lake_assets.incremental.hours import hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
-from lake_assets.incremental.session import AuditResult, Cost, PlannedHour, SessionPlan, SourceRange
+from lake_assets.incremental.session import AuditResult, Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.sessions import (
     HIGH_WATERMARK,
     KEEP_SNAPSHOTS,
@@ -112,6 +113,29 @@ def test_a_record_comes_back_as_it_was_written(store: SessionStore) -> None:
     assert store.history("core.fact") == [second]
 
 
+def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore) -> None:
+    table = tables.load(store.catalog, SESSION)
+    failed = AuditResult("unique_key", False, counts={"repeated": 2}, hours={hour_key(START + 3): 2})
+    held = HeldHour(START + 3, "audit unique_key: 2 repeated", "fact-1", "abc")
+    first = store.record(record_of(planned(), state="committed", audits=(failed,)), after=None)
+    assert store.history("core.fact")[0].held == first.held == first.report().held == (held,)
+    (row,) = table.refresh().scan().to_arrow().to_pylist()
+    assert json.loads(row["held_hours"]) == [{**asdict(held), "hour": hour_key(START + 3)}]
+    with table.update_schema(allow_incompatible_changes=True) as schema:
+        schema.delete_column("held_hours")  # as a table from before has none: verdicts tell it all
+    store.record(replace(first, state="blocked"), after=first)
+    newest = store.history("core.fact")[0]
+    assert (newest.audits, newest.held) == ((failed,), ())
+
+
+def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
+    from lake_assets.incremental import sessions
+
+    metadata = sessions._metadata(Committed(last_built=START), None)
+    del metadata["held"]
+    assert sessions._committed(metadata) == Committed(last_built=START)
+
+
 def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
     committed = Committed(frozenset({START + 7}), frozenset({START}), START + 5, START + 5)
     move(store, planned(), committed, published=11)
@@ -190,14 +214,14 @@ def test_what_was_quarantined_is_not_added_again(store: SessionStore) -> None:
 hour_sets = st.frozensets(st.integers(START - 100, START + 100_000))
 
 
-@given(hour_sets, hour_sets, st.none() | st.integers(START, START + 9))
+@given(hour_sets, hour_sets, hour_sets, st.none() | st.integers(START, START + 9))
 @settings(max_examples=50)
 def test_what_is_committed_survives_its_spelling(
-    pending: frozenset[int], skipped: frozenset[int], last: int | None
+    pending: frozenset[int], skipped: frozenset[int], held: frozenset[int], last: int | None
 ) -> None:
     from lake_assets.incremental import sessions
 
-    committed = Committed(pending, skipped, last, last)
+    committed = Committed(pending, skipped, last, last, tuple(HeldHour(h, "why", "s", "v") for h in sorted(held)))
     assert sessions._committed(sessions._metadata(committed, 1)) == committed
 
 

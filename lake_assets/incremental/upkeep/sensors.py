@@ -5,13 +5,14 @@ tick. A tick that dies after a delivery delivers it again: better twice than nev
 """
 
 import json
-from collections.abc import Iterator
-from itertools import takewhile
+from collections.abc import Iterator, Sequence
+from itertools import groupby, takewhile
+from operator import attrgetter
 
 import dagster as dg
 from dagster import RunsFilter
 
-from lake_assets.errors import AuditFailed, LakeError
+from lake_assets.errors import AuditFailed, HoursHeld, LakeError
 from lake_assets.incremental.alerts import Alert, Webhook
 from lake_assets.incremental.asset import asset_key
 from lake_assets.incremental.declaration import Pipeline, Target
@@ -19,9 +20,10 @@ from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.freshness import freshness, with_max_delay
 from lake_assets.incremental.run import failures
 from lake_assets.incremental.sensors import FINISHED, SESSION_TAG, Clock, ended_attempts, rest_seconds
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.session import HeldHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.upkeep.checks import freshness_check, freshness_evaluation
+from lake_assets.incremental.verdicts import in_words
 
 TICK_SECONDS = 30
 
@@ -52,7 +54,8 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
 
 
 def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.SensorDefinition:
-    """Sends an alert for each failed audit, session without attempts left, late target: once, until it is over."""
+    """Sends an alert for each failed audit, hours held back, session without attempts left, late target: once, until it
+    is over."""
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
@@ -86,9 +89,10 @@ def alerts(engine: Engine, instance: dg.DagsterInstance) -> Iterator[Alert]:
 
 
 def _of_session(engine: Engine, target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:
-    newest = engine.store.state(target.table).session
-    if newest and newest.state == "blocked":
-        yield _audit_failed(newest)
+    state = engine.store.state(target.table)
+    if state.session and state.session.state == "blocked":
+        yield _audit_failed(state.session)
+    yield from _hours_held(target, state.committed.held)
     decision = engine.decide(target)
     if isinstance(decision, SessionPlan):
         attempts = ended_attempts(instance, decision.session_id)
@@ -113,6 +117,14 @@ def _audit_failed(record: SessionRecord) -> Alert:
         record.plan.session_id,
         record.run_id or None,
     )
+
+
+def _hours_held(target: Target, held: Sequence[HeldHour]) -> Iterator[Alert]:
+    """One alert for each session that has held hours back: held again, they are told again."""
+    by_session = attrgetter("session_id")
+    for session_id, hours in groupby(sorted(held, key=by_session), key=by_session):
+        error = HoursHeld(target.table, in_words([*hours]))
+        yield Alert(target.table, "hours_held", error.problem, error.remedy, session_id)
 
 
 def _of_freshness(engine: Engine, target: Target) -> Iterator[Alert]:

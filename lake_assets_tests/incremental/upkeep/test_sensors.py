@@ -17,8 +17,9 @@ from lake_assets.incremental.asset import asset_key, incremental_definitions
 from lake_assets.incremental.completeness import declare_complete
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.sensors import SESSION_TAG
-from lake_assets.incremental.session import AuditResult, SessionPlan
+from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
@@ -144,6 +145,19 @@ def test_a_failed_audit_is_told_with_its_session_and_run(watch: Watch) -> None:
     (alert,) = watch.alerts()
     assert (alert["kind"], alert["session_id"], alert["run_id"]) == ("audit_failed", plan.session_id, "run-7")
     assert alert["what"] == "core.click_fact was not published: unique_key: 3 repeated (such as c1)."
+
+
+def test_hours_that_are_held_back_are_told_for_each_session_that_holds_them(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0, 1, 2], landing=2)
+    watch.now = at(2)
+    plan, state = planned(watch), watch.engine.store.state("core.click_fact")
+    held = [HeldHour(START + n, "audit x: 1 bad", f"s{n % 2}", plan.code_version) for n in range(3)]
+    watch.engine.store.move_watermarks(state, plan, Committed(held=tuple(held)), None)
+    told = [a for a in watch.alerts() if a["kind"] == "hours_held"]
+    assert [a["session_id"] for a in told] == ["s0", "s1"]
+    assert told[1]["what"] == f"core.click_fact: hour {hour_key(START + 1)} is held back by audit x: 1 bad."
+    assert "lake rebuild core.click_fact" in str(told[0]["remedy"])
+    assert "hours_held" not in [a["kind"] for a in watch.alerts()]
 
 
 def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch) -> None:
