@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
-from lake_assets.incremental.checks import check_results, check_specs, hour_evaluations
+from lake_assets.incremental.checks import check_results, check_specs, partition_evaluations
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import DAY, HOUR, Grain
@@ -216,7 +216,7 @@ def _verdicts(
 ) -> Iterator[dg.AssetCheckResult]:
     """The verdicts on hours that are held back, or were, then those on the session. Raises `HoursHeld`, at last."""
     key = asset_key(target.table)
-    for evaluation in hour_evaluations(key, report):
+    for evaluation in partition_evaluations(key, target.grain, report):
         context.log_event(evaluation)
     yield from check_results(key, report.audits)  # last: the newest evaluation is what the asset shows
     if report.held:

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.grain import Grain
 
 SAMPLE = 10
 """How many offending keys a verdict names at most."""
 
 MOST_HOURS = 100
-"""An audit that fails in more hours than this is not told by hour: something is wrong with all of them."""
+"""An audit that fails in more hours, or days, than this is not told by hour: something is wrong with all of them."""
 
 KEY, HOUR = "k", "h"
 HOUR_KEY = "yyyy-MM-dd-HH:mm"
@@ -97,7 +98,7 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
             counts=dict(v.counts),
             sample=v.sample,
             description=audit.description,
-            hours={} if v.passed else _told(counts.get(i, {}), scope.hours),
+            hours={} if v.passed else hours_told(counts.get(i, {}), scope.hours, scope.target.grain),
         )
         for i, (audit, v) in enumerate(zip(audits, verdicts, strict=True))
     )
@@ -240,15 +241,17 @@ def _counted(offenders: DataFrame | None) -> dict[int, dict[int | None, int]]:
     return found
 
 
-def _told(counts: Mapping[int | None, int], judged: Sequence[int]) -> dict[str, int]:
-    """Key of an hour → offending rows in it; empty if not all of them can be told, or too many hours. Of one hour that
-    was judged alone, all can."""
-    if len(judged) == 1:
-        return {hour_key(judged[0]): sum(counts.values())}
-    hours = sorted(hour for hour in counts if hour is not None)
-    if len(hours) < len(counts) or len(hours) > MOST_HOURS:
-        return {}
-    return {hour_key(hour): counts[hour] for hour in hours}
+def hours_told(counts: Mapping[int | None, int], judged: Sequence[int], grain: Grain) -> dict[str, int]:
+    """Key of an hour → offending rows in its partition, for all hours of those that failed; empty if not all rows can
+    be told, or too many partitions failed. Of one partition that was judged alone, all can."""
+    if len(grain.firsts(judged)) == 1:
+        return {hour_key(hour): sum(counts.values()) for hour in judged}
+    found: dict[int, int] = {}
+    for hour, rows in counts.items():
+        if hour is None:
+            return {}
+        found[grain.first(hour)] = found.get(grain.first(hour), 0) + rows
+    return {hour_key(h): found[grain.first(h)] for h in sorted(grain.whole(found))} if len(found) <= MOST_HOURS else {}
 
 
 def _judged(found: Verdict | Offenders, count: int, offenders: DataFrame | None, number: int) -> Verdict:

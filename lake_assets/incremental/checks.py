@@ -12,6 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.grain import Grain
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult, SessionReport
 
@@ -45,20 +46,20 @@ def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[d
         )
 
 
-def hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
-    """A failed one for each audit and each hour that it holds back; passed ones for hours that are held no more.
+def partition_evaluations(key: dg.AssetKey, grain: Grain, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
+    """A failed one for each audit and each partition that it holds back; passed ones for those that are held no more.
 
     To be logged by the step, whose own results are of no partition when it has many. Not as events outside any run: of
     these Dagster's storage takes one for each check and partition, once and for all.
     """
-    return islice(_hour_evaluations(key, report), MOST_EVALUATIONS)
+    return islice(_partition_evaluations(key, grain, report), MOST_EVALUATIONS)
 
 
-def _hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
-    held = {hour_key(h.hour) for h in report.held}
+def _partition_evaluations(key: dg.AssetKey, grain: Grain, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
+    held = grain.firsts(h.hour for h in report.held)
     for audit in (a for a in report.audits if a.blocking):
-        failed = {hour: rows for hour, rows in audit.hours.items() if hour in held}
-        for hour in [*failed, *(hour_key(h) for h in report.released)]:
+        failed = {h: audit.hours[hour_key(h)] for h in held if hour_key(h) in audit.hours}
+        for hour in [*failed, *grain.firsts(report.released)]:
             yield dg.AssetCheckEvaluation(
                 asset_key=key,
                 check_name=audit.name,
@@ -66,7 +67,7 @@ def _hour_evaluations(key: dg.AssetKey, report: SessionReport) -> Iterator[dg.As
                 severity=dg.AssetCheckSeverity.ERROR,
                 description=audit.description or None,
                 metadata={"session": report.plan.session_id, "offending rows": failed.get(hour, 0)},
-                partition=hour,
+                partition=grain.key(hour),
             )
 
 

@@ -7,13 +7,15 @@ or the code has changed; until then it waits, and complete-through stays below i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter
 
 from lake_assets.incremental.declaration import Mode, Sequential
-from lake_assets.incremental.hours import hour_key, parse_hour
+from lake_assets.incremental.hours import parse_hour, spell
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 
 NAMED = 3
-"""So many held hours are named in a message, the earliest; the rest are counted."""
+"""So many reasons are named in a message, those of the earliest held hours; the hours of the rest are counted."""
 
 
 def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
@@ -66,8 +68,14 @@ def capped(through: int | None, held: Iterable[int], before: int | None) -> int 
 
 def in_words(held: Sequence[HeldHour]) -> str:
     """Held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
-    named = [f"hour {hour_key(h.hour)} is held back by {h.why}" for h in held[:NAMED]]
-    return "; ".join([*named, *([f"and {len(held) - NAMED} hours more"] if len(held) > NAMED else [])])
+    alike = [(why, [h.hour for h in hours]) for why, hours in groupby(held, key=attrgetter("why"))]
+    named = [f"{_hours(hours)} held back by {why}" for why, hours in alike[:NAMED]]
+    left = sum(len(hours) for _, hours in alike[NAMED:])
+    return "; ".join([*named, *([f"and {left} hours more"] if left else [])])
+
+
+def _hours(hours: Sequence[int]) -> str:
+    return f"hour {spell(hours)} is" if len(hours) == 1 else f"hours {spell(hours)} are"
 
 
 def _counted(audit: AuditResult, rows: int) -> str:

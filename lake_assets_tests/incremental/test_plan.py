@@ -321,9 +321,7 @@ class World:
 
     def question(self, *, to_watermark: bool = False) -> Question:
         found = tuple(self.changes(name, to_watermark=to_watermark) for name in self.names)
-        return Question(
-            PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START
-        )
+        return Question(PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START)
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:
         return {

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from lake_assets.errors import AuditFailed
-from lake_assets.incremental.audits import not_null, sql, unique_key
+from lake_assets.incremental.audits import hours_told, not_null, sql, unique_key
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.grain import DAY, HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionReport, Waiting
 from lake_assets.incremental.verdicts import capped, failed_hours, hours_to_hold, in_words, settled
@@ -90,9 +91,21 @@ def test_no_held_hour_is_called_complete_unless_it_was(through: int, found: froz
 
 
 def test_held_hours_in_words_stay_short() -> None:
-    many = [HeldHour(h, "audit x: 1 bad", "s") for h in at(*range(5))]
-    assert in_words(many[:1]) == "hour 2026-01-01-00:00 is held back by audit x: 1 bad"
-    assert in_words(many).endswith("hour 2026-01-01-02:00 is held back by audit x: 1 bad; and 2 hours more")
+    alike = [HeldHour(h, "audit x: 1 bad", "s") for h in at(*range(24))]
+    assert in_words(alike[:1]) == "hour 2026-01-01-00:00 is held back by audit x: 1 bad"
+    assert in_words(alike) == "hours 2026-01-01-00:00..2026-01-01-23:00 are held back by audit x: 1 bad"
+    many = [HeldHour(h, f"audit x: {h} bad", "s") for h in at(*range(5))]
+    assert in_words(many).endswith(f"hour 2026-01-01-02:00 is held back by audit x: {START + 2} bad; and 2 hours more")
+
+
+def test_a_bad_hour_fails_the_partition_that_it_lies_in() -> None:
+    two_days = range(START, START + 48)
+    assert hours_told({START + 2: 1, START + 3: 2}, two_days, HOUR) == {hour_key(START + 2): 1, hour_key(START + 3): 2}
+    assert hours_told({START + 2: 1, START + 3: 2}, two_days, DAY) == {hour_key(START + n): 3 for n in range(24)}
+    assert hours_told({START + 2: 1, None: 2}, two_days, DAY) == {}
+    assert hours_told({None: 2}, two_days[:24], DAY) == {hour_key(START + n): 2 for n in range(24)}
+    assert hours_told(dict.fromkeys(two_days, 1), two_days, HOUR).keys() == {hour_key(h) for h in two_days}
+    assert hours_told(dict.fromkeys(range(START, START + 101), 1), range(START, START + 101), HOUR) == {}
 
 
 def test_a_bad_hour_is_held_back_until_it_is_repaired_and_caps_complete_through(
