@@ -22,12 +22,16 @@ class Committed:
 
     pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
     last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
+    code_version: of the last session that built hours. uniform_from: from this hour to the last one built, all rows are
+        of that code; None: not known of any.
     """
 
     pending: frozenset[int] = frozenset()
     skipped: frozenset[int] = frozenset()
     last_built: int | None = None
     complete_through: int | None = None
+    code_version: str = ""
+    uniform_from: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,18 @@ def committed_after(
         skipped=(before.skipped | frozenset(planned.skipped)) - frozenset(built),
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
+        code_version=planned.code_version if planned.hours else before.code_version,
+        uniform_from=_uniform_from(before, planned) if planned.hours else before.uniform_from,
     )
+
+
+def _uniform_from(before: Committed, planned: SessionPlan) -> int | None:
+    """From which hour on the target is of one code, once the planned hours, which have no gap, are built."""
+    first, last = planned.hours[0].hour, planned.hours[-1].hour
+    known = before.uniform_from if before.code_version == planned.code_version else None
+    if known is not None and last >= known - 1:
+        return min(first, known)
+    return first if before.last_built is None or last >= before.last_built else known
 
 
 def _widened(question: Question, hours: set[int], unread: Collection[int]) -> set[int]:
@@ -320,6 +335,7 @@ def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
             complete_through=c.head.complete_through,
             totals=c.head.totals,
             last_hour=c.head.last_hour,
+            appends_only=c.appends_only,
         )
         for c in question.changes
     )

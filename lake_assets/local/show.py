@@ -20,6 +20,7 @@ from lake_assets.incremental.sessions import SessionRecord
 
 _HOURS = {
     "hour",
+    "changed_through",
     "complete_through",
     "pending",
     "skipped",
