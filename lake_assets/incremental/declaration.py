@@ -180,7 +180,8 @@ class SessionContext:
 
     hours: the event hours being built, ascending (numbers of `incremental.hours`).
     published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
-        transform may rely on hours before the first of `hours`, and on no other.
+        transform may rely on hours before the first of `hours`, and on no other. Where a target declares an entity, it
+        and the sources may be limited to the rows of some entities.
     """
 
     session_id: str

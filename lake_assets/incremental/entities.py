@@ -15,8 +15,8 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.plan import Question
 from lake_assets.incremental.session import SessionPlan
 
-PART = 4
-"""Changed entities are told apart if at most one in so many changed; `benchmarks.accounts` shows what it saves."""
+PART, MOST = 4, 5_000_000
+"""Changed entities are told apart if at most one in so many changed, and so many in all: each task holds their ids."""
 
 
 def rebuilt(question: Question, planned: SessionPlan) -> tuple[int, ...]:
@@ -52,7 +52,7 @@ def is_cheaper(changed: int, rows: int, *, hours: int, few: int) -> bool:
     changed: source rows that did, which are of so many entities at most. rows: published in the hours, one for each
     entity and hour. few: up to so many rows it is not.
     """
-    return rows > few and changed * hours * PART <= rows
+    return rows > few and changed <= MOST and changed * hours * PART <= rows
 
 
 def rows_changed(changes: Iterable[SourceChanges], last_hour: int) -> int:

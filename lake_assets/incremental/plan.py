@@ -22,8 +22,8 @@ class Committed:
 
     pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
     last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
-    code_version: of the last session that built hours. uniform_from: from this hour to the last one built, all rows are
-        of that code; None: not known of any.
+    code_version: of the last session that built hours. uniform_from: of a sequential target: from this hour to the last
+        one built, all rows are of that code; None: that is not known of any.
     """
 
     pending: frozenset[int] = frozenset()
@@ -124,13 +124,15 @@ def committed_after(
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
         code_version=planned.code_version if planned.hours else before.code_version,
-        uniform_from=_uniform_from(before, planned) if planned.hours else before.uniform_from,
+        uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
     )
 
 
 def _uniform_from(before: Committed, planned: SessionPlan) -> int | None:
     """From which hour on the target is of one code, once the planned hours, which have no gap, are built."""
-    first, last = planned.hours[0].hour, planned.hours[-1].hour
+    if planned.envelope is None:
+        return before.uniform_from
+    first, last = planned.envelope
     known = before.uniform_from if before.code_version == planned.code_version else None
     if known is not None and last >= known - 1:
         return min(first, known)

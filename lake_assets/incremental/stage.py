@@ -263,6 +263,7 @@ class Stager:
         return ChangedEntities(mode.entity, once(gathered(ids_of(rows, mode.entity), self.rows)))
 
     def _moved(self, span: SourceRange) -> DataFrame:
+        """The rows of a source that came or went within a range of its snapshots."""
         if span.appends_only:
             return read_appended(self.spark, span)
         return differing(*(self._read(span.source, i) for i in (span.from_snapshot_id, span.to_snapshot_id)))
