@@ -53,7 +53,7 @@ def built(lake: Lake, *, through: int | None) -> list[int]:
     *_, report = lake.catch_up()
     assert report.plan.process == "core.account_state_dim"
     assert report.plan.changed_through == (None if through is None else START + through), report.plan.notes
-    lake.assert_true()
+    lake.assert_true(DIMENSION)
     return [h - START for h in report.hours_built]
 
 
