@@ -21,8 +21,13 @@ def logged(server: Settings, log: Path) -> Service:
     return replace(service, command=(*service.command[:at], *conf, *service.command[at:]))
 
 
-def task_seconds(log: Path) -> dict[str, float]:
-    """Executor run time by the tag that a session's jobs were given, seconds."""
+RUN, CPU = "Executor Run Time", "Executor CPU Time"
+SECONDS = {RUN: 1e-3, CPU: 1e-9}
+"""Metrics of a task: the time it took, and what it had of a processor. Other programs slow the first; its unit in s."""
+
+
+def task_seconds(log: Path, metric: str = RUN) -> dict[str, float]:
+    """Time of tasks by the tag that a session's jobs were given, seconds."""
     tags_of_stage: dict[int, list[str]] = {}
     found: dict[str, float] = defaultdict(float)
     for file in sorted(log.rglob("*")):
@@ -35,5 +40,5 @@ def task_seconds(log: Path) -> dict[str, float]:
                 tags_of_stage.update(dict.fromkeys(event["Stage IDs"], own))
             elif event["Event"] == "SparkListenerTaskEnd" and event.get("Task Metrics"):
                 for tag in tags_of_stage.get(event["Stage ID"], ()):
-                    found[tag] += event["Task Metrics"]["Executor Run Time"] / 1000
+                    found[tag] += event["Task Metrics"][metric] * SECONDS[metric]
     return found
