@@ -11,7 +11,6 @@ accounts there are, is the same for both, and is not counted. Also printed: what
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections import defaultdict
@@ -20,17 +19,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchmarks.event_log import logged, task_seconds
 from lake_assets.incremental.engine import LOOKBACK_HOURS, Engine, Heads
 from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.run import Runner
 from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState
 from lake_assets.local.catalog import open_catalog
-from lake_assets.local.service import free_port, running
+from lake_assets.local.service import running
 from lake_assets.local.spark import open_spark
-from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import generate, land, late_day, measure
 from lake_assets.settings import Settings, settings
@@ -77,19 +76,11 @@ def _compare(folder: Path, landings: Sequence[Landing], targets: Sequence[Target
     log = folder / "events"
     log.mkdir()
     server = Settings(home=folder / "server", jars=settings().jars)
-    with running(_logged(server, log)) as service:
+    with running(logged(server, log)) as service:
         for name in ("warm-up incremental", "warm-up lookback"):  # a cold JVM would be charged to the first side
             _played(folder, name, service.port, landings[:WARM_UP], targets)
         sides = [_played(folder, name, service.port, landings, targets) for name in ("incremental", "lookback")]
-    _print(sides, _task_seconds(log), targets)
-
-
-def _logged(server: Settings, log: Path) -> Any:
-    service = spark_service(server, free_port())
-    conf = ["--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir=file://{log}"]
-    conf += ["--conf", "spark.eventLog.compress=false", "--conf", "spark.eventLog.rolling.enabled=false"]
-    at = service.command.index("--class")
-    return replace(service, command=(*service.command[:at], *conf, *service.command[at:]))
+    _print(sides, task_seconds(log), targets)
 
 
 def _played(folder: Path, name: str, port: int | None, landings: Sequence[Landing], targets: Sequence[Target]) -> Side:
@@ -128,7 +119,8 @@ class LookingBack(Engine):
         last = planned.hours[-1].hour
         hours = range(max(last - LOOKBACK_HOURS, self.pipeline.start_hour), last + 1)
         reason = f"the last {LOOKBACK_HOURS} hours, whatever changed"
-        return replace(planned, load="overwrite", hours=tuple(PlannedHour(h, reason) for h in hours), pending=())
+        planned = replace(planned, load="overwrite", pending=(), changed_through=None)
+        return replace(planned, hours=tuple(PlannedHour(h, reason) for h in hours))
 
 
 def _run(side: Side, target: Target, *, counted: bool) -> None:
@@ -146,24 +138,6 @@ def _run(side: Side, target: Target, *, counted: bool) -> None:
 
 def _tag(side: Side, target: Target) -> str:
     return f"{side.name.replace(' ', '-')}.{target.name}"
-
-
-def _task_seconds(log: Path) -> dict[str, float]:
-    """Executor run time by the tag that a session's jobs were given, seconds."""
-    tags_of_stage: dict[int, list[str]] = {}
-    found: dict[str, float] = defaultdict(float)
-    for file in sorted(log.rglob("*")):
-        for line in file.open() if file.is_file() else ():
-            event = json.loads(line)
-            if event["Event"] == "SparkListenerJobStart":
-                # Connect puts who and which session before a tag: SparkConnect_Execute_User_…_Session_…_Tag_<tag>.
-                tags = event.get("Properties", {}).get("spark.job.tags", "").split(",")
-                own = [tag.rpartition("_Tag_")[2] for tag in tags if "_Tag_" in tag]
-                tags_of_stage.update(dict.fromkeys(event["Stage IDs"], own))
-            elif event["Event"] == "SparkListenerTaskEnd" and event.get("Task Metrics"):
-                for tag in tags_of_stage.get(event["Stage ID"], ()):
-                    found[tag] += event["Task Metrics"]["Executor Run Time"] / 1000
-    return found
 
 
 def _print(sides: list[Side], seconds: dict[str, float], targets: Sequence[Target]) -> None:

@@ -56,6 +56,7 @@ class SnapshotChange:
     """One snapshot since the watermark: what it did, and which event hours it touched.
 
     effect: `append` (rows came, none changed or went), `rewrite` (rows changed or went), `none` (compaction).
+    rows_gone: of the data files it removed, and those its delete files name.
     """
 
     snapshot_id: int
@@ -64,6 +65,7 @@ class SnapshotChange:
     effect: Literal["append", "rewrite", "none"]
     added: tuple[FileChange, ...] = ()
     hours: tuple[HourRange, ...] = ()
+    rows_gone: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,10 +217,10 @@ class _Reader:
         if operation is Operation.REPLACE:
             return _snapshot_change(snapshot, operation, "none")
         own = [m for m in snapshot.manifests(self.io) if m.added_snapshot_id == snapshot.snapshot_id]
-        added, gone, hours = [], False, []
+        added, gone, rows_gone, hours = [], False, 0, []
         for manifest, file, status in self._entries(own, snapshot.snapshot_id):
             if manifest.content is ManifestContent.DELETES:
-                gone = True
+                gone, rows_gone = True, rows_gone + file.record_count
                 hours += self._hours_of_delete(file, snapshot)
                 continue
             change = self.files.change(file, snapshot)
@@ -226,9 +228,9 @@ class _Reader:
             if status is ManifestEntryStatus.ADDED:
                 added.append(change)
             else:
-                gone = True
+                gone, rows_gone = True, rows_gone + file.record_count
         effect: Literal["append", "rewrite"] = "append" if operation is Operation.APPEND and not gone else "rewrite"
-        return _snapshot_change(snapshot, operation, effect, added, hours)
+        return _snapshot_change(snapshot, operation, effect, added, hours, rows_gone)
 
     def everything(self, head: Snapshot | None) -> Iterator[SnapshotChange]:
         """All live files as if one snapshot had appended them."""
@@ -265,7 +267,7 @@ class _Reader:
             hours += self._hours_of_delete(deletes_after[path], head)
         for path in sorted(deletes_before.keys() - deletes_after.keys()):
             hours += self._hours_of_delete(deletes_before[path], old)
-        return _snapshot_change(head, "rollback", "rewrite", added, hours)
+        return _snapshot_change(head, "rollback", "rewrite", added, hours, sum(f.rows for f in gone))
 
     def _entries(
         self, manifests: Iterable[ManifestFile], snapshot_id: int
@@ -327,6 +329,7 @@ def _snapshot_change(
     effect: Literal["append", "rewrite", "none"],
     added: Iterable[FileChange] = (),
     hours: Iterable[HourRange] = (),
+    rows_gone: int = 0,
 ) -> SnapshotChange:
     return SnapshotChange(
         snapshot_id=snapshot.snapshot_id,
@@ -335,6 +338,7 @@ def _snapshot_change(
         effect=effect,
         added=tuple(added),
         hours=_merged(hours),
+        rows_gone=rows_gone,
     )
 
 

@@ -77,15 +77,26 @@ class Sequential:
     chunk_hours: more hours that were built before are cut into sessions, from the earliest on. Where one ends in the
         state that is published, nothing follows: the hours behind it are left alone, but for those that changed
         themselves. New hours come last: they stand on the state before them.
+    entity: a column of the target and of every source, such as an account's id, that tells which rows hang together:
+        those of one entity depend on no row of another. Of hours that were built before, only entities whose source
+        rows changed are then recomputed, where that is cheaper. None: all are, always.
+    few_rows: a session over hours that hold no more rows than this, in all, recomputes all entities: to tell them apart
+        would cost more.
     """
 
     catchup_threshold: int | None = None
     chunk_hours: int | None = 12
+    entity: str | None = None
+    few_rows: int = 1_000_000
     pattern_id = 2
 
     def __post_init__(self) -> None:
         _require_hours("catch-up threshold", self.catchup_threshold)
         _require_hours("chunk", self.chunk_hours)
+        if self.entity is not None:
+            _require(IDENTIFIER, self.entity, "The entity")
+        if self.few_rows < 0:
+            raise ConfigurationError(f"Few rows are {self.few_rows}.", remedy="Use 0 or more rows.")
 
 
 Mode = Stateless | Stateful | Sequential
@@ -170,7 +181,8 @@ class SessionContext:
 
     hours: the event hours being built, ascending (numbers of `incremental.hours`); of whole days, if the grain is.
     published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
-        transform may rely on hours before the first of `hours`, and on no other.
+        transform may rely on hours before the first of `hours`, and on no other. Where a target declares an entity, it
+        and the sources may be limited to the rows of some entities.
     """
 
     session_id: str
@@ -310,6 +322,7 @@ class Pipeline:
             for source in target.sources:
                 if source.table in raw:
                     _check_raw_source(target, source, raw[source.table])
+            _check_entity(target, {t.table: t.columns for t in self.targets})
         self.in_order()
         for subject in self.subjects:
             _check_subject(self, subject)
@@ -396,6 +409,26 @@ def _check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
             f"{target.table} reads {raw.table} without a key.",
             remedy=f"Add key= to its Source({raw.table!r}, ...): rows may be landed more than once.",
         )
+
+
+def _check_entity(target: Target, columns: Mapping[str, Mapping[str, str]]) -> None:
+    """Rows of an entity are told by one column everywhere; and no delivery of one entity may beat one of another."""
+    entity = target.mode.entity if isinstance(target.mode, Sequential) else None
+    if entity is None:
+        return
+    read = {s.table: columns[s.table] for s in target.sources if s.table in columns}
+    for table, there in {target.table: target.columns, **read}.items():
+        if entity not in there:
+            raise ConfigurationError(
+                f"{table} has no column {entity!r}, which is the entity of {target.table}.",
+                remedy="Name a column that the target and all its sources have, or drop entity=.",
+            )
+    for source in target.sources:
+        if not source.trusted:
+            raise ConfigurationError(
+                f"{target.table} has the entity {entity!r}, and judges the rows of {source.table} itself.",
+                remedy="Read a fact that is built from them, or drop entity=.",
+            )
 
 
 def _check_subject(pipeline: Pipeline, subject: Subject) -> None:

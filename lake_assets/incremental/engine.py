@@ -15,14 +15,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental import publish, tables
+from lake_assets.incremental import entities, publish, tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
 from lake_assets.incremental.door import Door
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.erasures import create_table as create_erasure_table
 from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.partitions import check_grain
+from lake_assets.incremental.partitions import check_grain, rows_between
 from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
@@ -196,8 +196,18 @@ class Engine:
 
     def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
         heads = {source: Head(*head) for source, head in up_to.items()} if up_to else {}
-        decision = plan(self._question(target, state, heads))
+        question = self._question(target, state, heads)
+        decision = self._narrowed(target, state, question, plan(question))
         return _blocked(state, decision) or decision
+
+    def _narrowed(self, target: Target, state: ProcessState, question: Question, decision: Decision) -> Decision:
+        """The decision; of a session that rebuilds hours, whose rows it recomputes."""
+        if not isinstance(decision, SessionPlan) or not (hours := entities.rebuilt(question, decision)):
+            return decision
+        table = tables.load(self.catalog, target.table)
+        rows = rows_between(table, target.time_column, hours[0], hours[-1])
+        intact = publish.only_compacted_since(table, state.published_snapshot_id)
+        return entities.narrowed(question, decision, rows=rows, intact=intact)
 
     def _question(
         self, target: Target, state: ProcessState, heads: Mapping[str, Head], *, reset: bool = False
@@ -261,7 +271,8 @@ class Engine:
             return True
         for source, span in zip(work.target.sources, work.plan.sources, strict=True):
             known = {s.snapshot_id for s in self._source(source).metadata.snapshots}
-            read = {span.to_snapshot_id, span.from_snapshot_id if work.plan.load == "append" else None}
+            compared = work.plan.load == "append" or work.plan.changed_through is not None
+            read = {span.to_snapshot_id, span.from_snapshot_id if compared else None}
             if not read - {None} <= known:
                 return False
         return True

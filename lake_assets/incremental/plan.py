@@ -25,6 +25,8 @@ class Committed:
     pending: hours seen to have changed and not yet rebuilt. skipped: late hours beyond the catch-up threshold.
     last_built: the last hour built, of a sequential or stateful target. complete_through: the target's.
     held: hours that an audit holds back, ascending; one that is pending, too, has changed since.
+    code_version: of the last session that built hours. uniform_from: of a sequential target: from this hour to the last
+        one built, all rows are of that code; None: that is not known of any.
     """
 
     pending: frozenset[int] = frozenset()
@@ -32,6 +34,8 @@ class Committed:
     last_built: int | None = None
     complete_through: int | None = None
     held: tuple[HeldHour, ...] = ()
+    code_version: str = ""
+    uniform_from: int | None = None
 
     @property
     def held_hours(self) -> frozenset[int]:
@@ -144,7 +148,20 @@ def committed_after(
         last_built=None if isinstance(mode, Stateless) else last,
         complete_through=through,
         held=still_held(before.held, built, held),
+        code_version=planned.code_version if planned.hours else before.code_version,
+        uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
     )
+
+
+def _uniform_from(before: Committed, planned: SessionPlan) -> int | None:
+    """From which hour on the target is of one code, once the planned hours, which have no gap, are built."""
+    if planned.envelope is None:
+        return before.uniform_from
+    first, last = planned.envelope
+    known = before.uniform_from if before.code_version == planned.code_version else None
+    if known is not None and last >= known - 1:
+        return min(first, known)
+    return first if before.last_built is None or last >= before.last_built else known
 
 
 def _widened(question: Question, hours: set[int], unread: Collection[int]) -> set[int]:
@@ -407,6 +424,7 @@ def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
             complete_through=c.head.complete_through,
             totals=c.head.totals,
             last_hour=c.head.last_hour,
+            appends_only=c.appends_only,
         )
         for c in question.changes
     )

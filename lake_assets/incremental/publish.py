@@ -13,7 +13,7 @@ from math import inf
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -86,6 +86,16 @@ def check_not_rolled_back(table: Table, name: str, recorded: int | None) -> None
         return
     if all(s.snapshot_id != recorded for s in ancestors(table)):
         raise TargetRolledBack(name, recorded=recorded)
+
+
+def only_compacted_since(table: Table, snapshot_id: int | None) -> bool:
+    """Whether main is a snapshot, or nothing but compactions of it; False if that cannot be told any more."""
+    for snapshot in ancestors(table):
+        if snapshot.snapshot_id == snapshot_id:
+            return True
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE:
+            return False
+    return False
 
 
 def publish(

@@ -227,7 +227,7 @@ class Runner:
             owed=work.state.committed.pending | work.state.committed.skipped | work.state.committed.held_hours,
             rows=_rows_about(work, table),
         )
-        return stager.prepare(work.plan.without(held))
+        return stager.prepare(_still_narrowed(work, table).without(held))
 
     def _write(self, work: Work, staging: Staging, table: Table) -> int:
         """Write the rows as a staged snapshot; the number of the staging, 0 without rows."""
@@ -437,6 +437,14 @@ def _in_words(audit: AuditResult) -> str:
 def _known(work: Work) -> float | None:
     """The last hour of a target that may have been built before this session."""
     return inf if isinstance(work.target.mode, Stateless) else work.state.committed.last_built
+
+
+def _still_narrowed(work: Work, table: Table) -> SessionPlan:
+    """The plan; for all entities, if the code, or somebody else the target, has changed since it was made."""
+    same_code = work.plan.code_version == work.target.code_version
+    if same_code and publish.only_compacted_since(table, work.state.published_snapshot_id):
+        return work.plan
+    return replace(work.plan, changed_through=None)
 
 
 def _rows_about(work: Work, table: Table) -> float:

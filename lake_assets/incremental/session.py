@@ -17,6 +17,7 @@ class SourceRange:
     Snapshot ids are None for a table without a snapshot, and `from` at the first reading.
     complete_through: the source's, read with its head.
     totals, last_hour: of the `Watermark` that the session ends at.
+    appends_only: whether an incremental append read over the range is the whole truth.
     """
 
     source: str
@@ -28,6 +29,7 @@ class SourceRange:
     complete_through: int | None
     totals: Totals | None = None
     last_hour: int | None = None
+    appends_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class SessionPlan:
     pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
     follows: hours that will be pending, too, unless the last planned one comes out as it was published.
     held: hours that an audit holds back, and that are not planned: an append leaves out their rows.
+    changed_through: up to this hour, inclusive, only the rows of entities that changed are recomputed; those of others
+        are as they are published. None: all rows are recomputed.
     complete_through: the target's, once this session is committed; None leaves it.
     notes: what else a person should know, in words (compactions that were skipped, hours left out).
     """
@@ -70,6 +74,7 @@ class SessionPlan:
     skipped: tuple[int, ...] = ()
     follows: tuple[int, ...] = ()
     held: tuple[int, ...] = ()
+    changed_through: int | None = None
     complete_through: int | None = None
     processing_uris: tuple[Mapping[str, object], ...] = ()
     cost: Cost = Cost()

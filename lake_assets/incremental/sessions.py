@@ -495,6 +495,8 @@ def _metadata(committed: Committed, published: int | None) -> dict[str, Any]:
         "skipped": [hour_key(h) for h in sorted(committed.skipped)],
         "last_built": None if committed.last_built is None else hour_key(committed.last_built),
         "complete_through": None if committed.complete_through is None else hour_key(committed.complete_through),
+        "code_version": committed.code_version,
+        "uniform_from": None if committed.uniform_from is None else hour_key(committed.uniform_from),
         "published_snapshot_id": published,
         "held": _held_rows(committed.held),
     }
@@ -511,6 +513,8 @@ def _committed(metadata: Mapping[str, Any]) -> Committed:
         last_built=_hour(metadata["last_built"]),
         complete_through=_hour(metadata["complete_through"]),
         held=tuple(HeldHour(**{**h, "hour": parse_hour(h["hour"])}) for h in metadata.get("held", ())),
+        code_version=metadata.get("code_version", ""),
+        uniform_from=_hour(metadata.get("uniform_from")),
     )
 
 

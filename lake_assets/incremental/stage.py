@@ -6,7 +6,7 @@ DELETE and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import inf
@@ -18,7 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
 
 from lake_assets.incremental import judge
-from lake_assets.incremental.declaration import SessionContext, Source, Stateless, Target
+from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
+from lake_assets.incremental.entity_rows import ChangedEntities, differing, ids_of
 from lake_assets.incremental.hours import ranges
 from lake_assets.incremental.judge import moment
 from lake_assets.incremental.session import Fates, SessionPlan, SourceRange
@@ -147,6 +148,15 @@ def write(spark: SparkSession, target: Target, staging: Staging, wap_id: str) ->
         spark.conf.unset(WAP_ID)
 
 
+@dataclass(frozen=True)
+class Compared:
+    """The rows of the planned hours; which of these come out as they are published, and how many rows they have."""
+
+    rows: DataFrame
+    unchanged: tuple[int, ...] = ()
+    rows_unchanged: int = 0
+
+
 class Stager:
     """Prepares the sessions of one target on one Spark session."""
 
@@ -204,17 +214,12 @@ class Stager:
         rows = rows if source.trusted else once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         kept = within(rows, source.time_column, hours).where(judge.counting())
-        built = within(self._built(plan, kept), self.target.time_column, hours) if hours else kept
-        same: dict[int, int] = {}
-        if old := [h for h in hours if self.main is not None and self.known is not None and h <= self.known]:
-            built = once(built)
-            same = self._unchanged(built, old)
-        unchanged = self.target.grain.whole(same)
-        changed = tuple(hour for hour in hours if hour not in unchanged)
+        compared = self._compared(plan, kept) if hours else Compared(kept)
+        changed = tuple(hour for hour in hours if hour not in compared.unchanged)
         return Staging(
             load="overwrite" if hours else "none",
             hours=changed,
-            rows=within(built, self.target.time_column, changed) if same else built,
+            rows=within(compared.rows, self.target.time_column, changed) if compared.unchanged else compared.rows,
             kept=kept,
             fates=fates,
             quarantined=[
@@ -222,14 +227,59 @@ class Stager:
                 *self._set_aside_of_others(plan),
             ],
             few=self.rows <= FEW_ROWS,
-            unchanged=tuple(sorted(unchanged)),
-            rows_unchanged=sum(same.values()),
+            unchanged=compared.unchanged,
+            rows_unchanged=compared.rows_unchanged,
         )
 
-    def _unchanged(self, rows: DataFrame, hours: Sequence[int]) -> dict[int, int]:
+    def _compared(self, plan: SessionPlan, kept: DataFrame) -> Compared:
+        """The planned hours, built, and compared with what is published."""
+        if plan.changed_through is not None:
+            return self._of_changed(plan, plan.changed_through)
+        hours = plan.hour_numbers
+        built = within(self._built(plan, kept), self.target.time_column, hours)
+        old = [h for h in hours if self.main is not None and self.known is not None and h <= self.known]
+        if not old:
+            return Compared(built)
+        built = once(built)
+        same = self._unchanged(built, self._published(), old)
+        return Compared(built, tuple(sorted(self.target.grain.whole(same))), sum(same.values()))
+
+    def _of_changed(self, plan: SessionPlan, through: int) -> Compared:
+        """As `_compared`. Up to an hour, of the entities alone that changed; the rows of others are as published."""
+        time, published = self.target.time_column, self._published().select(*self.target.columns)
+        old = [h for h in plan.hour_numbers if h <= through]
+        changed = self._changed_entities(plan, through)
+        theirs = self._in_sequence(plan, old, changed.of(published), changed.of)
+        theirs = once(gathered(within(theirs, time, old), self.rows))
+        same = self._unchanged(theirs, changed.of(published), old) if self.known is not None else {}
+        unchanged = tuple(sorted(self.target.grain.whole(same)))
+        built = theirs.unionByName(changed.others(within(published, time, old)))
+        if new := [h for h in plan.hour_numbers if h > through]:
+            # A new hour stands on the state before it as it is now.
+            so_far = before(published, time, old[0]).unionByName(built)
+            built = built.unionByName(within(self._in_sequence(plan, new, so_far), time, new))
+        rows_unchanged = within(published, time, unchanged).count() if unchanged else 0
+        return Compared(gathered(built, self.rows), unchanged, rows_unchanged)
+
+    def _changed_entities(self, plan: SessionPlan, through: int) -> ChangedEntities:
+        """Whose source rows came, changed or went with this session, of hours up to one."""
+        mode, hours = self.target.mode, [h for h in (*plan.hour_numbers, *plan.skipped) if h <= through]
+        assert isinstance(mode, Sequential)
+        assert mode.entity is not None
+        spans = zip(self.target.sources, plan.sources, strict=True)
+        rows = [within(self._moved(span), source.time_column, hours) for source, span in spans]
+        return ChangedEntities(mode.entity, once(gathered(ids_of(rows, mode.entity), self.rows)))
+
+    def _moved(self, span: SourceRange) -> DataFrame:
+        """The rows of a source that came or went within a range of its snapshots."""
+        if span.appends_only:
+            return read_appended(self.spark, span)
+        return differing(*(self._read(span.source, i) for i in (span.from_snapshot_id, span.to_snapshot_id)))
+
+    def _unchanged(self, rows: DataFrame, published: DataFrame, hours: Sequence[int]) -> dict[int, int]:
         """The partitions of the hours whose rows are the published ones, whatever their order: first hour → rows."""
         time, columns, grain = self.target.time_column, list(self.target.columns), self.target.grain
-        published = within(self._published(), time, hours).select(*columns)
+        published = within(published, time, hours).select(*columns)
         mine = within(rows, time, hours).select(*columns, F.lit(1).alias("_side"))
         both = mine.unionByName(published.withColumn("_side", F.lit(0)))
         # 128 bits of an order-free checksum: sums of two hashes of unlike input.
@@ -248,11 +298,23 @@ class Stager:
         hours = plan.hour_numbers
         if isinstance(self.target.mode, Stateless):
             return self._transform(plan.session_id, hours, [judge.plain(kept)])
-        spans = zip(self.target.sources, plan.sources, strict=True)
-        return self._transform(plan.session_id, hours, [self._history(s, span, hours[-1]) for s, span in spans])
+        return self._in_sequence(plan, hours, self._published())
 
-    def _transform(self, session_id: str, hours: Sequence[int], inputs: list[DataFrame]) -> DataFrame:
-        published = None if isinstance(self.target.mode, Stateless) else self._published()
+    def _in_sequence(
+        self,
+        plan: SessionPlan,
+        hours: Sequence[int],
+        published: DataFrame,
+        limited: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    ) -> DataFrame:
+        """Hours built from all that their sources hold up to the last of them. limited: to which rows of a source."""
+        spans = zip(self.target.sources, plan.sources, strict=True)
+        inputs = [limited(self._history(s, span, hours[-1])) for s, span in spans]
+        return self._transform(plan.session_id, hours, inputs, published)
+
+    def _transform(
+        self, session_id: str, hours: Sequence[int], inputs: list[DataFrame], published: DataFrame | None = None
+    ) -> DataFrame:
         context = SessionContext(session_id, tuple(hours), published)
         return self.target.transform(context, *inputs).select(*self.target.columns)
 

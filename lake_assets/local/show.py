@@ -21,6 +21,7 @@ from lake_assets.incremental.verdicts import in_words
 
 _HOURS = {
     "hour",
+    "changed_through",
     "complete_through",
     "pending",
     "skipped",

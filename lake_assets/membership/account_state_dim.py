@@ -22,7 +22,7 @@ STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "chur
 
 
 @incremental_asset(
-    mode=Sequential(),
+    mode=Sequential(entity="account_id"),
     sources=[
         Source("core.signup_fact", time_column="signed_up_at"),
         Source("core.plan_fact", time_column="changed_at"),

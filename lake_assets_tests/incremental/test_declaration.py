@@ -78,6 +78,8 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Stateful("all"), r"The load type is 'all'"),  # type: ignore[arg-type]
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
+        (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
+        (lambda: Sequential(few_rows=-1), r"Few rows are -1"),
         (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
         (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),
         (lambda: Pipeline((RAW, RAW), (), start="2026-01-01-00:00"), r"raw\.clicks is declared 2 times"),
@@ -105,6 +107,22 @@ def test_rows_that_others_land_need_a_key_and_declared_columns() -> None:
         pipeline(keyless)
     with pytest.raises(ConfigurationError, match=r"core\.click_fact reads 'at' of raw\.clicks"):
         pipeline(declare(sources=(Source("raw.clicks", time_column="at"),)))
+
+
+def test_an_entity_is_a_column_of_the_target_and_of_all_its_sources_which_are_facts() -> None:
+    def by(entity: str, *sources: Source) -> Target:
+        columns = {"click_id": "string", "clicked_at": "timestamptz", "account_id": "string"}
+        target = declare(Sequential(entity=entity), sources=sources, columns=columns)
+        return Target(**{**vars(target), "table": "core.state"})
+
+    fact = Source("core.click_fact", time_column="clicked_at")
+    pipeline(declare(), by("click_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.state has no column 'visitor_id', which is the entity"):
+        pipeline(declare(), by("visitor_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.click_fact has no column 'account_id', which is the entity"):
+        pipeline(declare(), by("account_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.state has the entity 'click_id', and judges the rows of raw"):
+        pipeline(by("click_id", CLICKS))
 
 
 def named(name: str, *sources: str) -> Target:

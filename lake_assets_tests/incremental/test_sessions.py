@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,7 +138,7 @@ def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
 
 
 def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
-    committed = Committed(frozenset({START + 7}), frozenset({START}), START + 5, START + 5)
+    committed = Committed(frozenset({START + 7}), frozenset({START}), START + 5, START + 5, "abc", START + 1)
     move(store, planned(), committed, published=11)
     state = store.state("core.fact")
     assert (state.committed, state.revision, state.published_snapshot_id) == (committed, 1, 11)
@@ -146,6 +147,28 @@ def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
     assert (mark.snapshot_id, mark.sequence_number, mark.complete_through) == (2**62 + 1, 7, START + 5)
     assert (mark.totals, mark.last_hour) == (Totals(3, 30, 300), START + 6)
     assert state.watermarks["raw.b"].snapshot_id is None
+
+
+def test_what_was_recorded_before_sessions_told_entities_apart_is_read(store: SessionStore) -> None:
+    """Records and watermarks lack what came later: the code of the hours, and whose rows were recomputed."""
+    store.record(record_of(planned(changed_through=START + 3)), after=None)
+    move(store, planned(), Committed(code_version="abc", uniform_from=START))
+    for name, column, later in (
+        (SESSION, "plan", {"changed_through", "appends_only"}),
+        (HIGH_WATERMARK, "metadata", {"code_version", "uniform_from"}),
+    ):
+        table = tables.load(store.catalog, name)
+        rows = [{**r, column: without(r[column], later)} for r in table.scan().to_arrow().to_pylist()]
+        table.overwrite(pa.Table.from_pylist(rows, table.schema().as_arrow()))
+    state = store.state("core.fact")
+    assert state.open_session is not None
+    assert state.open_session.plan == planned()
+    assert (state.committed.code_version, state.committed.uniform_from) == ("", None)
+
+
+def without(text: str, names: set[str]) -> str:
+    """JSON, whose objects lack some names."""
+    return json.dumps(json.loads(text, object_hook=lambda o: {k: v for k, v in o.items() if k not in names}))
 
 
 def test_the_log_of_watermarks_says_from_where_to_where(store: SessionStore) -> None:

@@ -1,0 +1,154 @@
+"""A dimension that recomputes the accounts that changed, and no other, has the rows of a full rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from decimal import Decimal
+from random import Random
+from typing import TYPE_CHECKING
+
+from lake_assets.incremental import tables
+from lake_assets.incremental.declaration import Sequential, Target
+from lake_assets.incremental.entity_rows import CHANGED, ChangedEntities, differing, ids_of
+from lake_assets.incremental.session import SessionPlan, SessionReport
+from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.membership import PIPELINE
+from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
+from lake_assets_tests.membership.in_memory import in_order
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets_tests.membership.in_memory import Lake as Rows
+    from lake_assets_tests.membership.oracle import Row
+
+MINE = replace(PIPELINE.target("account_state_dim"), mode=Sequential(entity="account_id", few_rows=0))
+TWIN = replace(MINE, table="core.account_state_of_all", mode=Sequential())
+FACTS = tuple(target for target in PIPELINE.targets if target.table in {s.table for s in MINE.sources})
+ACCOUNTS = 40
+PRICES = {"basic": "7.99", "family": "14.99", "premium": "19.99"}
+
+
+def members(catalog: Catalog, spark: SparkSession) -> Lake:
+    """Accounts a0, a1, ... signed up in hour 0; the dimension, and its twin without an entity, are built through 3."""
+    lake = Lake(catalog, spark, replace(PIPELINE, targets=(*FACTS, MINE, TWIN)))
+    lake.append("core.signup_fact", [signed_up(n, 0, f"a{n}") for n in range(ACCOUNTS)])
+    complete(lake, 3)
+    session(lake)
+    return lake
+
+
+def complete(lake: Lake, hour: int) -> None:
+    for fact in FACTS:
+        lake.complete(fact.table, START + hour)
+
+
+def signed_up(number: int, hour: int, account: str) -> Row:
+    row = signup(number, hour, account_id=account)
+    return {**row, "signed_up_at": row["event_ts"]}
+
+
+def changed(number: int, hour: int, account: str, plan: str = "premium") -> Row:
+    row = signup(number, hour, account_id=account, plan=plan, monthly_price=Decimal(PRICES[plan]))
+    return {**row, "change_id": f"c-{number}-{hour}", "changed_at": row["event_ts"]}
+
+
+def canceled(number: int, hour: int, account: str) -> Row:
+    row = signup(number, hour, account_id=account)
+    return {**row, "cancel_id": f"x-{number}-{hour}", "canceled_at": row["event_ts"], "churn_type": "involuntary"}
+
+
+def session(lake: Lake) -> SessionReport:
+    """The due session of the dimension, after that of its twin: with the same hours, and the same rows."""
+    twin, mine = lake.session(TWIN.name), lake.session(MINE.name)
+    assert (mine.hours_built, mine.hours_unchanged) == (twin.hours_built, twin.hours_unchanged), mine.plan.notes
+    assert rows(lake, MINE) == rows(lake, TWIN), mine.plan.notes
+    return mine
+
+
+def rows(lake: Lake, target: Target) -> Rows:
+    """The rows of the dimension or its twin, in an order of their own."""
+    return in_order({MINE.table: tables.load(lake.catalog, target.table).scan().to_arrow().to_pylist()})
+
+
+def numbers(hours: Iterable[int]) -> list[int]:
+    return [h - START for h in hours]
+
+
+def test_late_rows_of_some_accounts_leave_the_rows_of_others(catalog: Catalog, spark: SparkSession) -> None:
+    lake = members(catalog, spark)
+    lake.append("core.plan_fact", [changed(1, 1, "a7"), changed(2, 4, "a8"), changed(3, 4, "a7", "basic")])
+    lake.append("core.cancel_fact", [canceled(1, 2, "a8"), canceled(2, 4, "a9")])
+    complete(lake, 4)
+    report = session(lake)
+    assert (numbers(report.hours_built), report.plan.changed_through) == ([1, 2, 3, 4], START + 3)
+
+    # The target's files are others, but hold the same rows; and a change of a stranger changes nothing.
+    lake.compact(MINE.table)
+    main = lake.main(MINE.table)
+    lake.append("core.plan_fact", [changed(4, 2, "nobody")])
+    report = session(lake)
+    assert (numbers(report.hours_unchanged), report.plan.changed_through) == ([2, 3, 4], START + 4)
+    assert lake.main(MINE.table) == main
+
+
+def test_whatever_changes_the_rows_are_those_of_a_full_recomputation(catalog: Catalog, spark: SparkSession) -> None:
+    lake, draw, told_apart = members(catalog, spark), Random(7), 0
+    for through in range(4, 10):
+        for number in range(draw.randint(1, 3)):
+            disturb(lake, draw, number + 10 * through, through)
+        complete(lake, through)
+        told_apart += session(lake).plan.changed_through is not None
+    assert told_apart >= 4
+
+
+def disturb(lake: Lake, draw: Random, number: int, through: int) -> None:
+    """A row comes, goes, or goes over to another account; some that come are of an hour that is complete."""
+    hour, account = draw.randint(1, through), f"a{draw.randrange(ACCOUNTS + 3)}"
+    kind = draw.choice(["change", "change", "cancel", "signup", "delete", "update"])
+    if kind == "change":
+        lake.append("core.plan_fact", [changed(number % 60, hour, account, draw.choice(list(PRICES)))])
+    elif kind == "cancel":
+        lake.append("core.cancel_fact", [canceled(number % 60, hour, account)])
+    elif kind == "signup":
+        lake.append("core.signup_fact", [signed_up(number % 60, hour, account)])
+    else:
+        fact = draw.choice(FACTS).table
+        lake.set_property(fact, f"write.{kind}.mode", draw.choice(["copy-on-write", "merge-on-read"]))
+        whose = f"account_id in ('{account}', 'a{draw.randrange(ACCOUNTS)}')"
+        change = "DELETE FROM lake.{}" if kind == "delete" else "UPDATE lake.{} SET account_id = 'a1'"
+        lake.spark.sql(f"{change.format(fact)} WHERE {whose}")
+
+
+def test_what_somebody_else_has_written_is_not_taken_over(catalog: Catalog, spark: SparkSession) -> None:
+    lake = members(catalog, spark)
+    spoil = f"UPDATE lake.{MINE.table} SET monthly_price = 0 WHERE state_hour >= timestamp'2026-01-01 02:00:00Z'"
+    spark.sql(spoil)
+    lake.append("core.plan_fact", [changed(1, 1, "a7")])
+    report = session(lake)
+    assert (numbers(report.hours_built), report.plan.changed_through) == ([1, 2, 3], None)
+
+    # The same, but it is written to between the plan and the session.
+    lake.append("core.plan_fact", [changed(2, 1, "a8")])
+    decision = lake.engine.decide(MINE)
+    assert isinstance(decision, SessionPlan)
+    assert decision.changed_through == START + 3
+    opened = SessionRecord(decision, "planned", 0, MINE.mode.pattern_id, "", NOW)
+    lake.engine.store.record(opened, after=lake.engine.store.state(MINE.table).session)
+    spark.sql(spoil)
+    assert session(lake).plan == decision
+
+
+def test_rows_are_told_by_entity_and_null_is_one(spark: SparkSession) -> None:
+    def frame(*found: tuple[str | None, int]) -> DataFrame:
+        return spark.createDataFrame(list(found), "account string, amount int")
+
+    before = frame(("a", 1), ("b", 2), ("b", 2), (None, 3), ("d", 4))
+    after = frame(("a", 1), ("b", 2), ("c", 5), (None, 6), ("d", 4))
+    changed = ChangedEntities("account", ids_of([differing(before, after), frame(("e", 7))], "account"))
+    found = {row[CHANGED] for row in changed.ids.collect()}
+    assert found == {"b", "c", "e", None}
+    assert {tuple(row) for row in changed.of(after).collect()} == {("b", 2), ("c", 5), (None, 6)}
+    assert {tuple(row) for row in changed.others(after).collect()} == {("a", 1), ("d", 4)}
