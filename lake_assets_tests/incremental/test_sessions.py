@@ -138,7 +138,15 @@ def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
 
 
 def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
-    committed = Committed(frozenset({START + 7}), frozenset({START}), START + 5, START + 5, "abc", START + 1)
+    committed = Committed(
+        pending=frozenset({START + 7}),
+        skipped=frozenset({START}),
+        last_built=START + 5,
+        complete_through=START + 5,
+        held=(HeldHour(START + 6, "audit x: 1 bad", "fact-0"),),
+        code_version="abc",
+        uniform_from=START + 1,
+    )
     move(store, planned(), committed, published=11)
     state = store.state("core.fact")
     assert (state.committed, state.revision, state.published_snapshot_id) == (committed, 1, 11)
