@@ -45,8 +45,9 @@ class Hold:
         self._changed(zk.state)
 
     def _changed(self, state: str) -> None:
-        """Called in kazoo's thread."""
-        self._lost = self.is_lost or state == KazooState.LOST
+        """Called in kazoo's thread, so it never takes a loss back."""
+        if self.is_lost or state == KazooState.LOST:
+            self._lost = True
         if state == KazooState.CONNECTED:
             self._suspended_at = None
         elif self._suspended_at is None:
@@ -116,7 +117,10 @@ class Hold:
 
 
 def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> Hold | None:
-    """The lock, or None if it was not free within `timeout` seconds; then no contender is left behind."""
+    """The lock, or None if it was not free within `timeout` seconds; then no contender is left behind.
+
+    If the connection goes just when it was had, it takes up to a session timeout more to know what came of it.
+    """
     lock = contend(zk, path, name, timeout, clock)
     if lock is None:
         return None

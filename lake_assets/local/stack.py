@@ -24,19 +24,20 @@ LISTENING = ("spark", "zookeeper", "kafka", "kafka-controller", "code", "webserv
 
 def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
     """All services. A Spark, Kafka or ZooKeeper that the settings name is somebody else's to run."""
-    local = {
-        "spark_remote": (f"sc://127.0.0.1:{ports['spark']}", spark(settings, ports["spark"])),
-        "zookeeper": (f"127.0.0.1:{ports['zookeeper']}", zookeeper(settings.home, ports["zookeeper"])),
-        "kafka": (f"127.0.0.1:{ports['kafka']}", kafka(settings, ports["kafka"], ports["kafka-controller"])),
+    own = []
+    if not settings.spark_remote:
+        own.append(spark(settings, ports["spark"]))
+    if not settings.zookeeper:
+        own.append(zookeeper(settings.home, ports["zookeeper"]))
+    if not settings.kafka:
+        own.append(kafka(settings, ports["kafka"], ports["kafka-controller"]))
+    addresses = {
+        "spark_remote": settings.spark_remote or f"sc://127.0.0.1:{ports['spark']}",
+        "zookeeper": settings.zookeeper or f"127.0.0.1:{ports['zookeeper']}",
+        "kafka": settings.kafka or f"127.0.0.1:{ports['kafka']}",
     }
-    missing = {name: found for name, found in local.items() if not getattr(settings, name)}
-    told = settings.model_copy(update={name: address for name, (address, _) in missing.items()})
-    return [
-        *(service for _, service in missing.values()),
-        code(told, ports["code"]),
-        webserver(told, ports),
-        daemon(told, ports),
-    ]
+    told = settings.model_copy(update=addresses)
+    return [*own, code(told, ports["code"]), webserver(told, ports), daemon(told, ports)]
 
 
 def spark(settings: Settings, port: int) -> Service:

@@ -46,6 +46,13 @@ def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
     assert [s.state for s in services.status(bare_home)] == ["stopped"] * 6
     assert services.ui_address(bare_home) is None
     assert services.spark_remote(bare_home) is None
+    assert state.kafka_address(bare_home) is state.zookeeper_address(bare_home) is None
+
+
+def test_somebody_elses_services_are_used_and_not_started(bare_home: Settings) -> None:
+    theirs = bare_home.model_copy(update={**NO_SPARK, "jars": bare_home.home / "nowhere"})
+    assert [s.name for s in services.status(theirs)] == ["code", "webserver", "daemon"]
+    assert state.kafka_address(theirs) == state.zookeeper_address(theirs) == "127.0.0.1:1"
 
 
 def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) -> None:
@@ -73,6 +80,8 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     found = {s.name: s for s in services.status(bare_home)}
     assert {s.state for s in found.values()} == {"ready"}
     assert services.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
+    assert state.zookeeper_address(bare_home) == f"127.0.0.1:{found['zookeeper'].port}"
+    assert state.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
     session = open_spark(bare_home)
     assert session.range(3).count() == 3
     session.stop()
