@@ -19,6 +19,7 @@ LakeError
 ├── StreamError             a stream of an engagement lake that could not go on
 │   ├── TopicReplaced
 │   ├── OffsetsMissing
+│   ├── CountsDiffer
 │   └── CheckpointLost
 ├── ErasureStopped          an erasure that could not be finished; called again, it goes on
 └── ServiceError            a service of this machine, or what it needs
@@ -172,6 +173,16 @@ class OffsetsMissing(StreamError):
             f"Topic {topic} should go on at offset {expected} of partition {partition}, "
             f"but holds those from {earliest} to {end}, the end.",
             remedy="Restore the messages, or send what was lost again to a topic of another name; lengthen retention.",
+        )
+
+
+class CountsDiffer(StreamError):
+    """A commit's change data feed and its metrics disagree: one of them is not what was committed."""
+
+    def __init__(self, table: str, version: int, *, feed: object, metrics: object) -> None:
+        super().__init__(
+            f"Version {version} of {table} changed {feed} by its change data feed, {metrics} by its metrics.",
+            remedy="Compare both with `table_changes_by_path` and DESCRIBE HISTORY; the notification was not written.",
         )
 
 

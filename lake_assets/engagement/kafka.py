@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState
+from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -18,36 +19,53 @@ TIMEOUT_SECONDS = 20
 EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
-def topic_state(servers: str, topic: str) -> TopicState:
-    """The topic as it stands. servers: `host:port`, comma-separated. `ServiceError` if Kafka or the topic is not there.
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic of a cluster. servers: `host:port`, comma-separated."""
 
-    Uncommitted transactions end what can be read: the same range always holds the same messages.
-    """
-    admin = AdminClient({"bootstrap.servers": servers})
-    try:
-        described = admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_SECONDS)[topic].result()
-        partitions = [TopicPartition(topic, p.id) for p in described.partitions]
-        return TopicState(
-            topic,
-            str(described.topic_id),
-            earliest=_offsets(admin, partitions, EARLIEST),
-            end=_offsets(admin, partitions, END),
+    servers: str
+    topic: str
+
+    def state(self) -> TopicState:
+        """The topic as it stands. `ServiceError` if Kafka or the topic is not there.
+
+        An open transaction ends what can be read: so the same range always holds the same messages.
+        """
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        try:
+            asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
+            described = asked[self.topic].result()
+            partitions = [TopicPartition(self.topic, p.id) for p in described.partitions]
+            earliest, end = _offsets(admin, partitions, EARLIEST), _offsets(admin, partitions, END)
+        except KafkaException as error:
+            raise self._unreachable(error.args[0]) from error
+        return TopicState(self.topic, str(described.topic_id), earliest, end)
+
+    def read(self, spark: SparkSession, wanted: OffsetRange) -> DataFrame:
+        """The committed messages of a range: topic string, partition int, offset long, value binary.
+
+        Raises `TopicReplaced` and `OffsetsMissing` if they are not there any more; gaps are no loss.
+        """
+        check_readable(self.state(), wanted)
+        options = {
+            "kafka.bootstrap.servers": self.servers,
+            "kafka.isolation.level": "read_committed",
+            "assign": json.dumps({wanted.topic: sorted(wanted.start)}),
+            "startingOffsets": _as_json(wanted.topic, wanted.start),
+            "endingOffsets": _as_json(wanted.topic, wanted.end),
+            "failOnDataLoss": "true",
+        }
+        return spark.read.format("kafka").options(**options).load().select("topic", "partition", "offset", "value")
+
+    def _unreachable(self, error: KafkaError) -> ServiceError:
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return ServiceError(
+                f"Kafka at {self.servers} has no topic {self.topic}.", remedy="Create it, or correct the lake's topics."
+            )
+        return ServiceError(
+            f"Kafka at {self.servers} does not tell of topic {self.topic}: {error.str()}.",
+            remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
         )
-    except KafkaException as error:
-        raise _unreachable(servers, topic, error.args[0]) from error
-
-
-def read(spark: SparkSession, servers: str, wanted: OffsetRange) -> DataFrame:
-    """The committed messages of a range: topic string, partition int, offset long, value binary. Gaps are no loss."""
-    options = {
-        "kafka.bootstrap.servers": servers,
-        "kafka.isolation.level": "read_committed",
-        "assign": json.dumps({wanted.topic: sorted(wanted.start)}),
-        "startingOffsets": _as_json(wanted.topic, wanted.start),
-        "endingOffsets": _as_json(wanted.topic, wanted.end),
-        "failOnDataLoss": "true",
-    }
-    return spark.read.format("kafka").options(**options).load().select("topic", "partition", "offset", "value")
 
 
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: OffsetSpec) -> Offsets:
@@ -61,14 +79,3 @@ def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: Offset
 
 def _as_json(topic: str, offsets: Offsets) -> str:
     return json.dumps({topic: {str(p): at for p, at in sorted(offsets.items())}})
-
-
-def _unreachable(servers: str, topic: str, error: KafkaError) -> ServiceError:
-    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return ServiceError(
-            f"Kafka at {servers} has no topic {topic}.", remedy="Create it, or correct the lake's topics."
-        )
-    return ServiceError(
-        f"Kafka at {servers} does not tell of topic {topic}: {error.str()}.",
-        remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
-    )

@@ -57,11 +57,15 @@ class EngagementLake:
 
     def topic(self, stream: StreamName) -> str:
         """The Kafka topic that a stream reads."""
-        return self.topics.get(stream, f"{self.name}.{stream}")
+        return self.topics.get(stream, self.app_name(stream))
+
+    def app_name(self, stream: StreamName) -> str:
+        """What a stream is called in notifications, in the checkpoint and by the coordinator."""
+        return f"{self.name}.{stream}"
 
     def app_id(self, stream: StreamName, process: str) -> str:
         """The transaction id (`txnAppId`) of what a process of a stream writes, in whichever table."""
-        return f"{self.name}.{stream}.{process}"
+        return f"{self.app_name(stream)}.{process}"
 
 
 def _require(pattern: re.Pattern[str], value: str, what: str) -> None:

@@ -1,0 +1,24 @@
+"""One turn of ingestion in a process of its own, which a test lets die: `python -m ...child LAKE TOPIC`.
+
+Home, Kafka and the point at which to die come from the environment, as for any turn.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.ingestion import ingestion
+from lake_assets.engagement.tables import open_tables
+from lake_assets.local.spark import open_spark
+from lake_assets.settings import settings
+from lake_assets_tests.engagement.scenario import lake_of
+
+
+def main(name: str, topic: str) -> None:
+    tables = open_tables(settings(), lake_of(name, topic))
+    run_batch(ingestion(tables, open_spark(settings()), str(settings().kafka)))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
