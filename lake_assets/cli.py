@@ -36,7 +36,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def up() -> None:
-    """Start the services of this machine: Spark, and Dagster's webserver and daemon. Creates missing tables."""
+    """Start the services of this machine: Spark, ZooKeeper, Kafka, and those of Dagster. Creates missing tables."""
     from lake_assets.local import services
 
     _engine().create_tables()

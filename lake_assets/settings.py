@@ -24,10 +24,13 @@ class Settings(BaseSettings):
     catalog_uri: str | None = Field(None, description="catalog database or REST address; default: SQLite in the home")
     warehouse: str | None = Field(None, description="where tables are stored; default: a folder in the home")
     jars: Path = Field(PROJECT / ".venv" / "jars", description="jars that `make setup` resolved")
+    kafka_jars: Path = Field(PROJECT / ".venv" / "kafka-jars", description="the same, of the local Kafka broker")
     spark_remote: str | None = Field(
         None, description="Spark Connect, sc://host:port; default: what `lake up` started, else a Spark in the process"
     )
     spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
+    kafka: str | None = Field(None, description="bootstrap servers, host:port,...; default: what `lake up` started")
+    zookeeper: str | None = Field(None, description="ensemble, host:port,...; default: what `lake up` started")
     spark_java_options: str = Field(
         "-XX:TieredStopAtLevel=1",
         description="of the local Spark; by default quick to warm up, for many small sessions; empty for large data",

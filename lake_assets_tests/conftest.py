@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.local.catalog import open_catalog
+from lake_assets.local.kafka import kafka as kafka_service
 from lake_assets.local.service import free_port, running
 from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import spark as spark_service
+from lake_assets.local.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,6 +36,21 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     service = spark_service(Settings(home=server_home), free_port())
     with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
         yield f"sc://127.0.0.1:{service.port}"
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running ZooKeeper server; each test takes paths of its own on it."""
+    with running(zookeeper_service(tmp_path_factory.mktemp("zookeeper"), free_port())) as service:
+        yield f"127.0.0.1:{service.port}"
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The bootstrap address of a running Kafka broker; each test takes topics of its own on it."""
+    settings = Settings(home=tmp_path_factory.mktemp("kafka"))
+    with running(kafka_service(settings, free_port(), free_port())) as service:
+        yield f"127.0.0.1:{service.port}"
 
 
 @pytest.fixture

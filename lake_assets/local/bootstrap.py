@@ -1,4 +1,4 @@
-"""Brings the stack onto a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy.xml`.
+"""Brings the stack onto a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy*.xml`.
 
 Run by the system's Python before anything is installed, so it needs nothing but the standard library and reads nothing
 of this package. Each step runs once: a stamp holds the hash of what went in, and goes before the step begins, so a step
@@ -84,12 +84,13 @@ def steps(project: Path) -> list[Step]:
     """In order; each needs those before."""
     venv = project / ".venv"
     version = ".".join(map(str, sys.version_info[:2])).encode()
-    lock, ivy = project / "requirements.lock", project / "ivy.xml"
+    lock, ivy, kafka = project / "requirements.lock", project / "ivy.xml", project / "ivy-kafka.xml"
     return [
         Step("environment", version, lambda: make_environment(venv)),
         Step("packages", version + lock.read_bytes(), lambda: install_packages(venv, lock)),
         Step("project", version + str(project).encode(), lambda: install_project(venv, project)),
-        Step("jars", version + lock.read_bytes() + ivy.read_bytes(), lambda: fetch_jars(venv, ivy)),
+        Step("jars", version + lock.read_bytes() + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
+        Step("kafka-jars", kafka.read_bytes(), lambda: fetch_jars(venv, kafka, venv / "kafka-jars")),
     ]
 
 
@@ -181,22 +182,22 @@ def install_project(venv: Path, project: Path) -> None:
     command.chmod(0o755)
 
 
-def fetch_jars(venv: Path, ivy: Path) -> None:
-    say("Fetching the jars of ivy.xml")
+def fetch_jars(venv: Path, ivy: Path, folder: Path) -> None:
+    """Puts what an Ivy file names into a folder, all of it or nothing."""
+    say(f"Fetching the jars of {ivy.name}")
     resolver = next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
-    partial = venv / "jars.partial"
+    partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     pattern = str(partial / "[artifact]-[revision].[ext]")
-    run(
-        [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver), "-ivy", str(ivy), "-retrieve", pattern], venv
-    )
+    java = [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver)]
+    run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
     wanted, found = ivy.read_text().count("<dependency "), len(list(partial.glob("*.jar")))
     if found < wanted:
         raise SetupError(
             f"Only {found} of {wanted} jars came.", f"See {log_of(venv)}; call again when the network is there."
         )
-    shutil.rmtree(venv / "jars", ignore_errors=True)
-    partial.rename(venv / "jars")
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 def run(command: Sequence[str], venv: Path) -> None:

@@ -15,12 +15,13 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from lake_assets.errors import ServiceError
+from lake_assets.local.bootstrap import java_command
 from lake_assets.local.state import OWNER_VARIABLE, run_folder
 
 Check = Callable[[], bool]
@@ -36,7 +37,8 @@ class Service:
     """One process of this machine. It listens, if at all, to `port` on loopback.
 
     after: the port of a service that must listen before this one begins; None: it begins at once.
-    environment: what is added to the environment of `lake up`. ready: true once it can be used; cheap, never raises.
+    environment: what is added to the environment of `lake up`. files: what it reads, written before it begins.
+    ready: true once it can be used; cheap, never raises.
     patience: seconds until a service that is not ready counts as stuck. remedy: what to do when it will not start.
     """
 
@@ -47,6 +49,7 @@ class Service:
     port: int | None = None
     after: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[Path, str] = field(default_factory=dict)
     patience: float = 120
     remedy: str = "Read its log; `lake down`, then `lake up`, starts anew."
 
@@ -67,7 +70,10 @@ class Service:
         return {**os.environ, OWNER_VARIABLE: str(self.home), **self.environment}
 
     def make_folders(self) -> None:
-        """The folders it writes to; the log of its last start is kept beside the new one."""
+        """The folders it writes to, and its files; the log of its last start is kept beside the new one."""
+        for file, text in self.files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
         run_folder(self.home).mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         if self.log.exists():
@@ -145,6 +151,22 @@ def log_says(log: Path, pattern: str) -> Check:
 @contextmanager
 def running(service: Service) -> Iterator[Service]:
     """The service, ready, as a child of this process; gone when the block ends. For tests and tools."""
+    with all_running([service]):
+        yield service
+
+
+@contextmanager
+def all_running(services: Sequence[Service]) -> Iterator[None]:
+    """The same for several that are only ready together, as the servers of an ensemble are."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_child(service)) for service in services]
+        for service, process in zip(services, processes, strict=True):
+            _wait(service, process)
+        yield
+
+
+@contextmanager
+def _child(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     service.make_folders()
     process = subprocess.Popen(
         service.line,
@@ -155,16 +177,19 @@ def running(service: Service) -> Iterator[Service]:
         stdin=subprocess.DEVNULL,
     )
     try:
-        deadline = time.monotonic() + service.patience
-        while not service.ready():
-            if (code := process.poll()) is not None:
-                raise service.died(code)
-            if time.monotonic() > deadline:
-                raise service.stuck()
-            time.sleep(POLL_SECONDS)
-        yield service
+        yield process
     finally:
         _stop_group(process)
+
+
+def _wait(service: Service, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + service.patience
+    while not service.ready():
+        if (code := process.poll()) is not None:
+            raise service.died(code)
+        if time.monotonic() > deadline:
+            raise service.stuck()
+        time.sleep(POLL_SECONDS)
 
 
 def _stop_group(process: subprocess.Popen[bytes]) -> None:
@@ -181,3 +206,9 @@ def _stop_group(process: subprocess.Popen[bytes]) -> None:
 def python_module(*words: str) -> tuple[str, ...]:
     """The command of a Python module, in this interpreter."""
     return (sys.executable, "-m", *words)
+
+
+def java(classpath: str, *, heap_mb: int) -> tuple[str, ...]:
+    """The command of a small, quickly started Java program, without its class. It logs warnings to standard output."""
+    options = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "-Dlog4j2.level=WARN")
+    return (java_command(os.environ.get("JAVA_HOME")), f"-Xmx{heap_mb}m", *options, "-cp", classpath)

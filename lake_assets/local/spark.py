@@ -28,7 +28,9 @@ CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """With these pyspark refuses a Spark in the process; the second it sets itself, for all child processes too."""
 
 STATIC_CONF = {
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
@@ -37,6 +39,7 @@ STATIC_CONF = {
     # Local sizes: two cores need two partitions, and finding that out anew for each query costs more than it saves.
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
 

@@ -1,6 +1,6 @@
 """Which services one machine runs, each described once: what is particular to a service, not how it is kept.
 
-A further service (ZooKeeper, Kafka) is one more function and one more line in `services_of`.
+A further service is one more function, here or in a module of its own, and one more line in `services_of`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,34 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from lake_assets.local.kafka import kafka
 from lake_assets.local.service import Service, accepts, answers, log_says, python_module
 from lake_assets.local.spark import jvm_conf, spark_environment, spark_home
+from lake_assets.local.zookeeper import zookeeper
 from lake_assets.settings import PROJECT, Settings
 
 DEFINITIONS = "lake_assets.definitions"
 LOCATIONS = (
     "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
 )
-LISTENING = ("spark", "code", "webserver")
+LISTENING = ("spark", "zookeeper", "kafka", "kafka-controller", "code", "webserver")
 
 
 def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
-    """All services. A Spark that `settings.spark_remote` names is somebody else's to run."""
-    local = [] if settings.spark_remote else [spark(settings, ports["spark"])]
-    address = settings.spark_remote or f"sc://127.0.0.1:{ports['spark']}"
-    told = settings.model_copy(update={"spark_remote": address})
-    return [*local, code(told, ports["code"]), webserver(told, ports), daemon(told, ports)]
+    """All services. A Spark, Kafka or ZooKeeper that the settings name is somebody else's to run."""
+    local = {
+        "spark_remote": (f"sc://127.0.0.1:{ports['spark']}", spark(settings, ports["spark"])),
+        "zookeeper": (f"127.0.0.1:{ports['zookeeper']}", zookeeper(settings.home, ports["zookeeper"])),
+        "kafka": (f"127.0.0.1:{ports['kafka']}", kafka(settings, ports["kafka"], ports["kafka-controller"])),
+    }
+    missing = {name: found for name, found in local.items() if not getattr(settings, name)}
+    told = settings.model_copy(update={name: address for name, (address, _) in missing.items()})
+    return [
+        *(service for _, service in missing.values()),
+        code(told, ports["code"]),
+        webserver(told, ports),
+        daemon(told, ports),
+    ]
 
 
 def spark(settings: Settings, port: int) -> Service:

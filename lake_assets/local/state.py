@@ -78,11 +78,23 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def spark_remote(settings: Settings) -> str | None:
     """The address of a Spark Connect server: the setting, else the one that runs for this home, else None."""
-    if settings.spark_remote:
-        return settings.spark_remote
-    for record in read(settings.home):
-        if record.name == "spark" and process_of(settings.home, "spark"):
-            return f"sc://127.0.0.1:{record.port}"
+    return settings.spark_remote or _address(settings.home, "spark", scheme="sc://")
+
+
+def kafka_address(settings: Settings) -> str | None:
+    """The bootstrap servers of a Kafka: the setting, else the broker that runs for this home, else None."""
+    return settings.kafka or _address(settings.home, "kafka")
+
+
+def zookeeper_address(settings: Settings) -> str | None:
+    """The hosts of a ZooKeeper ensemble: the setting, else the server that runs for this home, else None."""
+    return settings.zookeeper or _address(settings.home, "zookeeper")
+
+
+def _address(home: Path, name: str, scheme: str = "") -> str | None:
+    for record in read(home):
+        if record.name == name and process_of(home, name):
+            return f"{scheme}127.0.0.1:{record.port}"
     return None
 
 

@@ -20,8 +20,8 @@ from lake_assets.local.service import free_port
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import Settings
 
-NO_SPARK = {"spark_remote": "sc://127.0.0.1:1"}
-"""With Spark on another machine only Dagster is started here: it is much quicker, and not asked to run anything."""
+NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
+"""With the others on another machine only Dagster is started here: much quicker, and not asked to run anything."""
 
 
 class Lines(list[str]):
@@ -43,7 +43,7 @@ def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
     said = Lines()
     services.down(bare_home, report=said.append)
     assert str(said) == "Nothing runs."
-    assert [s.state for s in services.status(bare_home)] == ["stopped"] * 4
+    assert [s.state for s in services.status(bare_home)] == ["stopped"] * 6
     assert services.ui_address(bare_home) is None
     assert services.spark_remote(bare_home) is None
 
@@ -88,7 +88,7 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert time.monotonic() - begun < 20
     assert state.processes_of(bare_home.home) == []
     assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
-    assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 4
+    assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 6
 
 
 @pytest.mark.slow
