@@ -32,15 +32,29 @@ class Process(Protocol):
         """Write, under the id and the batch's number. done: the versions that earlier processes committed."""
 
 
+class Guard(Protocol):
+    """What keeps others away meanwhile, as the job coordinator does. Both raise when it cannot any more."""
+
+    def claim(self) -> int:
+        """Called before the first read that a batch depends on; without a batch it is not called."""
+
+    def confirm(self) -> None:
+        """Called before each commit."""
+
+
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a lake. reads: the tables whose versions belong to the intent."""
+    """A stream of a lake. reads: the tables whose versions belong to the intent, beside those that are written.
+
+    waiting: whether a batch is due although no message came.
+    """
 
     name: StreamName
     tables: LakeTables
     topic: Callable[[], TopicState]
     processes: tuple[Process, ...]
     reads: tuple[str, ...]
+    waiting: Callable[[], bool] = lambda: False
 
     @property
     def app_name(self) -> str:
@@ -60,42 +74,46 @@ class BatchReport:
     commits: Mapping[str, Commit | None]
 
 
-def run_batch(stream: Stream) -> BatchReport | None:
-    """Finish the batch that is open, or do the next one; None if no message came. Only one may run at a time.
+def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
+    """Finish the batch that is open, or do the next one; None if none is due. Only one may run at a time.
 
-    Raises `TopicReplaced`, `OffsetsMissing`, `CheckpointLost`, and `StateMoved` if another one ran at the same time.
+    Raises `TopicReplaced`, `OffsetsMissing`, `CheckpointLost`, `StateMoved` if another one ran at the same time, and
+    what the guard raises. Called again, it goes on where it stopped.
     """
     last = stream.tables.checkpoints.read(stream.app_name)
     if last is not None and not last.finished:
-        return _finish(stream, last, resumed=True)
-    opened = _begin(stream, last)
-    return None if opened is None else _finish(stream, opened, resumed=False)
+        guard.claim()
+        return _finish(stream, guard, last, resumed=True)
+    opened = _begin(stream, guard, last)
+    return None if opened is None else _finish(stream, guard, opened, resumed=False)
 
 
-def _begin(stream: Stream, last: Checkpoint | None) -> Checkpoint | None:
+def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint | None:
     """The intent of the next batch, durable; None if there is nothing to do."""
     tables, read = stream.tables, last.batch.messages if last else None
     messages = next_range(stream.topic(), read, max_records=tables.lake.max_records)
-    if not messages.count:
+    if not messages.count and not stream.waiting():
         return None
+    guard.claim()
     batch_id = last.batch.batch_id + 1 if last else 1
     for process in stream.processes:
         _check_unseen(stream, process, batch_id)
-    reads = {
-        table: stream.tables.version(table) for table in sorted({*stream.reads, *(p.table for p in stream.processes)})
-    }
+    concerned = sorted({*stream.reads, *(process.table for process in stream.processes)})
+    reads = {table: tables.version(table) for table in concerned}
     reach("before-intent", stream.process_names)
     intent = Checkpoint(Batch(batch_id, messages, reads), stream.process_names)
+    guard.confirm()
     opened = tables.checkpoints.move(stream.app_name, last, intent)
     reach("after-intent", stream.process_names)
     return opened
 
 
-def _finish(stream: Stream, opened: Checkpoint, *, resumed: bool) -> BatchReport:
+def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:
     commits = {}
     for process in stream.processes:
         if process.name not in opened.done:
             reach(f"before-{process.name}", stream.process_names)
+            guard.confirm()
             commit = commits[process.name] = _commit(stream, process, opened)
             reach(f"written-{process.name}", stream.process_names)
             done = opened.with_done(process.name, commit.version if commit else None)

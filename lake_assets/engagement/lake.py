@@ -30,12 +30,14 @@ class EngagementLake:
     fields: what the `engagement` struct of a row holds: name → type, of `FIELD_TYPES`.
     topics: stream → Kafka topic; by default `<name>.<stream>`.
     max_records: so many messages at most make a batch.
+    max_attempts: in so many batches a mutation request is tried that meets no row; then it is dead.
     """
 
     name: str
     fields: Mapping[str, str]
     topics: Mapping[StreamName, str] = field(default_factory=dict)
     max_records: int = 1_000_000
+    max_attempts: int = 24
 
     def __post_init__(self) -> None:
         _require(IDENTIFIER, self.name, "The name of an engagement lake")
@@ -50,10 +52,11 @@ class EngagementLake:
             _require(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
         if not self.fields:
             raise ConfigurationError(f"{self.name} has no fields.", remedy="Name one at least.")
-        if self.max_records < 1:
-            raise ConfigurationError(
-                f"A batch of {self.name} holds {self.max_records} messages.", remedy="Set max_records to 1 or more."
-            )
+        for limit in ("max_records", "max_attempts"):
+            if getattr(self, limit) < 1:
+                raise ConfigurationError(
+                    f"{limit} of {self.name} is {getattr(self, limit)}.", remedy="Set it to 1 or more."
+                )
 
     def topic(self, stream: StreamName) -> str:
         """The Kafka topic that a stream reads."""

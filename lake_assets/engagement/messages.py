@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lake_assets.engagement.identity import OPS
 from lake_assets.engagement.lake import EngagementLake
 
 if TYPE_CHECKING:
@@ -30,13 +31,15 @@ class Format:
     """What a JSON object of a topic holds. More fields than these do not matter.
 
     fields: name → Spark type. required: of these, what may not be missing, null or blank. nested: the same for one
-    object within, if any: (its name, its fields). choices: field → the values that it may have.
+    object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
+    → (another field, and its value that makes the first unnecessary).
     """
 
     fields: Mapping[str, str]
     required: tuple[str, ...]
     nested: tuple[str, Mapping[str, str]] | None = None
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    required_unless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def ingestion_format(lake: EngagementLake) -> Format:
@@ -47,6 +50,19 @@ def ingestion_format(lake: EngagementLake) -> Format:
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
     )
+
+
+MUTATION_FORMAT = Format(
+    {
+        **dict.fromkeys(("org_id", "request_id", "op", "old_id", "new_id"), "string"),
+        "engagement_date": "date",
+        "executed_at": "timestamp",
+    },
+    required=("org_id", "request_id", "op", "old_id", "executed_at"),
+    choices={"op": OPS},
+    required_unless={"new_id": ("op", "delete")},
+)
+"""A request, as the mutation topic of any lake brings it."""
 
 
 def judged(messages: DataFrame, shape: Format, orgs: DataFrame) -> DataFrame:
@@ -102,10 +118,13 @@ def _reason(shape: Format) -> Column:
     """The first thing that is wrong, in the order: JSON, missing fields, values, choices, org."""
     from pyspark.sql import functions as F
 
+    def lacks(name: str) -> Column:
+        return F.col(f"json.{name}").isNull() | (F.trim(f"json.{name}") == "")
+
     verdicts = [F.when(F.col("json").isNull() | F.col(f"json.{_BROKEN}").isNotNull(), NOT_JSON)]
-    for name in shape.required:
-        text = F.col(f"json.{name}")
-        verdicts.append(F.when(text.isNull() | (F.trim(text) == ""), f"missing field {name}"))
+    verdicts += [F.when(lacks(name), f"missing field {name}") for name in shape.required]
+    for name, (other, value) in shape.required_unless.items():
+        verdicts.append(F.when(lacks(name) & (F.col(f"json.{other}") != value), f"missing field {name}"))
     for path, kind in _paths(shape).items():
         noun = "date" if kind in PATTERNS else kind
         no_value = F.col(f"json.{path}").isNotNull() & _cast(f"json.{path}", kind).isNull()

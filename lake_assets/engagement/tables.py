@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from lake_assets.coordination import check_claim
+from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.settings import Settings
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ENGAGEMENT = "engagement"
+MUTATION_REQUEST = "mutation_request"
 NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
 ORG = "org"
@@ -59,6 +62,22 @@ DEAD_LETTER_COLUMNS: Mapping[str, str] = {
     "message": "string",
     "batch_id": "bigint",
 }
+MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "request_id": "string",
+    "op": "string",
+    "old_id": "string",
+    "new_id": "string",
+    "engagement_date": "date",
+    "executed_at": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "attempts": "int",
+    "status": "string",
+    "batch_id": "bigint",
+}
+"""A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts."""
+
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
 
 _ENGAGEMENT_PROPERTIES = {
@@ -67,7 +86,12 @@ _ENGAGEMENT_PROPERTIES = {
     # The log keeps least and greatest values: of no column that tells who somebody is.
     "delta.dataSkippingStatsColumns": "engagement_date",
 }
+_MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "batch_id"}
 _NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
+
+
+EPOCH = "coordinator.epoch"
+"""Property of the engagement table: the token of the last holder that claimed it."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,10 @@ class LakeTables:
     def location(self, table: str) -> str:
         return f"{self.root}/{self.lake.name}/{table}"
 
+    def identifier(self, table: str) -> str:
+        """How a statement of SQL names a table."""
+        return f"delta.`{self.location(table).replace('`', '``')}`"
+
     @property
     def checkpoints(self) -> CheckpointStore:
         return CheckpointStore(self.location(CHECKPOINT))
@@ -104,6 +132,7 @@ class LakeTables:
         engagement = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>"}
         by_org = ("org_id",)
         self._create(spark, ENGAGEMENT, engagement, by_org, _ENGAGEMENT_PROPERTIES)
+        self._create(spark, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, (), _MUTATION_REQUEST_PROPERTIES)
         self._create(spark, NOTIFICATION, NOTIFICATION_COLUMNS, (*by_org, "ingestion_hour"), {})
         self._create(spark, DEAD_LETTER, DEAD_LETTER_COLUMNS, (), _NO_STATISTICS)
         self._create(spark, ORG, ORG_COLUMNS, (), {})
@@ -122,17 +151,23 @@ class LakeTables:
         """The last batch that was committed to a table under a transaction id; 0 if none was."""
         return int(self._log(table).transaction_version(app_id) or 0)
 
-    def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
-        """Append rows as a batch: Delta does nothing if it has seen this batch, or a later one, under the id.
+    def claim(self, spark: SparkSession, token: int) -> None:
+        """Write the coordinator's token to the engagement table: no commit that began before can be made any more.
 
-        The ids go with the write alone: in the session's configuration they would leak into the next statement.
+        `ClaimRefused` if a later holder's token is there.
         """
-        ids = {"txnAppId": app_id, "txnVersion": str(batch_id), "userMetadata": _mark(app_id, batch_id)}
-        rows.write.format("delta").mode("append").options(**ids).save(self.location(table))
+        found = self._log(ENGAGEMENT).metadata().configuration.get(EPOCH)
+        check_claim(self.location(ENGAGEMENT), None if found is None else int(found), token)
+        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+
+    def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
+        """Append rows as a batch: Delta does nothing if it has seen this batch, or a later one, under the id."""
+        writer = rows.write.format("delta").mode("append")
+        writer.options(**idempotent.options(app_id, batch_id)).save(self.location(table))
 
     def commit_of(self, table: str, *, app_id: str, batch_id: int, since: int) -> Commit | None:
         """The commit that a batch made; None if it made none. since: a version before it."""
-        mark = _mark(app_id, batch_id)
+        mark = idempotent.mark(app_id, batch_id)
         return next(
             (_commit(entry) for entry in self._history(table, since) if entry.get("userMetadata") == mark), None
         )
@@ -176,17 +211,11 @@ class LakeTables:
         partitions: tuple[str, ...],
         properties: Mapping[str, str],
     ) -> None:
-        location = self.location(table).replace("`", "``")
         listed = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
         by = f"PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with_properties = f"TBLPROPERTIES ({told})" if told else ""
-        spark.sql(f"CREATE TABLE IF NOT EXISTS delta.`{location}` ({listed}) USING delta {by} {with_properties}")
-
-
-def _mark(app_id: str, batch_id: int) -> str:
-    """What the history of a table tells of a commit's batch: transaction ids it does not."""
-    return f"{app_id}:{batch_id}"
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {self.identifier(table)} ({listed}) USING delta {by} {with_properties}")
 
 
 def _commit(entry: Mapping[str, Any]) -> Commit:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,27 +16,31 @@ from uuid import uuid4
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.identity import MutationRequest, Op
 from lake_assets.engagement.ingestion import ingestion
-from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.lake import EngagementLake, StreamName
+from lake_assets.engagement.mutation import mutation
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets_tests.engagement.oracle import replay
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from lake_assets.settings import Settings
 
 ORGS = ("acme", "globex", "initech")
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 PARTITIONS = 2
+STREAMS: dict[str, Callable[[LakeTables, SparkSession, str], Stream]] = {"ingestion": ingestion, "mutation": mutation}
 Values = dict[str, Any]
 
 
 def lake_of(name: str, topic: str) -> EngagementLake:
-    """A lake with fields of its own, and with one topic."""
-    return EngagementLake(name, {"subject": "string", "opens": "int"}, topics={"ingestion": topic})
+    """A lake with fields of its own, whose topics are called after one name."""
+    topics: dict[StreamName, str] = {"ingestion": topic, "mutation": f"{topic}-requests"}
+    return EngagementLake(name, {"subject": "string", "opens": "int"}, topics=topics, max_attempts=2)
 
 
 def email(number: int, **values: object) -> Values:
@@ -52,9 +56,19 @@ def email(number: int, **values: object) -> Values:
     }
 
 
+class Alone:
+    """The guard of a lake that nobody else writes."""
+
+    def claim(self) -> int:
+        return 0
+
+    def confirm(self) -> None:
+        return
+
+
 @dataclass
 class Traffic:
-    """A lake, its topic and what was sent to it."""
+    """A lake, its topics and what was sent to them."""
 
     home: Settings
     spark: SparkSession
@@ -63,12 +77,15 @@ class Traffic:
     topic: str = field(default_factory=lambda: f"mail-{uuid4().hex}")
     sent: list[Values] = field(default_factory=list)
     poison: list[bytes] = field(default_factory=list)
+    requests: list[tuple[str, MutationRequest]] = field(default_factory=list)
     lake: EngagementLake = field(init=False)
 
     def __post_init__(self) -> None:
         self.lake = lake_of(self.name, self.topic)
         self.admin = AdminClient({"bootstrap.servers": self.servers})
-        self.admin.create_topics([NewTopic(self.topic, PARTITIONS)])[self.topic].result(20)
+        topics = [self.lake.topic("ingestion"), self.lake.topic("mutation")]
+        for done in self.admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics]).values():
+            done.result(20)
         self.tables.create(self.spark)
         self.tables.register_orgs(dict.fromkeys(ORGS))
 
@@ -76,38 +93,43 @@ class Traffic:
     def tables(self) -> LakeTables:
         return open_tables(self.home, self.lake)
 
-    @property
-    def stream(self) -> Stream:
-        return ingestion(self.tables, self.spark, self.servers)
+    def stream(self, name: StreamName = "ingestion") -> Stream:
+        return STREAMS[name](self.tables, self.spark, self.servers)
 
     def send(self, numbers: Iterable[int], poison: Iterable[bytes] = ()) -> None:
         """Emails of these numbers, which make rows, and messages that make none."""
         mails, broken = [email(number) for number in numbers], list(poison)
-        producer = Producer({"bootstrap.servers": self.servers})
-        for place, value in enumerate([json.dumps(mail).encode() for mail in mails] + broken):
-            producer.produce(self.topic, value, partition=place % PARTITIONS)
-        assert producer.flush(20) == 0
+        self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails] + broken)
         self.sent += mails
         self.poison += broken
 
-    def run(self) -> BatchReport:
+    def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None) -> None:
+        """A mutation request, one minute after the last."""
+        number = len(self.requests)
+        asked = MutationRequest(f"r{number}", op, old_id, new_id, START + timedelta(days=1, minutes=number), 0, number)
+        values = {name: getattr(asked, name) for name in ("request_id", "op", "old_id", "new_id")}
+        message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat()}
+        self._produce(self.lake.topic("mutation"), [json.dumps(message).encode()])
+        self.requests.append((org, asked))
+
+    def run(self, name: StreamName = "ingestion") -> BatchReport:
         """A batch that must be due."""
-        report = run_batch(self.stream)
+        report = run_batch(self.stream(name), Alone())
         assert report is not None
         return report
 
-    def run_all(self, max_records: int | None = None) -> list[BatchReport]:
+    def run_all(self, name: StreamName = "ingestion", max_records: int | None = None) -> list[BatchReport]:
         """Every batch that is due."""
         if max_records:
             self.lake = replace(self.lake, max_records=max_records)
         reports = []
-        while report := run_batch(self.stream):
+        while report := run_batch(self.stream(name), Alone()):
             reports.append(report)
         return reports
 
-    def die(self, point: str) -> None:
+    def die(self, point: str, name: StreamName = "ingestion") -> None:
         """Let a turn, in a process of its own, die at a point."""
-        command = [sys.executable, "-m", "lake_assets_tests.engagement.child", self.name, self.topic]
+        command = [sys.executable, "-m", "lake_assets_tests.engagement.child", self.name, self.topic, name]
         variables = {
             "LAKE_HOME": str(self.home.home),
             "LAKE_SPARK_REMOTE": str(self.home.spark_remote),
@@ -123,20 +145,47 @@ class Traffic:
         return sorted(found, key=repr)
 
     def assert_true(self) -> None:
-        """What was sent is there, once; what is broken is set aside, once; each data commit is told of, once."""
-        assert [r["engagement_id"] for r in self._by_id()] == sorted(m["engagement_id"] for m in self.sent)
-        assert Counter(r["message"].encode() for r in self.rows(DEAD_LETTER)) == Counter(self.poison)
-        told = Counter((r["version"], r["org_id"]) for r in self.rows(NOTIFICATION))
-        assert set(told.values()) <= {1}
-        assert {(r["version"], r["org_id"]): r["inserted"] for r in self.rows(NOTIFICATION)} == self._inserted()
-        commits = [log.history() for log in map(DeltaTable, map(self.tables.location, (ENGAGEMENT, NOTIFICATION)))]
-        assert len({sum(commit["operation"] == "WRITE" for commit in history) for history in commits}) == 1
+        """Rows are what replay makes of what was sent; each broken message is set aside, each commit told of, once."""
+        rows = {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in self.rows(ENGAGEMENT)}
+        assert rows == self.truth()
+        assert len(self.rows(ENGAGEMENT)) == len(rows)
+        assert Counter(row["message"].encode(errors="replace") for row in self.rows(DEAD_LETTER)) == Counter(
+            message.decode(errors="replace").encode() for message in self.poison
+        )
+        assert self._told() == self._changed()
+        assert self._commits(NOTIFICATION) == self._commits(ENGAGEMENT)
 
-    def _by_id(self) -> list[Values]:
-        return sorted(self.rows(ENGAGEMENT), key=lambda r: str(r["engagement_id"]))
+    def truth(self) -> dict[str, tuple[str, str]]:
+        """Engagement → its org and its id, after all requests."""
+        found = {}
+        for org in ORGS:
+            rows = {mail["engagement_id"]: mail["who_id"] for mail in self.sent if mail["org_id"] == org}
+            left = replay([request for of, request in self.requests if of == org], rows)
+            found |= {row: (org, identity) for row, identity in left.items()}
+        return found
 
-    def _inserted(self) -> dict[tuple[int, str], int]:
-        """What the table's own feed says: (version, org) → rows."""
+    def _produce(self, topic: str, messages: Iterable[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for place, message in enumerate(messages):
+            producer.produce(topic, message, partition=place % PARTITIONS)
+        assert producer.flush(20) == 0
+
+    def _told(self) -> Counter[tuple[int, str, str]]:
+        """What notifications say: (version, org, type of change) → rows."""
+        found: Counter[tuple[int, str, str]] = Counter()
+        for row in self.rows(NOTIFICATION):
+            counts = (("insert", "inserted"), ("update_postimage", "updated"), ("delete", "deleted"))
+            found.update({(row["version"], row["org_id"], kind): row[column] for kind, column in counts})
+        return +found
+
+    def _changed(self) -> Counter[tuple[int, str, str]]:
+        """The same by the table's own feed."""
         feed = self.spark.read.format("delta").options(readChangeFeed="true", startingVersion="0")
-        changed = feed.load(self.tables.location(ENGAGEMENT)).groupBy("_commit_version", "org_id").count().collect()
-        return {(r["_commit_version"], r["org_id"]): r["count"] for r in changed}
+        kinds = ["_commit_version", "org_id", "_change_type"]
+        changed = feed.load(self.tables.location(ENGAGEMENT)).groupBy(*kinds).count().collect()
+        return Counter({tuple(r[kind] for kind in kinds): r["count"] for r in changed if "preimage" not in r[2]})
+
+    def _commits(self, table: str) -> int:
+        """How many commits wrote to a table."""
+        history = DeltaTable(self.tables.location(table)).history()
+        return sum(commit["operation"] in ("WRITE", "MERGE") for commit in history)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,24 +11,10 @@ from hypothesis import strategies as st
 
 from lake_assets.engagement.identity import OPS, Final, MutationRequest, Op, collapse
 from lake_assets.errors import UsageError
+from lake_assets_tests.engagement.oracle import replay
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = "abcd"
-
-
-def replay(requests: Sequence[MutationRequest], rows: dict[str, str]) -> dict[str, str]:
-    """Row → its id after all requests, one after the other; deleted rows are gone. Slow, and obvious."""
-    seen: set[str] = set()
-    for request in sorted(requests, key=lambda r: (r.executed_at, r.partition, r.offset)):
-        if request.request_id in seen:
-            continue
-        seen.add(request.request_id)
-        moved = {row for row, identity in rows.items() if identity == request.old_id}
-        if request.op == "delete":
-            rows = {row: identity for row, identity in rows.items() if row not in moved}
-        else:
-            rows = {row: str(request.new_id) if row in moved else identity for row, identity in rows.items()}
-    return rows
 
 
 def apply(final: Final, rows: dict[str, str]) -> dict[str, str]:

@@ -24,7 +24,7 @@ def test_names_follow_from_the_lake_s() -> None:
         ({"fields": {"a b": "int"}}, "A field of mail is 'a b'"),
         ({"fields": {"a": "map<int,int>"}}, "has the type 'map<int,int>'"),
         ({"topics": {"ingestion": "a/b"}}, "ingestion topic of mail is 'a/b'"),
-        ({"max_records": 0}, "holds 0 messages"),
+        ({"max_records": 0}, "max_records of mail is 0"),
     ],
 )
 def test_what_cannot_work_is_refused(values: dict[str, Any], told: str) -> None:

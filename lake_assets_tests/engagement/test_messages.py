@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.messages import Format, ingestion_format, judged
+from lake_assets.engagement.messages import MUTATION_FORMAT, Format, ingestion_format, judged
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -23,13 +22,16 @@ SOUND: dict[str, Any] = {
     "engaged_at": "2026-01-01T23:30:00-02:00",
     "engagement": {"subject": "Hello", "opens": 3, "replied": True},
 }
-WITH_OP = replace(
-    ingestion_format(EMAIL_EVENT),
-    fields={**ingestion_format(EMAIL_EVENT).fields, "op": "string"},
-    choices={"op": ("convert", "merge", "delete")},
-)
+REQUEST = {
+    "org_id": "acme",
+    "request_id": "r1",
+    "op": "merge",
+    "old_id": "a",
+    "new_id": "b",
+    "executed_at": "2026-01-02 10:00:00",
+}
 REASONS = {
-    json.dumps({**SOUND, "op": "merge"}): None,
+    json.dumps(SOUND): None,
     json.dumps({**SOUND, "something": ["else", 1]}): None,
     json.dumps({**SOUND, "engagement": None}): None,
     json.dumps(SOUND)[:-1]: "not JSON",
@@ -44,8 +46,18 @@ REASONS = {
     json.dumps({**SOUND, "engaged_at": "2026-02-30T00:00:00Z"}): "bad date engaged_at",
     json.dumps({**SOUND, "engaged_at": "12:30:00"}): "bad date engaged_at",
     json.dumps({**SOUND, "engagement": {"opens": "many"}}): "bad int engagement.opens",
-    json.dumps({**SOUND, "op": "rename"}): "unknown op",
     json.dumps({**SOUND, "org_id": "nobody"}): "unknown org",
+}
+
+
+REQUEST_REASONS = {
+    json.dumps(REQUEST): None,
+    json.dumps({**REQUEST, "op": "delete", "new_id": None}): None,
+    json.dumps({**REQUEST, "engagement_date": "2026-01-01"}): None,
+    json.dumps({**REQUEST, "op": "rename"}): "unknown op",
+    json.dumps({**REQUEST, "new_id": None}): "missing field new_id",
+    json.dumps({**REQUEST, "op": None}): "missing field op",
+    json.dumps({**REQUEST, "engagement_date": "1 January"}): "bad date engagement_date",
 }
 
 
@@ -57,13 +69,14 @@ def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]
     return judged(found, shape, orgs).orderBy("offset").collect()
 
 
-@pytest.fixture
-def verdicts(spark: SparkSession) -> dict[str | bytes | None, Row]:
-    return dict(zip(REASONS, judge(spark, WITH_OP, list(REASONS)), strict=True))
-
-
-def test_each_message_has_its_reason(verdicts: dict[str | bytes | None, Row]) -> None:
-    assert {message: row["reason"] for message, row in verdicts.items()} == REASONS
+@pytest.mark.parametrize(
+    ("shape", "reasons"), [(ingestion_format(EMAIL_EVENT), REASONS), (MUTATION_FORMAT, REQUEST_REASONS)]
+)
+def test_each_message_has_its_reason(
+    spark: SparkSession, shape: Format, reasons: dict[str | bytes | None, str | None]
+) -> None:
+    found = judge(spark, shape, list(reasons))
+    assert dict(zip(reasons, (row["reason"] for row in found), strict=True)) == reasons
 
 
 def test_a_sound_message_is_a_typed_row(spark: SparkSession) -> None:
