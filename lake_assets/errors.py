@@ -22,6 +22,13 @@ LakeError
 │   ├── CountsDiffer
 │   └── CheckpointLost
 ├── ErasureStopped          an erasure that could not be finished; called again, it goes on
+├── CoordinationError       a turn that cannot begin, or cannot go on
+│   ├── LockNotFree
+│   ├── TurnRefused
+│   ├── NotHolder
+│   ├── LockLost
+│   ├── ClaimRefused
+│   └── RegistryDamaged
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -199,6 +206,69 @@ class CheckpointLost(StreamError):
 
 class ErasureStopped(LakeError):
     """An erasure that could not be finished. It stays recorded as requested."""
+
+
+class CoordinationError(LakeError):
+    """A turn that cannot begin, or cannot go on."""
+
+
+class LockNotFree(CoordinationError):
+    """The lock could not be had in time. No contender is left behind."""
+
+    def __init__(self, lock: str, *, seconds: float) -> None:
+        super().__init__(
+            f"{lock} was not free within {seconds:g} s.",
+            remedy="Nothing to do if a turn is merely long; else see who holds it: its nodes carry their names.",
+        )
+
+
+class TurnRefused(CoordinationError):
+    """It is not this stream's turn. The lock was released, nothing was registered."""
+
+    def __init__(self, stream: str, reason: str) -> None:
+        super().__init__(
+            f"It is not the turn of {stream}: {reason}.", remedy="It is tried again; see to it that the other runs."
+        )
+        self.stream = stream
+        self.reason = reason
+
+
+class NotHolder(CoordinationError):
+    """Something was asked for that only the holder may do. Nothing was written."""
+
+    def __init__(self, stream: str, *, needs: str) -> None:
+        super().__init__(f"{stream} has to {needs} first.", remedy="lock(), register(), the work, done(), unlock().")
+
+
+class LockLost(CoordinationError):
+    """The holder's session is gone, or counts as gone: another may hold the lock."""
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(
+            f"{stream} has lost its lock: {why}.",
+            remedy="Stop this batch without another commit; the next turn redoes it from its checkpoint.",
+        )
+
+
+class ClaimRefused(CoordinationError):
+    """A later holder has claimed the guarded resource."""
+
+    def __init__(self, resource: str, *, token: int, found: int) -> None:
+        super().__init__(
+            f"{resource} was claimed with token {found}, after this turn got its own, {token}.",
+            remedy="Stop this batch without another commit; the next turn redoes it from its checkpoint.",
+        )
+
+
+class RegistryDamaged(CoordinationError):
+    """A node of the registry that the coordinator cannot have left like this."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"The registry node {path} {what}.",
+            remedy=f"Stop all streams, see in their checkpoints that none has an open batch, delete {path}: "
+            "a first stream then starts.",
+        )
 
 
 class ServiceError(LakeError):
