@@ -1,22 +1,33 @@
 """One turn of a stream in a process of its own, which a test lets die: `python -m ...child LAKE TOPIC STREAM`.
 
-Home, Kafka and the point at which to die come from the environment, as for any turn.
+Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
+lake is this process's alone.
 """
 
 from __future__ import annotations
 
 import sys
 
+from kazoo.client import KazooClient
+
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.tables import open_tables
+from lake_assets.engagement.turn import coordinator, take_turn
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import settings
-from lake_assets_tests.engagement.scenario import STREAMS, Alone, lake_of
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, STREAMS, Alone, lake_of
 
 
-def main(name: str, topic: str, stream: str) -> None:
-    tables = open_tables(settings(), lake_of(name, topic))
-    run_batch(STREAMS[stream](tables, open_spark(settings()), str(settings().kafka)), Alone())
+def main(name: str, topic: str, stream_name: str) -> None:
+    spark = open_spark(settings())
+    stream = STREAMS[stream_name](open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
+    if settings().zookeeper is None:
+        run_batch(stream, Alone())
+        return
+    zk = KazooClient(settings().zookeeper, timeout=SESSION_SECONDS)
+    zk.start()
+    coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
+    take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ORGS = ("acme", "globex", "initech")
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 PARTITIONS = 2
+SESSION_SECONDS = 3.0
 STREAMS: dict[str, Callable[[LakeTables, SparkSession, str], Stream]] = {"ingestion": ingestion, "mutation": mutation}
 Values = dict[str, Any]
 
@@ -135,6 +136,7 @@ class Traffic:
             "LAKE_SPARK_REMOTE": str(self.home.spark_remote),
             "LAKE_KAFKA": self.servers,
             "LAKE_FAILPOINT": point,
+            **({"LAKE_ZOOKEEPER": self.home.zookeeper} if self.home.zookeeper else {}),
         }
         done = subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=False)
         assert done.returncode == EXIT_CODE, f"the turn did not come to {point}"
