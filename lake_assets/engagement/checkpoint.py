@@ -14,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from lake_assets.engagement.offsets import OffsetRange, Offsets
-from lake_assets.errors import StateMoved
+from lake_assets.errors import StateMoved, UsageError
 from lake_assets.incremental.tables import retrying
 
 SCHEMA = pa.schema(
@@ -57,8 +57,12 @@ class Checkpoint:
     done: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
+    def unfinished(self) -> tuple[str, ...]:
+        return tuple(process for process in self.processes if process not in self.done)
+
+    @property
     def finished(self) -> bool:
-        return all(process in self.done for process in self.processes)
+        return not self.unfinished
 
     def with_done(self, process: str, version: int | None) -> Checkpoint:
         return replace(self, done={**self.done, process: version})
@@ -82,13 +86,13 @@ class CheckpointStore:
 
     def read(self, app_name: str) -> Checkpoint | None:
         """The checkpoint of a stream; None if it never ran."""
-        return _read(DeltaTable(self.location), app_name)
+        return _read(opened(self.location), app_name)
 
     def move(self, app_name: str, before: Checkpoint | None, after: Checkpoint) -> Checkpoint:
         """Replace a stream's checkpoint, which must be `before`, else `StateMoved`. Returns `after`."""
         for attempt in retrying(CommitFailedError):
             with attempt:
-                table = DeltaTable(self.location)
+                table = opened(self.location)
                 if (found := _read(table, app_name)) != before:
                     raise StateMoved(app_name, expected=before, found=found)
                 write_deltalake(
@@ -99,6 +103,16 @@ class CheckpointStore:
                     commit_properties=CommitProperties(max_commit_retries=0),
                 )
         return after
+
+
+def opened(location: str) -> DeltaTable:
+    """A Delta table as it stands; `UsageError` if it is not there."""
+    try:
+        return DeltaTable(location)
+    except TableNotFoundError:
+        raise UsageError(
+            f"There is no Delta table at {location}.", remedy="Create the lake's tables: `lake engagement init LAKE`."
+        ) from None
 
 
 def _rows(app_name: str, checkpoint: Checkpoint) -> pa.Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
@@ -40,6 +40,17 @@ class KafkaTopic:
         except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
         return TopicState(self.topic, str(described.topic_id), earliest, end)
+
+    def create(self, partitions: int) -> bool:
+        """Create the topic unless it is there, replicated as the brokers say by default; whether it was created."""
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        try:
+            admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise self._unreachable(error.args[0]) from error
+        return True
 
     def read(self, spark: SparkSession, wanted: OffsetRange) -> DataFrame:
         """The committed messages of a range: topic string, partition int, offset long, value binary.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.errors import UsageError
 
 EMAIL_EVENT = EngagementLake(
     "email_event",
@@ -17,3 +18,11 @@ VOICE_INSIGHT = EngagementLake(
     {"call_id": "string", "seconds": "double", "talk_ratio": "double", "sentiment": "string", "recorded": "boolean"},
 )
 LAKES = (EMAIL_EVENT, MEETING_EVENT, VOICE_INSIGHT)
+
+
+def lake_named(name: str) -> EngagementLake:
+    """The lake of a name; `UsageError` if there is none."""
+    found = {lake.name: lake for lake in LAKES}
+    if name not in found:
+        raise UsageError(f"There is no engagement lake {name!r}.", remedy=f"Name one of {', '.join(found)}.")
+    return found[name]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ID = ["org_id", "request_id"]
-_CHANGES = "collapsed_mutation_requests"
 
 
 def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -80,23 +79,19 @@ class Mutations:
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
+        from pyspark.sql import functions as F
+
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
-        applied = log.where(log["batch_id"] == batch.batch_id).where("status = 'applied'")
+        applied = log.where(F.col("batch_id") == batch.batch_id).where("status = 'applied'")
         orgs = [row["org_id"] for row in applied.select("org_id").distinct().orderBy("org_id").collect()]
         if not orgs:
             return
-        named = {f"org{number}": org for number, org in enumerate(orgs)}
-        collapsed(applied).createOrReplaceTempView(_CHANGES)
+        changes = collapsed(applied).withColumnRenamed("org_id", "of_org")
+        same = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id")) & F.col("org_id").isin(orgs)
+        merge = changes.mergeInto(self.tables.identifier(ENGAGEMENT), same)
+        merge = merge.whenMatched(F.col("new_id").isNull()).delete()
         with statement(self.spark, app_id, batch.batch_id):
-            self.spark.sql(
-                f"""
-                MERGE INTO {self.tables.identifier(ENGAGEMENT)} AS e USING {_CHANGES} AS c
-                ON e.org_id = c.org_id AND e.who_id = c.old_id AND e.org_id IN ({", ".join(f":{n}" for n in named)})
-                WHEN MATCHED AND c.new_id IS NULL THEN DELETE
-                WHEN MATCHED THEN UPDATE SET who_id = c.new_id
-                """,
-                args=named,
-            )
+            merge.whenMatched().update({"who_id": F.col("new_id")}).merge()
 
 
 def _parked(log: DataFrame) -> DataFrame:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from lake_assets.coordination import check_claim
 from lake_assets.engagement import idempotent
-from lake_assets.engagement.checkpoint import CheckpointStore
+from lake_assets.engagement.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.settings import Settings
 
@@ -201,7 +201,7 @@ class LakeTables:
         return log.history(limit=log.version() - since)
 
     def _log(self, table: str) -> DeltaTable:
-        return DeltaTable(self.location(table))
+        return opened(self.location(table))
 
     def _create(
         self,

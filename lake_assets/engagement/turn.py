@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +11,11 @@ from typing import TYPE_CHECKING
 from lake_assets.coordination import ANY, JobCoordinator
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.failpoints import reach
+from lake_assets.engagement.ingestion import ingestion
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.mutation import mutation
+from lake_assets.engagement.tables import LakeTables
+from lake_assets.errors import ServiceError, UsageError
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -20,12 +25,48 @@ PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingesti
 """Stream → who must have run last: mutation finds what ingestion brought, retention what mutation renamed."""
 
 
+STREAMS: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
+    "ingestion": ingestion,
+    "mutation": mutation,
+}
+
+
 @dataclass(frozen=True)
 class TurnReport:
     """predecessor: who ran before; None if nobody had. batch: None if none was due: then the turn alone was taken."""
 
     predecessor: str | None
     batch: BatchReport | None
+
+
+@contextmanager
+def connected(hosts: str, *, session_seconds: float) -> Iterator[KazooClient]:
+    """A client of an ensemble: hosts is `host:port`, comma-separated. `ServiceError` if none answers.
+
+    session_seconds: so long others wait for the lock of a process that was killed.
+    """
+    from kazoo.client import KazooClient
+    from kazoo.handlers.threading import KazooTimeoutError
+
+    zk = KazooClient(hosts, timeout=session_seconds)
+    try:
+        zk.start()
+    except KazooTimeoutError as error:
+        raise ServiceError(
+            f"No ZooKeeper answers at {hosts}: {error}.", remedy="Start it with `lake up`, or correct LAKE_ZOOKEEPER."
+        ) from None
+    try:
+        yield zk
+    finally:
+        zk.stop()
+        zk.close()
+
+
+def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
+    """A stream of a lake, on a Kafka cluster: servers is `host:port`, comma-separated."""
+    if name not in STREAMS:
+        raise UsageError(f"There is no stream {name!r} yet.", remedy=f"Name one of {', '.join(STREAMS)}.")
+    return STREAMS[name](tables, spark, servers)
 
 
 def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import sys
 
-from kazoo.client import KazooClient
-
 from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import open_tables
-from lake_assets.engagement.turn import coordinator, take_turn
+from lake_assets.engagement.turn import connected, coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import settings
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, STREAMS, Alone, lake_of
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
 
 
-def main(name: str, topic: str, stream_name: str) -> None:
+def main(name: str, topic: str, stream_name: StreamName) -> None:
     spark = open_spark(settings())
-    stream = STREAMS[stream_name](open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
-    if settings().zookeeper is None:
+    stream = open_stream(stream_name, open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
+    hosts = settings().zookeeper
+    if hosts is None:
         run_batch(stream, Alone())
         return
-    zk = KazooClient(settings().zookeeper, timeout=SESSION_SECONDS)
-    zk.start()
-    coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
-    take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+    with connected(hosts, session_seconds=SESSION_SECONDS) as zk:
+        coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
+        take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 
 
 if __name__ == "__main__":

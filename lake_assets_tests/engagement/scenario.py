@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,9 @@ from pyspark.sql import SparkSession
 
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.identity import MutationRequest, Op
-from lake_assets.engagement.ingestion import ingestion
 from lake_assets.engagement.lake import EngagementLake, StreamName
-from lake_assets.engagement.mutation import mutation
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
+from lake_assets.engagement.turn import open_stream
 from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement.oracle import replay
 
@@ -34,7 +33,6 @@ ORGS = ("acme", "globex", "initech")
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 PARTITIONS = 2
 SESSION_SECONDS = 3.0
-STREAMS: dict[str, Callable[[LakeTables, SparkSession, str], Stream]] = {"ingestion": ingestion, "mutation": mutation}
 Values = dict[str, Any]
 
 
@@ -95,7 +93,7 @@ class Traffic:
         return open_tables(self.home, self.lake)
 
     def stream(self, name: StreamName = "ingestion") -> Stream:
-        return STREAMS[name](self.tables, self.spark, self.servers)
+        return open_stream(name, self.tables, self.spark, self.servers)
 
     def send(self, numbers: Iterable[int], poison: Iterable[bytes] = ()) -> None:
         """Emails of these numbers, which make rows, and messages that make none."""

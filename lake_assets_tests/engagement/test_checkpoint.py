@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets.engagement.checkpoint import Batch, Checkpoint, CheckpointStore
 from lake_assets.engagement.offsets import OffsetRange
-from lake_assets.errors import StateMoved
+from lake_assets.errors import StateMoved, UsageError
 
 
 @pytest.fixture
@@ -66,3 +66,8 @@ def test_of_two_that_begin_a_batch_at_once_one_wins(store: CheckpointStore) -> N
     with ThreadPoolExecutor(4) as pool:
         won = [number for number, first in zip(range(1, 5), pool.map(begin, range(1, 5)), strict=True) if first]
     assert [store.read("mail.ingestion")] == [intent(number) for number in won]
+
+
+def test_a_lake_that_was_not_created_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lake engagement init"):
+        CheckpointStore(f"file://{tmp_path / 'nowhere'}").read("mail.ingestion")

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from kazoo.client import KazooClient
 
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import ENGAGEMENT
-from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
+from lake_assets.engagement.turn import TurnReport, connected, coordinator, take_turn
 from lake_assets.errors import ClaimRefused, TurnRefused
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
 
@@ -30,17 +29,14 @@ def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Tra
 @pytest.fixture
 def turn(mail: Traffic) -> Iterator[Turn]:
     """Take a turn of a stream; refused, it waits no longer than a session."""
-    zk = KazooClient(mail.home.zookeeper, timeout=SESSION_SECONDS)
-    zk.start()
+    with connected(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
 
-    def take(name: StreamName) -> TurnReport:
-        stream = mail.stream(name)
-        coordinated = coordinator(stream, zk, mail.spark, timeout=2 * SESSION_SECONDS)
-        return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+        def take(name: StreamName) -> TurnReport:
+            stream = mail.stream(name)
+            coordinated = coordinator(stream, zk, mail.spark, timeout=2 * SESSION_SECONDS)
+            return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 
-    yield take
-    zk.stop()
-    zk.close()
+        yield take
 
 
 def test_mutation_follows_ingestion_and_an_idle_turn_claims_nothing(mail: Traffic, turn: Turn) -> None:
