@@ -315,7 +315,8 @@ def engagement_init(
 
     tables = _engagement_tables(lake)
     tables.create(open_spark(settings()))
-    tables.register_orgs(dict.fromkeys(orgs or ()))
+    if orgs:
+        tables.register_orgs(dict.fromkeys(orgs))
     for name in STREAMS:
         if KafkaTopic(_kafka(), tables.lake.topic(name)).create(partitions):
             typer.echo(f"created the topic {tables.lake.topic(name)}")
