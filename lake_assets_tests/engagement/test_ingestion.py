@@ -33,11 +33,8 @@ def test_messages_become_rows_dead_letters_and_notifications(mail: Traffic) -> N
     report = mail.run()
     mail.assert_true()
     [first] = [row for row in mail.rows(ENGAGEMENT) if row["engagement_id"] == "e4"]
-    assert (first["org_id"], first["who_id"], first["engagement"]) == (
-        "globex",
-        "lead 4",
-        {"subject": "Subject 4", "opens": 1},
-    )
+    assert (first["org_id"], first["who_id"]) == ("globex", "lead 4")
+    assert first["engagement"] == {"subject": "Subject 4", "opens": 1}
     told = [(row["org_id"], row["inserted"], row["updated"], row["app_name"]) for row in mail.rows(NOTIFICATION)]
     assert told == [(org, 2, 0, "mail.ingestion") for org in ORGS]
     assert {row["reason"] for row in mail.rows(DEAD_LETTER)} == {"not JSON", "missing field engagement_id"}
@@ -45,33 +42,15 @@ def test_messages_become_rows_dead_letters_and_notifications(mail: Traffic) -> N
     assert run_batch(mail.stream(), Alone()) is None
 
 
-def test_a_batch_is_bounded_and_the_next_goes_on(mail: Traffic) -> None:
-    mail.send(range(7))
-    assert [report.batch.messages.count for report in mail.run_all(max_records=3)] == [3, 3, 1]
+def test_batches_are_bounded_and_one_may_hold_no_sound_message(mail: Traffic) -> None:
+    mail.send(range(4))
+    assert [report.batch.messages.count for report in mail.run_all(max_records=3)] == [3, 1]
     mail.send([], POISON[:1])
     mail.run()
     mail.assert_true()
 
 
-def test_d5_what_is_written_next_in_the_session_is_not_taken_for_the_batch(mail: Traffic) -> None:
-    mail.send(range(3))
-    mail.run()
-    rows = mail.tables.read(mail.spark, ENGAGEMENT)
-    rows.write.format("delta").mode("append").save(mail.tables.location(ENGAGEMENT))
-    assert len(mail.rows(ENGAGEMENT)) == 6
-
-
-def test_d6_a_lost_checkpoint_stops_the_stream(mail: Traffic) -> None:
-    mail.send(range(3))
-    mail.run()
-    shutil.rmtree(urlsplit(mail.tables.location(CHECKPOINT)).path)
-    mail.tables.create(mail.spark)
-    with pytest.raises(CheckpointLost, match=r"Batch 1 of mail\.ingestion\.data"):
-        run_batch(mail.stream(), Alone())
-    mail.assert_true()
-
-
-def test_a_topic_that_was_truncated_stops_the_stream(mail: Traffic) -> None:
+def test_d6_a_stream_stops_where_messages_would_be_passed_over(mail: Traffic) -> None:
     mail.send(range(4))
     mail.run()
     mail.send(range(4, 8))
@@ -80,6 +59,11 @@ def test_a_topic_that_was_truncated_stops_the_stream(mail: Traffic) -> None:
         done.result(20)
     with pytest.raises(OffsetsMissing, match="at offset 2 of partition 0, but holds those from 3 to 4"):
         run_batch(mail.stream(), Alone())
+    shutil.rmtree(urlsplit(mail.tables.location(CHECKPOINT)).path)
+    mail.tables.create(mail.spark)
+    with pytest.raises(CheckpointLost, match=r"Batch 1 of mail\.ingestion\.data"):
+        run_batch(mail.stream(), Alone())
+    assert len(mail.rows(ENGAGEMENT)) == 4
 
 
 def test_two_lakes_side_by_side(mail: Traffic) -> None:

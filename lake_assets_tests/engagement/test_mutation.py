@@ -8,7 +8,7 @@ import pytest
 
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.failpoints import points
-from lake_assets.engagement.tables import MUTATION_REQUEST
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def mail(home: Settings, spark: SparkSession, kafka: str) -> Traffic:
     return traffic
 
 
-def test_chains_merges_and_deletions_in_one_commit(mail: Traffic) -> None:
+def test_d5_chains_merges_and_deletions_in_one_commit_and_what_comes_next_is_not_skipped(mail: Traffic) -> None:
     for old, new in (("lead 1", "lead 2"), ("lead 2", "lead 3"), ("lead 3", "contact 3")):
         mail.ask("acme", "convert", old, new)
     mail.ask("globex", "merge", "lead 5", "lead 6")
@@ -37,6 +37,9 @@ def test_chains_merges_and_deletions_in_one_commit(mail: Traffic) -> None:
     assert commit is not None
     assert commit.metrics["numTargetRowsUpdated"] == "8"
     assert commit.metrics["numTargetRowsDeleted"] == "4"
+    table = mail.tables.identifier(ENGAGEMENT)
+    mail.spark.sql(f"DELETE FROM {table} WHERE org_id = 'acme' AND who_id = 'contact 3'")
+    assert not mail.spark.sql(f"SELECT * FROM {table} WHERE who_id = 'contact 3'").count()
 
 
 def test_a_request_waits_for_its_engagement_and_is_dead_in_the_end(mail: Traffic) -> None:
@@ -51,7 +54,7 @@ def test_a_request_waits_for_its_engagement_and_is_dead_in_the_end(mail: Traffic
     mail.assert_true()
 
 
-def test_d5_killed_at_every_point_each_request_counts_once(mail: Traffic) -> None:
+def test_killed_at_every_point_each_request_counts_once(mail: Traffic) -> None:
     """Each turn dies at the next point, more requests come, and the next turn goes on, to die further on."""
     for number, point in enumerate(points(mail.stream("mutation").process_names)[:-2]):
         mail.ask("acme", "convert", f"lead {number % 7}", f"lead {(number + 1) % 7}")
