@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -116,15 +116,6 @@ class Traffic:
         report = run_batch(self.stream(name), Alone())
         assert report is not None
         return report
-
-    def run_all(self, name: StreamName = "ingestion", max_records: int | None = None) -> list[BatchReport]:
-        """Every batch that is due."""
-        if max_records:
-            self.lake = replace(self.lake, max_records=max_records)
-        reports = []
-        while report := run_batch(self.stream(name), Alone()):
-            reports.append(report)
-        return reports
 
     def die(self, point: str, name: StreamName = "ingestion") -> None:
         """Let a turn, in a process of its own, die at a point."""
