@@ -20,10 +20,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.engagement.tables import ENGAGEMENT, open_tables
-from lake_assets.engagement.turn import connected, coordinator, open_stream, take_turn
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.kafka import kafka
 from lake_assets.local.service import all_running, free_port
 from lake_assets.local.spark import open_spark
@@ -52,7 +53,7 @@ def main() -> None:
         topic = KafkaTopic(str(home.kafka), tables.lake.topic("ingestion"))
         topic.create(PARTITIONS)
         stream = open_stream("ingestion", tables, spark, topic.servers)
-        with connected(str(home.zookeeper), session_seconds=SECONDS) as zk:
+        with zookeeper_client(str(home.zookeeper), session_seconds=SECONDS) as zk:
             for _ in range(arguments.batches):
                 _produce(topic, arguments.records, arguments.orgs)
                 began = time.perf_counter()

@@ -365,7 +365,8 @@ def demo(
 
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.engagement.turn import connected, coordinator, open_stream, take_turn
+    from lake_assets.coordination import zookeeper_client
+    from lake_assets.engagement.turn import coordinator, open_stream, take_turn
     from lake_assets.local import show
     from lake_assets.local.spark import open_spark
     from lake_assets.local.state import zookeeper_address
@@ -373,7 +374,7 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     found, spark = settings(), open_spark(settings())
     stream = open_stream(name, _engagement_tables(lake), spark, _kafka())
     hosts = _required(zookeeper_address(found), "ZooKeeper")
-    with connected(hosts, session_seconds=found.zookeeper_session_seconds) as zk:
+    with zookeeper_client(hosts) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=found.turn_seconds)
         report = take_turn(stream, coordinated, max_wait=found.turn_seconds)
     if as_json:

@@ -1,6 +1,7 @@
 """ENGINE: jobs that write one resource take turns on a ZooKeeper lock. Needs nothing else of this package."""
 
+from lake_assets.coordination.client import zookeeper_client
 from lake_assets.coordination.coordinator import JobCoordinator
 from lake_assets.coordination.rules import ANY, Stream, check_claim, check_ring, stream
 
-__all__ = ["ANY", "JobCoordinator", "Stream", "check_claim", "check_ring", "stream"]
+__all__ = ["ANY", "JobCoordinator", "Stream", "check_claim", "check_ring", "stream", "zookeeper_client"]

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kazoo.exceptions import ConnectionClosedError, KazooException, NoNodeError
+from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 if TYPE_CHECKING:
@@ -54,13 +55,32 @@ class _Attempt:
         self._ended.set()
 
 
-def contend(zk: KazooClient, path: str, name: str, timeout: float) -> Lock | None:
+def contend(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> Lock | None:
     """The acquired lock, or None if it was not free within `timeout` seconds; then no node of it is left.
 
-    Without a connection at that time, the node goes when there is one again. name: what the node carries.
+    If the connection goes meanwhile, the node goes when there is one again. name: what the node carries.
     """
+    end = clock() + timeout
+    if not _connected(zk, timeout):
+        return None
     attempt = _Attempt(zk, path, name)
-    return attempt.lock if attempt.wait(timeout) else None
+    return attempt.lock if attempt.wait(max(0, end - clock())) else None
+
+
+def _connected(zk: KazooClient, timeout: float) -> bool:
+    """Waits for a connection: attempts without one would pile up, and all contend when it is back."""
+    found = threading.Event()
+
+    def look(state: str) -> None:
+        if state == KazooState.CONNECTED:
+            found.set()
+
+    zk.add_listener(look)
+    look(zk.state)
+    try:
+        return found.wait(timeout)
+    finally:
+        zk.remove_listener(look)
 
 
 def remove(zk: KazooClient, lock: Lock) -> bool:

@@ -114,7 +114,7 @@ class JobCoordinator:
         """Returns if the lock is held: call it before each commit. Waits while the connection is gone; `LockLost`."""
         hold = self._held()
         try:
-            hold.confirm()
+            hold.write()
         except LockLost:
             self.unlock()
             raise

@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import ConnectionLoss, OperationTimeoutError, SessionExpiredError
+from kazoo.exceptions import ConnectionLoss, NoNodeError, OperationTimeoutError, SessionExpiredError
 from kazoo.protocol.states import KazooState
 
 from lake_assets.coordination.contender import contend, in_background, remove
 from lake_assets.errors import LockLost
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient
+    from kazoo.client import KazooClient, TransactionRequest
     from kazoo.recipe.lock import Lock
 
 POLL_SECONDS = 0.05
+ANY_VERSION = -1
+Operation = Callable[["TransactionRequest"], None]
+"""One of those that a transaction carries out together."""
 
 
 class Hold:
     """From acquisition to release or loss; never used again after either.
 
-    path: of the own lock node. token: its czxid, 0 until it is confirmed. It grows from holder to holder, across
+    path: of the own lock node. token: its czxid, 0 until it is identified. It grows from holder to holder, across
     leaders and across a deleted parent, unlike the lock's sequence numbers (Z6).
     """
 
@@ -55,12 +58,30 @@ class Hold:
         since = self._suspended_at
         return self._lost or (since is not None and self._clock() - since >= self._session_seconds)
 
-    def confirm(self) -> None:
-        """Returns when the server says that the lock is held. Waits while there is no connection; `LockLost`."""
+    def identify(self) -> None:
+        """Finds out the token; `LockLost` if the node is gone already."""
         found = self.ask(lambda: self._zk.exists_async(self.path))
         if found is None:
-            raise self.lost("its node is gone")
+            raise self._lose("its node is gone")
         self.token = found.czxid
+
+    def write(self, *operations: Operation) -> bool:
+        """All of the operations, or none; whether they were done. `LockLost` if the own node is gone.
+
+        Without operations it is still a write, which takes a quorum: a server that was cut off would answer a read.
+        """
+
+        def request() -> Any:
+            transaction = self._zk.transaction()
+            transaction.check(self.path, ANY_VERSION)
+            for operation in operations:
+                operation(transaction)
+            return transaction.commit_async()
+
+        results = self.ask(request)
+        if isinstance(results[0], NoNodeError):
+            raise self._lose("its node is gone")
+        return not any(isinstance(result, Exception) for result in results)
 
     def ask(self, request: Callable[[], Any]) -> Any:
         """The answer to an asynchronous request, repeated when the connection broke; `LockLost`.
@@ -78,10 +99,9 @@ class Hold:
                 answer = request()
             except SessionExpiredError:
                 break
-        raise self.lost("its session is gone, or has been out of touch for as long as it lasts")
+        raise self._lose("its session is gone, or has been out of touch for as long as it lasts")
 
-    def lost(self, why: str) -> LockLost:
-        """Marks the lock as lost; the error to raise."""
+    def _lose(self, why: str) -> LockLost:
         self._lost = True
         return LockLost(self._name, why)
 
@@ -97,12 +117,12 @@ class Hold:
 
 def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> Hold | None:
     """The lock, or None if it was not free within `timeout` seconds; then no contender is left behind."""
-    lock = contend(zk, path, name, timeout)
+    lock = contend(zk, path, name, timeout, clock)
     if lock is None:
         return None
     hold = Hold(zk, lock, name, clock)
     try:
-        hold.confirm()
+        hold.identify()
     except LockLost:
         hold.release(0)
         return None

@@ -4,31 +4,29 @@
     /coordination/<lock>/turn              the last turn, as JSON; its absence means that nobody has run
     /coordination/<lock>/waiting/<stream>  whom a refused stream accepts, as JSON; ephemeral
 
-Every write is a transaction that also checks that the writer's own lock node is there. What is read under the lock is
-what the holder before wrote last: the server that showed the lock as free has applied all that came before.
+Every write is one of `Hold.write`: it also checks that the writer's own lock node is there. What is read under the lock
+is what the holder before wrote last: the server that showed the lock as free has applied all that came before.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
+from lake_assets.coordination.hold import ANY_VERSION, Hold, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
 from lake_assets.errors import RegistryDamaged
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient, TransactionRequest
-
-    from lake_assets.coordination.hold import Hold
+    from kazoo.client import KazooClient
 
 ROOT = "/coordination"
-ANY_VERSION = -1
-Operation = Callable[["TransactionRequest"], None]
+TRIES = 5
+"""Of a write that was refused. Nobody else writes under the lock, so the second is rare, and the third rarer."""
 
 
 class Registry:
@@ -51,22 +49,24 @@ class Registry:
 
     def write(self, hold: Hold, turn: Turn) -> None:
         """Makes this the last turn, and its stream one that no longer waits. Written already, it changes nothing."""
-        found, version = self._read(hold)
-        if found == turn:
-            return
-        operations = [self._store(turn, version)]
-        if turn.name in self._children(hold):
-            operations.append(lambda t: t.delete(self._waiting(turn.name)))
-        # Refused, too, when an earlier try was carried out and only its reply was lost.
-        if not self._fenced(hold, operations) and self.last(hold) != turn:
-            raise RegistryDamaged(self.turn_path, f"was written without the lock, while {turn.name} held it")
+        # Refused, too, when it was carried out and its reply was lost, or when the note of a former session expired.
+        for _ in range(TRIES):
+            found, version = self._read(hold)
+            if found == turn:
+                return
+            operations = [self._store(turn, version)]
+            if turn.name in self._children(hold):
+                operations.append(lambda t: t.delete(self._waiting(turn.name)))
+            if hold.write(*operations):
+                return
+        raise RegistryDamaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
 
     def leave_waiting(self, hold: Hold, stream: Stream) -> None:
         """Notes that the stream was refused, for as long as its session lasts. A note that is there stays."""
         accepts = json.dumps(sorted(stream.accepts)).encode()
         if self._node(hold, self.waiting_path) is None:
-            self._fenced(hold, [lambda t: t.create(self.waiting_path)])
-        self._fenced(hold, [lambda t: t.create(self._waiting(stream.name), accepts, ephemeral=True)])
+            hold.write(lambda t: t.create(self.waiting_path))
+        hold.write(lambda t: t.create(self._waiting(stream.name), accepts, ephemeral=True))
 
     def withdraw(self, name: str) -> None:
         """Removes the note of a stream that no longer waits: its own session's, so it needs no lock."""
@@ -98,21 +98,6 @@ class Registry:
         if version == ANY_VERSION:
             return lambda t: t.create(self.turn_path, data)
         return lambda t: t.set_data(self.turn_path, data, version)
-
-    def _fenced(self, hold: Hold, operations: list[Operation]) -> bool:
-        """All of the operations, or none; whether they were done. `LockLost` if the own lock node is gone."""
-
-        def request() -> Any:
-            transaction = self._zk.transaction()
-            transaction.check(hold.path, ANY_VERSION)
-            for operation in operations:
-                operation(transaction)
-            return transaction.commit_async()
-
-        results = hold.ask(request)
-        if isinstance(results[0], NoNodeError):
-            raise hold.lost("its node is gone")
-        return not any(isinstance(result, Exception) for result in results)
 
 
 def encode_turn(turn: Turn) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from lake_assets.engagement.ingestion import ingestion
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.mutation import mutation
 from lake_assets.engagement.tables import LakeTables
-from lake_assets.errors import ServiceError, UsageError
+from lake_assets.errors import UsageError
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -37,29 +36,6 @@ class TurnReport:
 
     predecessor: str | None
     batch: BatchReport | None
-
-
-@contextmanager
-def connected(hosts: str, *, session_seconds: float) -> Iterator[KazooClient]:
-    """A client of an ensemble: hosts is `host:port`, comma-separated. `ServiceError` if none answers.
-
-    session_seconds: so long others wait for the lock of a process that was killed.
-    """
-    from kazoo.client import KazooClient
-    from kazoo.handlers.threading import KazooTimeoutError
-
-    zk = KazooClient(hosts, timeout=session_seconds)
-    try:
-        zk.start()
-    except KazooTimeoutError as error:
-        raise ServiceError(
-            f"No ZooKeeper answers at {hosts}: {error}.", remedy="Start it with `lake up`, or correct LAKE_ZOOKEEPER."
-        ) from None
-    try:
-        yield zk
-    finally:
-        zk.stop()
-        zk.close()
 
 
 def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator, check_claim
+from lake_assets.coordination import ANY, JobCoordinator, check_claim, client
 from lake_assets.errors import (
     ClaimRefused,
     ConfigurationError,
@@ -18,6 +18,7 @@ from lake_assets.errors import (
     LockNotFree,
     NotHolder,
     RegistryDamaged,
+    ServiceError,
     TurnRefused,
 )
 from lake_assets_tests.coordination.conftest import Connect
@@ -149,8 +150,7 @@ def test_a_lock_that_is_not_free_is_given_up_in_time_and_no_contender_stays(stre
     assert streams.contenders() == []
 
 
-def test_tokens_grow_also_when_the_parent_is_made_again(streams: Streams) -> None:
-    """Z6: sequence numbers of contenders start anew."""
+def test_z6_tokens_grow_also_when_the_parent_is_made_again(streams: Streams) -> None:
     tokens = []
     for _ in range(2):
         assert streams.ingestion.lock()
@@ -160,8 +160,7 @@ def test_tokens_grow_also_when_the_parent_is_made_again(streams: Streams) -> Non
     assert tokens == sorted(set(tokens))
 
 
-def test_a_lock_whose_session_is_gone_is_lost_and_its_writes_are_refused(streams: Streams) -> None:
-    """Z1: kazoo's own flag would stay true."""
+def test_z1_a_lock_whose_session_is_gone_is_lost_and_its_writes_are_refused(streams: Streams) -> None:
     play(streams.ingestion)
     assert streams.mutation.lock()
     streams.mutation.register()
@@ -173,14 +172,27 @@ def test_a_lock_whose_session_is_gone_is_lost_and_its_writes_are_refused(streams
     assert not streams.mutation.unlock()
 
 
-def test_a_lost_lock_can_be_had_again_by_the_same_coordinator(streams: Streams) -> None:
-    """Z2: with the same kazoo Lock it would hang."""
+def test_z2_a_lost_lock_can_be_had_again_by_the_same_coordinator(streams: Streams) -> None:
     assert streams.ingestion.lock()
     take_away(streams)
     with pytest.raises(LockLost):
         streams.ingestion.confirm()
     assert streams.ingestion.lock()
     assert streams.ingestion.register() is None
+
+
+def test_a_session_that_the_server_ended_loses_the_lock(connect: Connect, zookeeper: str, lock_name: str) -> None:
+    zk = connect()
+    ingestion = JobCoordinator(lock_name, "ingestion", ANY, zk, timeout=5)
+    assert ingestion.lock()
+    ingestion.register()
+    same = KazooClient(zookeeper, client_id=zk.client_id)  # whoever closes a session closes it for all
+    same.start()
+    same.stop()
+    same.close()
+    with pytest.raises(LockLost):
+        ingestion.done()
+    assert play(ingestion) is None
 
 
 def take_away(streams: Streams) -> None:
@@ -316,6 +328,12 @@ def test_three_streams_at_once_keep_their_order_and_never_overlap(streams: Strea
     assert {"ingestion", "mutation", "retention"} == set(names)
     for before, after in pairwise(names):
         assert after == "ingestion" or (before, after) in {("ingestion", "mutation"), ("mutation", "retention")}
+
+
+def test_an_ensemble_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "START_SECONDS", 0.5)
+    with pytest.raises(ServiceError, match=r"No ZooKeeper answers at 127.0.0.1:1\.(.|\n)*LAKE_ZOOKEEPER"):
+        client.zookeeper_client("127.0.0.1:1").__enter__()
 
 
 def test_a_timeout_of_nothing_is_refused(connect: Connect, lock_name: str) -> None:

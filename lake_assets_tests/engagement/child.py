@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 
+from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import open_tables
-from lake_assets.engagement.turn import connected, coordinator, open_stream, take_turn
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
@@ -24,7 +25,7 @@ def main(name: str, topic: str, stream_name: StreamName) -> None:
     if hosts is None:
         run_batch(stream, Alone())
         return
-    with connected(hosts, session_seconds=SESSION_SECONDS) as zk:
+    with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
         take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 

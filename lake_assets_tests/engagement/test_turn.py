@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
-from lake_assets.engagement.turn import TurnReport, connected, coordinator, take_turn
+from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
 from lake_assets.errors import ClaimRefused, TurnRefused
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
 
@@ -29,7 +30,7 @@ def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Tra
 @pytest.fixture
 def turn(mail: Traffic) -> Iterator[Turn]:
     """Take a turn of a stream; refused, it waits no longer than a session."""
-    with connected(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
 
         def take(name: StreamName) -> TurnReport:
             stream = mail.stream(name)

@@ -1,0 +1,98 @@
+"""What a turn costs on ZooKeeper, one server and three, and how long a killed holder keeps the others waiting.
+
+python -m benchmarks.coordination [--turns 300] [--kills 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
+from lake_assets.local.service import all_running
+from lake_assets.local.zookeeper import ensemble
+
+LOCK = "benchmark"
+SESSIONS = (2.0, 4.0)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument("--hold", nargs=2, metavar=("HOSTS", "SESSION"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.hold:
+        _hold(arguments.hold[0], float(arguments.hold[1]))
+        return
+    for size in (1, 3):
+        with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+            servers = ensemble(Path(folder), size)
+            with all_running(servers):
+                hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+                _report_turns(size, _turns(hosts, arguments.turns))
+                for session in SESSIONS:
+                    _report_takeovers(size, session, [_takeover(hosts, session) for _ in range(arguments.kills)])
+
+
+def _turns(hosts: str, count: int) -> list[float]:
+    """Milliseconds of whole turns without work; the first one, which makes the folders, aside."""
+    with zookeeper_client(hosts) as zk:
+        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=10)
+        return [_turn(coordinator) for _ in range(count + 1)][1:]
+
+
+def _turn(coordinator: JobCoordinator) -> float:
+    begun = time.perf_counter()
+    with coordinator.turn(max_wait=10):
+        coordinator.confirm()
+    return 1000 * (time.perf_counter() - begun)
+
+
+def _takeover(hosts: str, session: float) -> float:
+    """Seconds from the kill of a holder in its turn to another's having the lock."""
+    command = [sys.executable, "-m", "benchmarks.coordination", "--hold", hosts, str(session)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    with zookeeper_client(hosts, session_seconds=session) as zk:
+        successor = JobCoordinator(LOCK, "stream", ANY, zk, timeout=10 * session)
+        holder.kill()
+        begun = time.perf_counter()
+        assert successor.lock()
+        taken = time.perf_counter() - begun
+        successor.register()
+        successor.done()
+        successor.unlock()
+    holder.communicate()
+    return taken
+
+
+def _hold(hosts: str, session: float) -> None:
+    with zookeeper_client(hosts, session_seconds=session) as zk:
+        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=10)
+        assert coordinator.lock()
+        coordinator.register()
+        print("held", flush=True)
+        sys.stdin.read()
+
+
+def _report_turns(size: int, found: list[float]) -> None:
+    p95 = sorted(found)[math.ceil(0.95 * len(found)) - 1]
+    print(f"{size} server(s): a turn p50 {statistics.median(found):5.1f} ms  p95 {p95:5.1f} ms  of {len(found)}")
+
+
+def _report_takeovers(size: int, session: float, found: list[float]) -> None:
+    spread = f"{min(found):.1f} to {max(found):.1f} s of {len(found)}"
+    print(f"{size} server(s): takeover after kill -9, session {session:g} s: {spread}")
+
+
+if __name__ == "__main__":
+    main()
