@@ -17,6 +17,11 @@ LakeError
 │   ├── AuditFailed
 │   ├── HoursHeld
 │   └── StateMoved
+├── StreamError             a stream of an engagement lake that could not go on
+│   ├── TopicReplaced
+│   ├── OffsetsMissing
+│   ├── CountsDiffer
+│   └── CheckpointLost
 ├── ErasureStopped          an erasure that could not be finished; called again, it goes on
 ├── CoordinationError       a turn that cannot begin, or cannot go on
 │   ├── LockNotFree
@@ -164,6 +169,50 @@ class StateMoved(SessionError):
         super().__init__(
             f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
             remedy="Another run of the same process won; this one stops without harm. Nothing to do.",
+        )
+
+
+class StreamError(LakeError):
+    """A stream of an engagement lake that could not go on. Its checkpoint is where it was."""
+
+
+class TopicReplaced(StreamError):
+    def __init__(self, topic: str, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"Topic {topic} is another one (id {found}) than was read so far (id {expected}): offsets begin anew.",
+            remedy="Restore the former topic, or give the lake a topic of another name.",
+        )
+
+
+class OffsetsMissing(StreamError):
+    """Messages that were not read yet are not in Kafka any more, or those that were read are not there yet."""
+
+    def __init__(self, topic: str, partition: int, *, expected: int, earliest: int, end: int) -> None:
+        super().__init__(
+            f"Topic {topic} should go on at offset {expected} of partition {partition}, "
+            f"but holds those from {earliest} to {end}, the end.",
+            remedy="Restore the messages, or send what was lost again to a topic of another name; lengthen retention.",
+        )
+
+
+class CountsDiffer(StreamError):
+    """A commit's change data feed and its metrics disagree: one of them is not what was committed."""
+
+    def __init__(self, table: str, version: int, *, feed: object, metrics: object) -> None:
+        super().__init__(
+            f"Version {version} of {table} changed {feed} by its change data feed, {metrics} by its metrics.",
+            remedy="Compare both with `table_changes_by_path` and DESCRIBE HISTORY; the notification was not written.",
+        )
+
+
+class CheckpointLost(StreamError):
+    """Delta would skip the batch in silence: it has seen its id, with other data maybe."""
+
+    def __init__(self, app_id: str, *, batch_id: int, seen: int) -> None:
+        super().__init__(
+            f"Batch {batch_id} of {app_id} was about to be written, but its table holds batch {seen} already: "
+            "the checkpoint is older than the data.",
+            remedy="Restore the newest version of the lake's checkpoint table; it must never go back.",
         )
 
 

@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     erasure_key: SecretStr | None = Field(
         None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
     )
+    turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property

@@ -46,6 +46,11 @@ EXIT_CODE = 137
 def reach(point: str) -> None:
     """Die or pause here if this is the point that the setting names."""
     assert point in (*POINTS, *TICK_POINTS, *ERASURE_POINTS), point
+    strike(point)
+
+
+def strike(point: str) -> None:
+    """As `reach`, for a part that lists its points itself."""
     if settings().failpoint == point:
         os._exit(EXIT_CODE)
     if settings().failpoint == PAUSE + point:

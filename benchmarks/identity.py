@@ -1,0 +1,90 @@
+"""How long the requests of one org, and of a thousand, take to collapse into one map.
+
+    python -m benchmarks.identity [--requests 100000] [--orgs 1000]
+
+For the thousand a Spark Connect server is started, in a home of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.collapsing import collapsed
+from lake_assets.engagement.identity import MutationRequest, collapse
+from lake_assets.local.service import free_port, running
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+Edge = Callable[[int], tuple[str, str]]
+SHAPES: dict[str, Edge] = {
+    "chain": lambda n: (str(n), str(n + 1)),
+    "star": lambda n: (str(n), "centre"),
+}
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=100_000, help="of one org; ten times as many over all orgs")
+    parser.add_argument("--orgs", type=int, default=1_000)
+    arguments = parser.parse_args()
+    for shape, edge in SHAPES.items():
+        requests = _requests(arguments.requests, edge)
+        began = time.perf_counter()
+        changed = len(collapse(requests))
+        print(
+            f"{shape}: {arguments.requests:,} requests of one org, {changed:,} ids: {time.perf_counter() - began:.2f} s"
+        )
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        home = Settings(home=Path(folder))
+        with running(spark_service(home, free_port())) as service:
+            spark = open_spark(home.model_copy(update={"spark_remote": f"sc://127.0.0.1:{service.port}"}))
+            _through_spark(spark, 10 * arguments.requests, arguments.orgs)
+            spark.stop()
+
+
+def _requests(count: int, edge: Edge) -> list[MutationRequest]:
+    """Shuffled: order is part of the work."""
+    made = [
+        MutationRequest(f"r{n}", "convert", *edge(n), START + timedelta(milliseconds=n), 0, n) for n in range(count)
+    ]
+    random.Random(1).shuffle(made)
+    return made
+
+
+def _through_spark(spark: SparkSession, requests: int, orgs: int) -> None:
+    """Chains, spread over the orgs; the second time of two counts, for the first warms Spark up."""
+    for run in ("first", "again"):
+        began = time.perf_counter()
+        changed = collapsed(_chains(spark, requests, orgs)).count()
+        seconds = time.perf_counter() - began
+        print(f"Spark, {run}: {requests:,} requests of {orgs:,} orgs, {changed:,} ids: {seconds:.1f} s")
+
+
+def _chains(spark: SparkSession, requests: int, orgs: int) -> DataFrame:
+    return spark.range(requests).selectExpr(
+        f"concat('org', id % {orgs}) org_id",
+        "concat('r', id) request_id",
+        "'convert' op",
+        f"cast(id div {orgs} as string) old_id",
+        f"cast(id div {orgs} + 1 as string) new_id",
+        "timestamp_millis(id) executed_at",
+        "0 `partition`",
+        "id `offset`",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""How many messages a second the ingestion stream takes from Kafka to rows, dead letters and notifications.
+
+    python -m benchmarks.ingestion [--records 500000] [--batches 3]
+
+Spark and Kafka are started in a home of their own. Producing the messages is not counted; the first batch, which warms
+everything up, is printed too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.tables import ENGAGEMENT, open_tables
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+from lake_assets.local.kafka import kafka
+from lake_assets.local.service import all_running, free_port
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.local.zookeeper import zookeeper
+from lake_assets.settings import Settings
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTITIONS = 4
+SECONDS = 60.0
+"""Of the ZooKeeper session, and for a turn to begin: nobody else takes one."""
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=int, default=500_000, help="of each batch")
+    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--orgs", type=int, default=20)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder, _services(Path(folder)) as home:
+        spark = open_spark(home)
+        tables = open_tables(home, replace(EMAIL_EVENT, max_records=arguments.records))
+        tables.create(spark)
+        tables.register_orgs({f"org{number}": None for number in range(arguments.orgs)})
+        topic = KafkaTopic(str(home.kafka), tables.lake.topic("ingestion"))
+        topic.create(PARTITIONS)
+        stream = open_stream("ingestion", tables, spark, topic.servers)
+        with zookeeper_client(str(home.zookeeper), session_seconds=SECONDS) as zk:
+            for _ in range(arguments.batches):
+                _produce(topic, arguments.records, arguments.orgs)
+                began = time.perf_counter()
+                take_turn(stream, coordinator(stream, zk, spark, timeout=SECONDS), max_wait=SECONDS)
+                seconds = time.perf_counter() - began
+                print(f"{arguments.records:,} messages: {seconds:.1f} s, {arguments.records / seconds:,.0f} a second")
+        print(f"rows in all: {tables.read(spark, ENGAGEMENT).count():,}")
+        spark.stop()
+
+
+@contextmanager
+def _services(folder: Path) -> Iterator[Settings]:
+    home = Settings(home=folder, spark_java_options="")
+    ports = {name: free_port() for name in ("spark", "zookeeper", "kafka", "controller")}
+    services = [
+        spark_service(home, ports["spark"]),
+        zookeeper(home.home, ports["zookeeper"]),
+        kafka(home, ports["kafka"], ports["controller"]),
+    ]
+    with all_running(services):
+        remote = {"spark_remote": f"sc://127.0.0.1:{ports['spark']}"}
+        hosts = {name: f"127.0.0.1:{ports[name]}" for name in ("zookeeper", "kafka")}
+        yield home.model_copy(update={**remote, **hosts})
+
+
+def _produce(topic: KafkaTopic, count: int, orgs: int) -> None:
+    producer = Producer({"bootstrap.servers": topic.servers, "linger.ms": 50, "queue.buffering.max.messages": count})
+    for number in range(count):
+        producer.produce(topic.topic, _message(number, orgs), partition=number % PARTITIONS)
+    producer.flush()
+
+
+def _message(number: int, orgs: int) -> bytes:
+    values = {
+        "org_id": f"org{number % orgs}",
+        "engagement_id": f"e{number}",
+        "who_id": f"lead {number % 50_000}",
+        "kind": ("sent", "opened", "replied", "bounced")[number % 4],
+        "template_id": f"template {number % 40}",
+        "rep_id": f"rep {number % 300}",
+        "engaged_at": (START + timedelta(seconds=number)).isoformat(),
+        "engagement": {"subject": f"Following up on {number}", "opens": number % 5, "replied": number % 4 == 2},
+    }
+    return json.dumps(values).encode()
+
+
+if __name__ == "__main__":
+    main()

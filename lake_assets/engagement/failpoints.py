@@ -1,0 +1,19 @@
+"""The points of a micro-batch at which a test makes its process die or pause, as `LAKE_FAILPOINT` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lake_assets.incremental.failpoints import strike
+
+
+def points(processes: Iterable[str]) -> tuple[str, ...]:
+    """All points of a batch with these processes, in their order."""
+    of_each = (f"{when}-{process}" for process in processes for when in ("before", "written", "recorded"))
+    return ("before-intent", "after-intent", *of_each, "before-unlock", "after-unlock")
+
+
+def reach(point: str, processes: Iterable[str]) -> None:
+    """Die or pause here if this is the point that the setting names."""
+    assert point in points(processes), point
+    strike(point)

@@ -1,0 +1,50 @@
+"""The messages of a batch, judged; and the process that sets aside those that are not sound. Of every stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.messages import Format, judged
+from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ORG, LakeTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class Messages:
+    """The judged messages of a batch. shape: what a sound one is."""
+
+    tables: LakeTables
+    spark: SparkSession
+    topic: KafkaTopic
+    shape: Format
+
+    def of(self, batch: Batch) -> DataFrame:
+        """As `messages.judged` gives them, with the orgs that were known when the batch began."""
+        orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
+        return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """The process that sets the other messages aside, each once."""
+
+    messages: Messages
+    name: str = "dead_letter"
+    table: str = DEAD_LETTER
+
+    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
+        from pyspark.sql import functions as F
+
+        dead = (
+            self.messages.of(batch)
+            .where("reason is not null")
+            .withColumn("batch_id", F.lit(batch.batch_id).cast("bigint"))
+        )
+        rows = dead.select(*DEAD_LETTER_COLUMNS)
+        self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)

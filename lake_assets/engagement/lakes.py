@@ -1,0 +1,28 @@
+"""The lakes of this platform: one for each kind of activity."""
+
+from __future__ import annotations
+
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.errors import UsageError
+
+EMAIL_EVENT = EngagementLake(
+    "email_event",
+    {"subject": "string", "mailbox": "string", "opens": "int", "clicks": "int", "replied": "boolean"},
+)
+MEETING_EVENT = EngagementLake(
+    "meeting_event",
+    {"title": "string", "starts_at": "timestamp", "minutes": "int", "attendees": "int"},
+)
+VOICE_INSIGHT = EngagementLake(
+    "voice_insight",
+    {"call_id": "string", "seconds": "double", "talk_ratio": "double", "sentiment": "string", "recorded": "boolean"},
+)
+LAKES = (EMAIL_EVENT, MEETING_EVENT, VOICE_INSIGHT)
+
+
+def lake_named(name: str) -> EngagementLake:
+    """The lake of a name; `UsageError` if there is none."""
+    found = {lake.name: lake for lake in LAKES}
+    if name not in found:
+        raise UsageError(f"There is no engagement lake {name!r}.", remedy=f"Name one of {', '.join(found)}.")
+    return found[name]

@@ -1,0 +1,141 @@
+"""What a message must be to make a row, and why one does not: the reasons of the dead-letter table.
+
+Messages are judged by Spark's own expressions, with no clock, and nothing is looked up but the orgs that were known
+when the batch began: judged again, a message gets the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.identity import OPS
+from lake_assets.engagement.lake import EngagementLake
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NOT_JSON = "not JSON"
+UNKNOWN_ORG = "unknown org"
+_BROKEN = "_broken"
+
+ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
+ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
+"""Spark also takes a time alone for a moment, of today: another one tomorrow. Without a zone it is UTC."""
+PATTERNS = {"date": ISO_DATE, "timestamp": ISO_TIME}
+
+
+@dataclass(frozen=True)
+class Format:
+    """What a JSON object of a topic holds. More fields than these do not matter.
+
+    fields: name → Spark type. required: of these, what may not be missing, null or blank. nested: the same for one
+    object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
+    → (another field, and its value that makes the first unnecessary).
+    """
+
+    fields: Mapping[str, str]
+    required: tuple[str, ...]
+    nested: tuple[str, Mapping[str, str]] | None = None
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    required_unless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+def ingestion_format(lake: EngagementLake) -> Format:
+    """An engagement, as the ingestion topic of a lake brings it."""
+    words = ("org_id", "engagement_id", "who_id", "kind", "template_id", "cadence_id", "rep_id", "outcome")
+    return Format(
+        {**dict.fromkeys(words, "string"), "engaged_at": "timestamp"},
+        required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
+        nested=("engagement", lake.fields),
+    )
+
+
+MUTATION_FORMAT = Format(
+    {
+        **dict.fromkeys(("org_id", "request_id", "op", "old_id", "new_id"), "string"),
+        "engagement_date": "date",
+        "executed_at": "timestamp",
+    },
+    required=("org_id", "request_id", "op", "old_id", "executed_at"),
+    choices={"op": OPS},
+    required_unless={"new_id": ("op", "delete")},
+)
+"""A request, as the mutation topic of any lake brings it."""
+
+
+def judged(messages: DataFrame, shape: Format, orgs: DataFrame) -> DataFrame:
+    """Each message with the format's columns, typed, and its reason, null if it is sound.
+
+    messages: topic, partition, offset, value binary. orgs: org_id string, those that are known. Adds message string.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.col("value").cast("string")
+    parsed = F.from_json(F.try_validate_utf8(text), _text_schema(shape), {"columnNameOfCorruptRecord": _BROKEN})
+    known = F.broadcast(orgs.select(F.col("org_id").alias("known_org")).distinct())
+    place = [F.col(name) for name in ("topic", "partition", "offset")]
+    found = messages.select(*place, F.make_valid_utf8(text).alias("message"), parsed.alias("json"))
+    found = found.join(known, F.col("json.org_id") == F.col("known_org"), "left")
+    return found.select(*place, "message", _reason(shape).alias("reason"), *_columns(shape))
+
+
+def _text_schema(shape: Format) -> str:
+    """Everything as text: what is no date is then told apart from what is not there."""
+    fields = [*_texts(shape.fields), f"{_BROKEN} string"]
+    if shape.nested:
+        name, inner = shape.nested
+        fields.append(f"{name} struct<{', '.join(f'{n}: string' for n in inner)}>")
+    return ", ".join(fields)
+
+
+def _texts(fields: Mapping[str, str]) -> list[str]:
+    return [f"{name} string" for name in fields]
+
+
+def _columns(shape: Format) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    columns = [_cast(f"json.{name}", kind).alias(name) for name, kind in shape.fields.items()]
+    if shape.nested:
+        name, inner = shape.nested
+        columns.append(F.struct(*[_cast(f"json.{name}.{n}", kind).alias(n) for n, kind in inner.items()]).alias(name))
+    return columns
+
+
+def _cast(path: str, kind: str) -> Column:
+    """The value of a type; null where the text is none."""
+    from pyspark.sql import functions as F
+
+    text = F.col(path)
+    if kind in PATTERNS:
+        text = F.when(text.rlike(PATTERNS[kind]), text)
+    return text.try_cast(kind)
+
+
+def _reason(shape: Format) -> Column:
+    """The first thing that is wrong, in the order: JSON, missing fields, values, choices, org."""
+    from pyspark.sql import functions as F
+
+    def lacks(name: str) -> Column:
+        return F.col(f"json.{name}").isNull() | (F.trim(f"json.{name}") == "")
+
+    verdicts = [F.when(F.col("json").isNull() | F.col(f"json.{_BROKEN}").isNotNull(), NOT_JSON)]
+    verdicts += [F.when(lacks(name), f"missing field {name}") for name in shape.required]
+    for name, (other, value) in shape.required_unless.items():
+        verdicts.append(F.when(lacks(name) & (F.col(f"json.{other}") != value), f"missing field {name}"))
+    for path, kind in _paths(shape).items():
+        noun = "date" if kind in PATTERNS else kind
+        no_value = F.col(f"json.{path}").isNotNull() & _cast(f"json.{path}", kind).isNull()
+        verdicts.append(F.when(no_value, f"bad {noun} {path}"))
+    for name, choices in shape.choices.items():
+        verdicts.append(F.when(~F.col(f"json.{name}").isin(*choices), f"unknown {name}"))
+    verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
+    return F.coalesce(*verdicts)
+
+
+def _paths(shape: Format) -> dict[str, str]:
+    """Every field by its path → its type."""
+    name, inner = shape.nested or ("", {})
+    return {**shape.fields, **{f"{name}.{n}": kind for n, kind in inner.items()}}

@@ -1,0 +1,223 @@
+"""The Delta tables of a lake: what they hold, how they are created, and what their logs tell.
+
+Tables have a place, not a name: a lake is a folder, and any Spark, or a program without Spark, reads it there. They are
+created through Spark; their logs are read without it, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from deltalake import DeltaTable
+
+from lake_assets.coordination import check_claim
+from lake_assets.engagement import idempotent
+from lake_assets.engagement.checkpoint import CheckpointStore, opened
+from lake_assets.engagement.lake import EngagementLake
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ENGAGEMENT = "engagement"
+MUTATION_REQUEST = "mutation_request"
+NOTIFICATION = "notification"
+DEAD_LETTER = "dead_letter"
+ORG = "org"
+CHECKPOINT = "checkpoint"
+
+ENGAGEMENT_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "engagement_date": "date",
+    "engagement_id": "string",
+    "who_id": "string",
+    "kind": "string",
+    "template_id": "string",
+    "cadence_id": "string",
+    "rep_id": "string",
+    "outcome": "string",
+    "engaged_at": "timestamp",
+}
+"""Of every lake; behind them stands the struct `engagement` with the fields of the lake."""
+
+NOTIFICATION_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "ingestion_hour": "timestamp",
+    "table_name": "string",
+    "last_modified": "timestamp",
+    "inserted": "bigint",
+    "updated": "bigint",
+    "deleted": "bigint",
+    "app_name": "string",
+    "version": "bigint",
+}
+DEAD_LETTER_COLUMNS: Mapping[str, str] = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "reason": "string",
+    "message": "string",
+    "batch_id": "bigint",
+}
+MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "request_id": "string",
+    "op": "string",
+    "old_id": "string",
+    "new_id": "string",
+    "engagement_date": "date",
+    "executed_at": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "attempts": "int",
+    "status": "string",
+    "batch_id": "bigint",
+}
+"""A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts."""
+
+ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
+
+_ENGAGEMENT_PROPERTIES = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableDeletionVectors": "true",
+    # The log keeps least and greatest values: of no column that tells who somebody is.
+    "delta.dataSkippingStatsColumns": "engagement_date",
+}
+_MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "batch_id"}
+_NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
+
+
+EPOCH = "coordinator.epoch"
+"""Property of the engagement table: the token of the last holder that claimed it."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a table. metrics: Delta's own, by their names: `numOutputRows`, ..."""
+
+    version: int
+    committed_at: datetime
+    metrics: Mapping[str, str]
+
+
+def open_tables(settings: Settings, lake: EngagementLake) -> LakeTables:
+    """The tables of a lake in the warehouse that the settings name. Nothing is created."""
+    return LakeTables(lake, f"{settings.warehouse_address}/engagement")
+
+
+@dataclass(frozen=True)
+class LakeTables:
+    """The tables of one lake. root: the folder, as an address, that holds those of all lakes."""
+
+    lake: EngagementLake
+    root: str
+
+    def location(self, table: str) -> str:
+        return f"{self.root}/{self.lake.name}/{table}"
+
+    def identifier(self, table: str) -> str:
+        """How a statement of SQL names a table."""
+        return f"delta.`{self.location(table).replace('`', '``')}`"
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        return CheckpointStore(self.location(CHECKPOINT))
+
+    def create(self, spark: SparkSession) -> None:
+        """Create the tables that are not there yet."""
+        fields = ", ".join(f"{name}: {kind}" for name, kind in self.lake.fields.items())
+        engagement = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>"}
+        by_org = ("org_id",)
+        self._create(spark, ENGAGEMENT, engagement, by_org, _ENGAGEMENT_PROPERTIES)
+        self._create(spark, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, (), _MUTATION_REQUEST_PROPERTIES)
+        self._create(spark, NOTIFICATION, NOTIFICATION_COLUMNS, (*by_org, "ingestion_hour"), {})
+        self._create(spark, DEAD_LETTER, DEAD_LETTER_COLUMNS, (), _NO_STATISTICS)
+        self._create(spark, ORG, ORG_COLUMNS, (), {})
+        self.checkpoints.create()
+
+    def read(self, spark: SparkSession, table: str, version: int | None = None) -> DataFrame:
+        """A table as it stands, or stood at a version."""
+        options = {} if version is None else {"versionAsOf": str(version)}
+        return spark.read.format("delta").options(**options).load(self.location(table))
+
+    def version(self, table: str) -> int:
+        """The newest version of a table."""
+        return int(self._log(table).version())
+
+    def last_batch(self, table: str, app_id: str) -> int:
+        """The last batch that was committed to a table under a transaction id; 0 if none was."""
+        return int(self._log(table).transaction_version(app_id) or 0)
+
+    def claim(self, spark: SparkSession, token: int) -> None:
+        """Write the coordinator's token to the engagement table: no commit that began before can be made any more.
+
+        `ClaimRefused` if a later holder's token is there.
+        """
+        found = self._log(ENGAGEMENT).metadata().configuration.get(EPOCH)
+        check_claim(self.location(ENGAGEMENT), None if found is None else int(found), token)
+        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+
+    def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
+        """Append rows as a batch: Delta does nothing if it has seen this batch, or a later one, under the id."""
+        writer = rows.write.format("delta").mode("append")
+        writer.options(**idempotent.options(app_id, batch_id)).save(self.location(table))
+
+    def commit_of(self, table: str, *, app_id: str, batch_id: int, since: int) -> Commit | None:
+        """The commit that a batch made; None if it made none. since: a version before it."""
+        mark = idempotent.mark(app_id, batch_id)
+        return next(
+            (_commit(entry) for entry in self._history(table, since) if entry.get("userMetadata") == mark), None
+        )
+
+    def commit_at(self, table: str, version: int) -> Commit:
+        """The commit that made a version of a table."""
+        return next(commit for commit in map(_commit, self._history(table, version - 1)) if commit.version == version)
+
+    def changes(self, spark: SparkSession, table: str, version: int) -> DataFrame:
+        """The rows that one commit changed, with `_change_type`, of the change data feed."""
+        only = {"readChangeFeed": "true", "startingVersion": str(version), "endingVersion": str(version)}
+        return spark.read.format("delta").options(**only).load(self.location(table))
+
+    def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:
+        """Make orgs known, or change how long their engagements are kept, in days; None: without end."""
+        import pyarrow as pa
+
+        schema = pa.schema([("org_id", pa.string()), ("ttl_days", pa.int32())])
+        rows = [{"org_id": org, "ttl_days": days} for org, days in ttl_days.items()]
+        merge = self._log(ORG).merge(
+            pa.Table.from_pylist(rows, schema=schema),
+            predicate="known.org_id = given.org_id",
+            source_alias="given",
+            target_alias="known",
+        )
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _history(self, table: str, since: int) -> list[dict[str, Any]]:
+        """What the log tells of each commit after a version, newest first."""
+        log = self._log(table)
+        return log.history(limit=log.version() - since)
+
+    def _log(self, table: str) -> DeltaTable:
+        return opened(self.location(table))
+
+    def _create(
+        self,
+        spark: SparkSession,
+        table: str,
+        columns: Mapping[str, str],
+        partitions: tuple[str, ...],
+        properties: Mapping[str, str],
+    ) -> None:
+        listed = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+        by = f"PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
+        told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+        with_properties = f"TBLPROPERTIES ({told})" if told else ""
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {self.identifier(table)} ({listed}) USING delta {by} {with_properties}")
+
+
+def _commit(entry: Mapping[str, Any]) -> Commit:
+    at = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
+    return Commit(int(entry["version"]), at, entry.get("operationMetrics", {}))

@@ -1,0 +1,64 @@
+"""A stream's turn: the lock, the turn granted by the coordinator, a micro-batch, done, unlock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lake_assets.coordination import ANY, JobCoordinator
+from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.failpoints import reach
+from lake_assets.engagement.ingestion import ingestion
+from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.mutation import mutation
+from lake_assets.engagement.tables import LakeTables
+from lake_assets.errors import UsageError
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from pyspark.sql import SparkSession
+
+PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
+"""Stream → who must have run last: mutation finds what ingestion brought, retention what mutation renamed."""
+
+
+STREAMS: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
+    "ingestion": ingestion,
+    "mutation": mutation,
+}
+
+
+@dataclass(frozen=True)
+class TurnReport:
+    """predecessor: who ran before; None if nobody had. batch: None if none was due: then the turn alone was taken."""
+
+    predecessor: str | None
+    batch: BatchReport | None
+
+
+def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
+    """A stream of a lake, on a Kafka cluster: servers is `host:port`, comma-separated."""
+    if name not in STREAMS:
+        raise UsageError(f"There is no stream {name!r} yet.", remedy=f"Name one of {', '.join(STREAMS)}.")
+    return STREAMS[name](tables, spark, servers)
+
+
+def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
+    """The stream's side of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
+    claim = partial(stream.tables.claim, spark)
+    lock = f"engagement.{stream.tables.lake.name}"
+    return JobCoordinator(lock, stream.name, PREDECESSORS[stream.name], zk, timeout, claim=claim)
+
+
+def take_turn(stream: Stream, coordinated: JobCoordinator, *, max_wait: float) -> TurnReport:
+    """Take a turn, with one batch at most; max_wait: seconds. Raises what `run_batch` and the coordinator raise.
+
+    A turn that stopped is the stream's to go on with: nobody else gets one before.
+    """
+    with coordinated.turn(max_wait=max_wait) as predecessor:
+        report = run_batch(stream, coordinated)
+        reach("before-unlock", stream.process_names)
+    reach("after-unlock", stream.process_names)
+    return TurnReport(predecessor, report)

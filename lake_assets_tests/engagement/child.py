@@ -1,0 +1,34 @@
+"""One turn of a stream in a process of its own, which a test lets die: `python -m ...child LAKE TOPIC STREAM`.
+
+Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
+lake is this process's alone.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.tables import open_tables
+from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+from lake_assets.local.spark import open_spark
+from lake_assets.settings import settings
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
+
+
+def main(name: str, topic: str, stream_name: StreamName) -> None:
+    spark = open_spark(settings())
+    stream = open_stream(stream_name, open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
+    hosts = settings().zookeeper
+    if hosts is None:
+        run_batch(stream, Alone())
+        return
+    with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
+        coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
+        take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

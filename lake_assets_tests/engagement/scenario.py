@@ -1,0 +1,182 @@
+"""One engagement lake for the tests: real topics, Delta tables and Spark; what was sent is the truth."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from lake_assets.engagement.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.identity import MutationRequest, Op
+from lake_assets.engagement.lake import EngagementLake, StreamName
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
+from lake_assets.engagement.turn import open_stream
+from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets_tests.engagement.oracle import replay
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+ORGS = ("acme", "globex", "initech")
+START = datetime(2026, 1, 1, 8, tzinfo=UTC)
+PARTITIONS = 2
+SESSION_SECONDS = 3.0
+Values = dict[str, Any]
+
+
+def lake_of(name: str, topic: str) -> EngagementLake:
+    """A lake with fields of its own, whose topics are called after one name."""
+    topics: dict[StreamName, str] = {"ingestion": topic, "mutation": f"{topic}-requests"}
+    return EngagementLake(name, {"subject": "string", "opens": "int"}, topics=topics, max_attempts=2)
+
+
+def email(number: int, **values: object) -> Values:
+    """The message of an email, of one of three orgs: its number tells all else."""
+    return {
+        "org_id": ORGS[number % len(ORGS)],
+        "engagement_id": f"e{number}",
+        "who_id": f"lead {number % 7}",
+        "kind": "sent",
+        "engaged_at": (START + timedelta(minutes=number)).isoformat(),
+        "engagement": {"subject": f"Subject {number}", "opens": number % 3},
+        **values,
+    }
+
+
+class Alone:
+    """The guard of a lake that nobody else writes."""
+
+    def claim(self) -> int:
+        return 0
+
+    def confirm(self) -> None:
+        return
+
+
+@dataclass
+class Traffic:
+    """A lake, its topics and what was sent to them."""
+
+    home: Settings
+    spark: SparkSession
+    servers: str
+    name: str = "mail"
+    topic: str = field(default_factory=lambda: f"mail-{uuid4().hex}")
+    sent: list[Values] = field(default_factory=list)
+    poison: list[bytes] = field(default_factory=list)
+    requests: list[tuple[str, MutationRequest]] = field(default_factory=list)
+    lake: EngagementLake = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lake = lake_of(self.name, self.topic)
+        self.admin = AdminClient({"bootstrap.servers": self.servers})
+        topics = [self.lake.topic("ingestion"), self.lake.topic("mutation")]
+        for done in self.admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics]).values():
+            done.result(20)
+        self.tables.create(self.spark)
+        self.tables.register_orgs(dict.fromkeys(ORGS))
+
+    @property
+    def tables(self) -> LakeTables:
+        return open_tables(self.home, self.lake)
+
+    def stream(self, name: StreamName = "ingestion") -> Stream:
+        return open_stream(name, self.tables, self.spark, self.servers)
+
+    def send(self, numbers: Iterable[int], poison: Iterable[bytes] = ()) -> None:
+        """Emails of these numbers, which make rows, and messages that make none."""
+        mails, broken = [email(number) for number in numbers], list(poison)
+        self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails] + broken)
+        self.sent += mails
+        self.poison += broken
+
+    def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None) -> None:
+        """A mutation request, one minute after the last."""
+        number = len(self.requests)
+        asked = MutationRequest(f"r{number}", op, old_id, new_id, START + timedelta(days=1, minutes=number), 0, number)
+        values = {name: getattr(asked, name) for name in ("request_id", "op", "old_id", "new_id")}
+        message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat()}
+        self._produce(self.lake.topic("mutation"), [json.dumps(message).encode()])
+        self.requests.append((org, asked))
+
+    def run(self, name: StreamName = "ingestion") -> BatchReport:
+        """A batch that must be due."""
+        report = run_batch(self.stream(name), Alone())
+        assert report is not None
+        return report
+
+    def die(self, point: str, name: StreamName = "ingestion") -> None:
+        """Let a turn, in a process of its own, die at a point."""
+        command = [sys.executable, "-m", "lake_assets_tests.engagement.child", self.name, self.topic, name]
+        variables = {
+            "LAKE_HOME": str(self.home.home),
+            "LAKE_SPARK_REMOTE": str(self.home.spark_remote),
+            "LAKE_KAFKA": self.servers,
+            "LAKE_FAILPOINT": point,
+            **({"LAKE_ZOOKEEPER": self.home.zookeeper} if self.home.zookeeper else {}),
+        }
+        done = subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=False)
+        assert done.returncode == EXIT_CODE, f"the turn did not come to {point}"
+
+    def rows(self, table: str) -> list[Values]:
+        """All rows of a table, as they are, in an order of their own."""
+        found = [row.asDict(recursive=True) for row in self.tables.read(self.spark, table).collect()]
+        return sorted(found, key=repr)
+
+    def assert_true(self) -> None:
+        """Rows are what replay makes of what was sent; each broken message is set aside, each commit told of, once."""
+        rows = {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in self.rows(ENGAGEMENT)}
+        assert rows == self.truth()
+        assert len(self.rows(ENGAGEMENT)) == len(rows)
+        assert Counter(row["message"].encode(errors="replace") for row in self.rows(DEAD_LETTER)) == Counter(
+            message.decode(errors="replace").encode() for message in self.poison
+        )
+        assert self._told() == self._changed()
+        assert self._commits(NOTIFICATION) == self._commits(ENGAGEMENT)
+
+    def truth(self) -> dict[str, tuple[str, str]]:
+        """Engagement → its org and its id, after all requests."""
+        found = {}
+        for org in ORGS:
+            rows = {mail["engagement_id"]: mail["who_id"] for mail in self.sent if mail["org_id"] == org}
+            left = replay([request for of, request in self.requests if of == org], rows)
+            found |= {row: (org, identity) for row, identity in left.items()}
+        return found
+
+    def _produce(self, topic: str, messages: Iterable[bytes]) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for place, message in enumerate(messages):
+            producer.produce(topic, message, partition=place % PARTITIONS)
+        assert producer.flush(20) == 0
+
+    def _told(self) -> Counter[tuple[int, str, str]]:
+        """What notifications say: (version, org, type of change) → rows."""
+        found: Counter[tuple[int, str, str]] = Counter()
+        for row in self.rows(NOTIFICATION):
+            counts = (("insert", "inserted"), ("update_postimage", "updated"), ("delete", "deleted"))
+            found.update({(row["version"], row["org_id"], kind): row[column] for kind, column in counts})
+        return +found
+
+    def _changed(self) -> Counter[tuple[int, str, str]]:
+        """The same by the table's own feed."""
+        feed = self.spark.read.format("delta").options(readChangeFeed="true", startingVersion="0")
+        kinds = ["_commit_version", "org_id", "_change_type"]
+        changed = feed.load(self.tables.location(ENGAGEMENT)).groupBy(*kinds).count().collect()
+        return Counter({tuple(r[kind] for kind in kinds): r["count"] for r in changed if "preimage" not in r[2]})
+
+    def _commits(self, table: str) -> int:
+        """How many commits wrote to a table."""
+        history = DeltaTable(self.tables.location(table)).history()
+        return sum(commit["operation"] in ("WRITE", "MERGE") for commit in history)

@@ -1,0 +1,100 @@
+"""Which message makes a row, and why another one does not: one reason for each, as Spark judges them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
+from lake_assets.engagement.messages import MUTATION_FORMAT, Format, ingestion_format, judged
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+SOUND: dict[str, Any] = {
+    "org_id": "acme",
+    "engagement_id": "e1",
+    "who_id": "lead 1",
+    "kind": "sent",
+    "engaged_at": "2026-01-01T23:30:00-02:00",
+    "engagement": {"subject": "Hello", "opens": 3, "replied": True},
+}
+REQUEST = {
+    "org_id": "acme",
+    "request_id": "r1",
+    "op": "merge",
+    "old_id": "a",
+    "new_id": "b",
+    "executed_at": "2026-01-02 10:00:00",
+}
+REASONS = {
+    json.dumps(SOUND): None,
+    json.dumps({**SOUND, "something": ["else", 1]}): None,
+    json.dumps({**SOUND, "engagement": None}): None,
+    json.dumps(SOUND)[:-1]: "not JSON",
+    "[1, 2]": "not JSON",
+    "": "not JSON",
+    None: "not JSON",
+    b"\xff\xfe": "not JSON",
+    "{}": "missing field org_id",
+    json.dumps({**SOUND, "who_id": None}): "missing field who_id",
+    json.dumps({**SOUND, "engagement_id": "  "}): "missing field engagement_id",
+    json.dumps({**SOUND, "engaged_at": "soon"}): "bad date engaged_at",
+    json.dumps({**SOUND, "engaged_at": "2026-02-30T00:00:00Z"}): "bad date engaged_at",
+    json.dumps({**SOUND, "engaged_at": "12:30:00"}): "bad date engaged_at",
+    json.dumps({**SOUND, "engagement": {"opens": "many"}}): "bad int engagement.opens",
+    json.dumps({**SOUND, "org_id": "nobody"}): "unknown org",
+}
+
+
+REQUEST_REASONS = {
+    json.dumps(REQUEST): None,
+    json.dumps({**REQUEST, "op": "delete", "new_id": None}): None,
+    json.dumps({**REQUEST, "engagement_date": "2026-01-01"}): None,
+    json.dumps({**REQUEST, "op": "rename"}): "unknown op",
+    json.dumps({**REQUEST, "new_id": None}): "missing field new_id",
+    json.dumps({**REQUEST, "op": None}): "missing field op",
+    json.dumps({**REQUEST, "engagement_date": "1 January"}): "bad date engagement_date",
+}
+
+
+def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]) -> list[Row]:
+    values = [message.encode() if isinstance(message, str) else message for message in messages]
+    rows = [("mail", 0, offset, value) for offset, value in enumerate(values)]
+    found = spark.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+    orgs = spark.createDataFrame([("acme",), ("acme",), ("globex",)], "org_id string")
+    return judged(found, shape, orgs).orderBy("offset").collect()
+
+
+@pytest.mark.parametrize(
+    ("shape", "reasons"), [(ingestion_format(EMAIL_EVENT), REASONS), (MUTATION_FORMAT, REQUEST_REASONS)]
+)
+def test_each_message_has_its_reason(
+    spark: SparkSession, shape: Format, reasons: dict[str | bytes | None, str | None]
+) -> None:
+    found = judge(spark, shape, list(reasons))
+    assert dict(zip(reasons, (row["reason"] for row in found), strict=True)) == reasons
+
+
+def test_a_sound_message_is_a_typed_row(spark: SparkSession) -> None:
+    [row] = judge(spark, ingestion_format(EMAIL_EVENT), [json.dumps(SOUND)])
+    assert row["engaged_at"].astimezone(UTC) == datetime(2026, 1, 2, 1, 30, tzinfo=UTC)
+    assert (row["org_id"], row["who_id"], row["rep_id"]) == ("acme", "lead 1", None)
+    assert row["engagement"].asDict() == {
+        "subject": "Hello",
+        "mailbox": None,
+        "opens": 3,
+        "clicks": None,
+        "replied": True,
+    }
+
+
+def test_another_lake_has_other_fields(spark: SparkSession) -> None:
+    meeting = {**SOUND, "engagement": {"starts_at": "2026-01-05 09:00:00", "minutes": 30}}
+    broken = {**SOUND, "engagement": {"starts_at": "Monday"}}
+    first, second = judge(spark, ingestion_format(MEETING_EVENT), [json.dumps(meeting), json.dumps(broken)])
+    assert (first["reason"], first["engagement"]["minutes"]) == (None, 30)
+    assert second["reason"] == "bad date engagement.starts_at"

@@ -1,0 +1,31 @@
+"""Which requests meet a row, against replay; and how long those that do not are tried."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake_assets.engagement.identity import MutationRequest, collapse
+from lake_assets.engagement.parking import met, status
+from lake_assets_tests.engagement.oracle import replay
+from lake_assets_tests.engagement.test_identity import IDS, apply, chain, histories
+
+
+def test_a_request_meets_rows_that_an_earlier_one_brought() -> None:
+    assert met(chain("1>2 2>3 1>4"), {"1"}) == {"r0", "r1"}
+    assert met(chain("2>3 1>2"), {"1"}) == {"r1"}
+    assert met(chain("1x 1>2"), {"1"}) == {"r0"}
+
+
+@settings(max_examples=1000, deadline=None)
+@given(histories(), st.sets(st.sampled_from(IDS)))
+def test_those_that_meet_none_can_be_left_out(requests: list[MutationRequest], present: set[str]) -> None:
+    rows = {f"row of {identity}": identity for identity in present}
+    found = met(requests, present)
+    assert apply(collapse([r for r in requests if r.request_id in found]), rows) == replay(requests, rows)
+
+
+def test_a_request_is_tried_so_often_and_no_more() -> None:
+    assert status(found=False, attempts=1, max_attempts=2) == "parked"
+    assert status(found=False, attempts=2, max_attempts=2) == "dead"
+    assert status(found=True, attempts=2, max_attempts=2) == "applied"

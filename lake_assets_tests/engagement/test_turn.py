@@ -1,0 +1,93 @@
+"""Streams of a lake take turns on a real ZooKeeper: who may run, what is claimed, and who goes on after a death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
+from lake_assets.errors import ClaimRefused, TurnRefused
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+Turn = Callable[[StreamName], TurnReport]
+
+
+@pytest.fixture
+def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka)
+
+
+@pytest.fixture
+def turn(mail: Traffic) -> Iterator[Turn]:
+    """Take a turn of a stream; refused, it waits no longer than a session."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+
+        def take(name: StreamName) -> TurnReport:
+            stream = mail.stream(name)
+            coordinated = coordinator(stream, zk, mail.spark, timeout=2 * SESSION_SECONDS)
+            return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+
+        yield take
+
+
+def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims_nothing(
+    mail: Traffic, turn: Turn
+) -> None:
+    mail.send(range(42))
+    assert turn("ingestion").predecessor is None
+    for old, new in (("lead 1", "lead 2"), ("lead 2", "lead 3"), ("lead 3", "contact 3"), ("nobody", "somebody")):
+        mail.ask("acme", "convert", old, new)
+    mail.ask("globex", "merge", "lead 5", "lead 6")
+    mail.ask("globex", "delete", "lead 6")
+    applied = turn("mutation")
+    mail.assert_true()
+    assert applied.predecessor == "ingestion"
+    assert applied.batch is not None
+    commit = applied.batch.commits["data"]
+    assert commit is not None
+    assert (commit.metrics["numTargetRowsUpdated"], commit.metrics["numTargetRowsDeleted"]) == ("6", "4")
+    assert attempts(mail, "r3") == {1: "parked"}
+    version = mail.tables.version(ENGAGEMENT)
+    assert turn("ingestion") == TurnReport("mutation", None)
+    assert mail.tables.version(ENGAGEMENT) == version
+    turn("mutation")
+    assert attempts(mail, "r3") == {1: "parked", 2: "dead"}
+    mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
+    assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
+
+
+def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:
+    mail.send(range(14))
+    mail.die("before-unlock")
+    with pytest.raises(TurnRefused):
+        turn("mutation")
+    turn("ingestion")
+    for number, point in enumerate(("written-request", "written-data")):
+        mail.ask("acme", "convert", f"lead {number}", f"lead {number + 1}")
+        mail.die(point, "mutation")
+    assert turn("mutation").predecessor == "ingestion"
+    turn("ingestion")
+    turn("mutation")
+    mail.assert_true()
+
+
+def attempts(mail: Traffic, request: str) -> dict[int, str]:
+    """Attempt → status after it, of a request."""
+    return {row["attempts"]: row["status"] for row in mail.rows(MUTATION_REQUEST) if row["request_id"] == request}
+
+
+def test_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
+    mail.tables.claim(mail.spark, 8)
+    with pytest.raises(ClaimRefused):
+        mail.tables.claim(mail.spark, 7)
+    mail.tables.claim(mail.spark, 8)
