@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from lake_assets.incremental.session import SessionPlan, Waiting
 START = parse_hour("2026-01-01-00:00")
 SPAN = 14
 PROCESS = "core.target"
+HISTORIES = int(os.environ.get("LAKE_TEST_PLANNER_HISTORIES", "1200"))
+"""Random histories of plans, and twice as many single plans; a longer run sets more."""
 EVERY_MODE: list[Mode] = [
     Stateless(),
     Stateful(),
@@ -170,7 +173,7 @@ def cut(
 
 
 @given(questions())
-@settings(thorough, max_examples=2500)
+@settings(thorough, max_examples=2 * HISTORIES)
 def test_a_plan_is_what_the_design_says(question: Question) -> None:
     decision, expected = plan(question), oracle(question)
     if isinstance(decision, Waiting):
@@ -369,7 +372,7 @@ actions = st.lists(
 
 
 @given(modes, st.integers(1, 3), actions)
-@settings(thorough, max_examples=1200)
+@settings(thorough, max_examples=HISTORIES)
 def test_no_changed_hour_is_ever_lost(
     mode: Mode, count: int, steps: list[tuple[str, int, frozenset[int], int]]
 ) -> None:
