@@ -1,7 +1,7 @@
 """All measurements, one after the other."""
 
-from benchmarks import latency, lookback, planning
+from benchmarks import baselines, latency, planning
 
-for part in (planning, latency, lookback):
+for part in (planning, latency, baselines):
     print(f"== {part.__name__}", flush=True)
     part.main()
