@@ -59,7 +59,7 @@ class SqlMeshSide:
         assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps(asked)}\n")
         self._process.stdin.flush()
-        if not self._process.stdout.readline():
+        if self._process.stdout.readline() != "done\n":
             said = self._log.read_text(errors="replace").splitlines()[-20:]
             raise ServiceError("SQLMesh ended:\n" + "\n".join(said), remedy=f"Look at {LOCK.name} and the models.")
         return self._written(target)
