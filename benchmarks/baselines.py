@@ -7,7 +7,7 @@ first plays some landings in another home, so that none pays for a cold JVM; and
 accounts there are, is not counted.
 
     python -m benchmarks.baselines [--sides incremental sqlmesh ...] [--targets signup_fact ...]
-        [--arrivals long-tail | late-day] [--landings 13] [--accounts 100000]
+        [--arrivals long-tail | late-day] [--landings 7] [--accounts 100000]
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import (
     Arrival,
-    Outage,
     Population,
     Simulation,
     generate,
@@ -52,8 +51,8 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.membership.simulator import Landing
 
-WARM_UP = 2
-"""Landings that each side plays first, unmeasured, in a home of their own."""
+WARM_UP_LANDINGS, WARM_UP_ACCOUNTS = 2, 1_000
+"""What each side plays first, unmeasured, in a home of its own."""
 
 Open = Callable[[Settings, "SparkSession"], Side]
 
@@ -67,20 +66,17 @@ SIDES: dict[str, Open] = {
 
 
 def long_tail(accounts: int) -> Simulation:
-    """Two days that land every four hours, after six hours at once; one row in fifty comes late, by hours up to 40."""
-    return Simulation(
-        Population(accounts=accounts, hours=54),
-        Arrival(
-            interval_minutes=240,
-            grace_minutes=15,
-            tail=0.02,
-            tail_hours=6.0,
-            longest_hours=40.0,
-            twice=0.0,
-            again=0.0,
-            outages=(Outage(0, 6),),
-        ),
+    """Two days and eight hours that land every eight hours; one row in fifty comes late, by hours up to 40."""
+    arrival = Arrival(
+        interval_minutes=480,
+        grace_minutes=15,
+        tail=0.02,
+        tail_hours=6.0,
+        longest_hours=40.0,
+        twice=0.0,
+        again=0.0,
     )
+    return Simulation(Population(accounts=accounts, hours=56), arrival)
 
 
 ARRIVALS: dict[str, Callable[[int], Simulation]] = {"long-tail": long_tail, "late-day": late_day}
@@ -106,14 +102,15 @@ class Tally:
 def main() -> None:
     """Run and print."""
     arguments = _arguments()
-    simulation = ARRIVALS[arguments.arrivals](arguments.accounts)
-    landings = list(islice(generate(simulation), arguments.landings))
+    arrivals = ARRIVALS[arguments.arrivals]
+    landings = list(islice(generate(arrivals(arguments.accounts)), arguments.landings))
+    warm_up = list(islice(generate(arrivals(WARM_UP_ACCOUNTS)), WARM_UP_LANDINGS))
     print(f"arrivals: {arguments.arrivals}, {arguments.accounts:,} accounts: {measure(landings)}")
     targets = [target for target in PIPELINE.in_order() if target.name in arguments.targets]
     if "sqlmesh" in arguments.sides:
         prepare()
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
-        tallies, seconds = _compare(Path(folder), landings, targets, arguments.sides)
+        tallies, seconds = _compare(Path(folder), warm_up, landings, targets, arguments.sides)
     _print(tallies, seconds)
     print(f"again: python -m benchmarks.baselines {shlex.join(sys.argv[1:])}".rstrip())
 
@@ -125,13 +122,17 @@ def _arguments() -> argparse.Namespace:
     facts = ["signup_fact", "plan_fact"]
     parser.add_argument("--targets", nargs="+", choices=names, default=facts, help=f"default: {' '.join(facts)}")
     parser.add_argument("--arrivals", choices=ARRIVALS, default="long-tail")
-    parser.add_argument("--landings", type=int, default=13)
+    parser.add_argument("--landings", type=int, default=7)
     parser.add_argument("--accounts", type=int, default=100_000)
     return parser.parse_args()
 
 
 def _compare(
-    folder: Path, landings: Sequence[Landing], targets: Sequence[Target], sides: Sequence[str]
+    folder: Path,
+    warm_up: Sequence[Landing],
+    landings: Sequence[Landing],
+    targets: Sequence[Target],
+    sides: Sequence[str],
 ) -> tuple[list[Tally], dict[str, float]]:
     """What each side did for each target, and the task seconds of that, by the tally's name."""
     log = folder / "events"
@@ -140,7 +141,7 @@ def _compare(
     with running(logged(service, log)) as service:
         address = f"sc://127.0.0.1:{service.port}"
         for name in sides:
-            _played(_home(folder / f"warm-up-{name}", address), name, landings[:WARM_UP], targets)
+            _played(_home(folder / f"warm-up-{name}", address), name, warm_up, targets)
         played = [_played(_home(folder / name, address), name, landings, targets) for name in sides]
     tallies = [tally for of_side in played for tally in of_side]
     return tallies, task_seconds(log, {tally.name: tally.spans for tally in tallies})
