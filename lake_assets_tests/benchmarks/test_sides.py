@@ -1,13 +1,21 @@
-"""Which hours a fixed lookback does, from one run to the next."""
+"""Which hours a fixed lookback does, from one run to the next; and that rows which it misses are seen."""
 
 from __future__ import annotations
 
 from math import inf
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.sides import looked_back
+from benchmarks.sides import Done, EngineSide, SixHoursBack, looked_back
+from lake_assets_tests.incremental.scenario import NOW, Lake, signup
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
 
 HOURS = st.integers(0, 60)
 
@@ -36,3 +44,16 @@ def test_it_reaches_from_its_lookback_to_the_newest_hour(last: int, done: int | 
     assert hours[-1] == newest
     assert hours[0] <= max(newest - lookback, 0)
     assert done is None or set(range(done + 1, newest + 1)) <= set(hours), "no new hour is left out"
+
+
+def test_a_row_that_is_later_than_the_lookback_is_missed_and_counted(
+    catalog: Catalog, home: Settings, spark: SparkSession
+) -> None:
+    lake, side = Lake(catalog, spark), EngineSide(SixHoursBack, home, spark)
+    target = lake.target("signup_fact")
+    lake.append("raw.signups", [signup(1, hour) for hour in range(10)])
+    assert side.run(target, NOW) == Done(rows=10, hours=10)
+    lake.append("raw.signups", [signup(2, 1), signup(2, 5), signup(1, 10)])
+    assert side.run(target, NOW) == Done(rows=8, hours=7), "hours 4 to 10"
+    assert side.run(target, NOW) == Done()
+    assert side.missed(target) == 1
