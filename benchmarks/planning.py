@@ -1,10 +1,11 @@
-"""What a decision costs, from metadata alone: one new snapshot of a raw table with a thousand retained; and the state.
+"""What a decision costs, from metadata alone: new snapshots of a raw table with a thousand retained; and the state.
 
-The raw tables have real metadata of 1,000 snapshots and as many manifests. There is no data file, so none is read; and
-they differ a thousandfold in rows. Planning a source is loading its table and reading what is new. CPU times stand
-beside wall times, which grow with whatever else the machine does.
+The raw tables have real metadata of 1,000 snapshots, as many manifests, and 10,000 partitions of one file each. There
+is no data file, so none is read; and they differ a thousandfold in rows. Planning a source is loading its table and
+reading what is new: 1, 10 and 100 snapshots. CPU times stand beside wall times, which grow with whatever else the
+machine does.
 
-    python -m benchmarks.planning [--snapshots 1000] [--sessions 200]
+    python -m benchmarks.planning [--snapshots 1000] [--partitions 10000] [--sessions 200]
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 from pyiceberg.typedef import Record
 
 from lake_assets.incremental import tables
-from lake_assets.incremental.changes import Head, changes
+from lake_assets.incremental.changes import Head, Watermark, changes
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.hours import hour_of
 from lake_assets.incremental.plan import Committed, Question, plan
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = signup_fact.sources[0]
 REPEATS = 15
+NEW = (1, 10, 100)
+"""How many snapshots may be new when a source is planned."""
 
 T = TypeVar("T")
 
@@ -61,34 +64,37 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--snapshots", type=int, default=1_000)
+    parser.add_argument("--partitions", type=int, default=10_000, help="spread evenly over the snapshots")
     parser.add_argument("--sessions", type=int, default=200)
     arguments, _ = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         for rows in (1_000, 1_000_000):
             catalog = open_catalog(Settings(home=Path(folder) / str(rows)))
-            planning(catalog, arguments.snapshots, rows)
+            planning(catalog, arguments.snapshots, arguments.partitions // arguments.snapshots, rows)
         state(open_catalog(Settings(home=Path(folder) / "state")), arguments.sessions)
 
 
-def planning(catalog: Catalog, snapshots: int, rows: int) -> None:
-    """One new snapshot of a raw table with so many retained, each of so many rows."""
+def planning(catalog: Catalog, snapshots: int, files: int, rows: int) -> None:
+    """New snapshots of a raw table with so many retained, each of so many files of so many rows."""
     Engine(catalog, PIPELINE, clock=lambda: FIRST).create_tables()
+    land(catalog, tables.load(catalog, SOURCE.table), snapshots, files, rows)
     table = tables.load(catalog, SOURCE.table)
-    land(catalog, table, snapshots, rows)
-    table = tables.load(catalog, SOURCE.table)
-    before = Head(table.metadata.snapshots[-2].snapshot_id, None)
-    print(f"{snapshots:,} snapshots retained, {snapshots * rows:,} rows", flush=True)
-    found = measured("  all from the beginning", lambda: changes(table, SOURCE, None, start=0, up_to=before), repeats=1)
-
-    def one_source() -> object:
-        new = changes(tables.load(catalog, SOURCE.table), SOURCE, found.head, start=hour_of(FIRST))
-        decision = plan(Question(signup_fact.table, signup_fact.mode, (new,), Committed()))
-        assert isinstance(decision, SessionPlan)
-        assert len(decision.hours) == 1
-        return decision
-
-    measured("  one new snapshot, per source (at most 50 ms)", one_source)
+    print(f"{snapshots:,} snapshots, {snapshots * files:,} partitions, {snapshots * files * rows:,} rows", flush=True)
+    for new in NEW:
+        before = Head(table.metadata.snapshots[-1 - new].snapshot_id, None)
+        since = changes(table, SOURCE, None, start=0, up_to=before).head
+        measured(f"  {new} new, per source", lambda since=since: planned(catalog, since))
     measured("  of it, loading the table", lambda: tables.load(catalog, SOURCE.table))
+    measured("  all from the beginning", lambda: changes(table, SOURCE, None, start=0), repeats=1)
+
+
+def planned(catalog: Catalog, since: Watermark) -> SessionPlan:
+    """The session that is due when a source was read up to a watermark."""
+    new = changes(tables.load(catalog, SOURCE.table), SOURCE, since, start=hour_of(FIRST))
+    decision = plan(Question(signup_fact.table, signup_fact.mode, (new,), Committed()))
+    assert isinstance(decision, SessionPlan)
+    assert decision.hours
+    return decision
 
 
 def state(catalog: Catalog, sessions: int) -> None:
@@ -127,33 +133,35 @@ def measured(what: str, do: Callable[[], T], repeats: int = REPEATS) -> T:
     return result
 
 
-def land(catalog: Catalog, table: Table, snapshots: int, rows: int) -> None:
-    """Append one file after the other, quarter of an hour by quarter of an hour: metadata only, in one commit."""
+def land(catalog: Catalog, table: Table, snapshots: int, files: int, rows: int) -> None:
+    """Append a snapshot of some files every quarter of an hour: metadata only, in one commit."""
     Path(table.location().removeprefix("file://"), "metadata").mkdir(parents=True, exist_ok=True)
     manifests: list[ManifestFile] = []
     updates: list[TableUpdate] = []
     for number in range(1, snapshots + 1):
         moment = FIRST + timedelta(minutes=15 * number)
-        manifests.append(manifest_of(table, number, data_file(table, number, moment, rows)))
+        new = [data_file(table, f"{number}-{part}", moment, rows) for part in range(files)]
+        manifests.append(manifest_of(table, number, new))
         path = f"{table.location()}/metadata/snap-{number}.avro"
-        if number >= snapshots - 1:  # nobody reads the lists of earlier ones
+        if number >= snapshots - max(NEW):  # nobody reads the lists of earlier ones
             parent = number - 1 or None
             with write_manifest_list(2, table.io.new_output(path), number, parent, number, "deflate") as written:
                 written.add_manifests(manifests)
         manifests[-1].sequence_number = manifests[-1].min_sequence_number = number
-        updates += [AddSnapshotUpdate(snapshot=snapshot_of(number, moment, rows, path)), main_at(number)]
+        updates += [AddSnapshotUpdate(snapshot=snapshot_of(number, moment, files, rows, path)), main_at(number)]
     catalog.commit_table(table, (), tuple(updates))
 
 
-def data_file(table: Table, number: int, moment: datetime, rows: int) -> DataFile:
+def data_file(table: Table, batch: str, moment: datetime, rows: int) -> DataFile:
+    """The one file of a batch, and so of a partition."""
     microseconds = int(moment.timestamp() * 1_000_000)
     fields = [table.schema().find_field(name) for name in (SOURCE.time_column, "landed_at")]
     bounds = {f.field_id: to_bytes(f.field_type, microseconds) for f in fields}  # type: ignore[arg-type]
     file = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=f"{table.location()}/data/{number}.parquet",
+        file_path=f"{table.location()}/data/{batch}.parquet",
         file_format=FileFormat.PARQUET,
-        partition=Record((moment.date() - date(1970, 1, 1)).days, moment.hour, str(number)),
+        partition=Record((moment.date() - date(1970, 1, 1)).days, moment.hour, batch),
         record_count=rows,
         file_size_in_bytes=50 * rows,
         column_sizes={},
@@ -167,23 +175,26 @@ def data_file(table: Table, number: int, moment: datetime, rows: int) -> DataFil
     return file
 
 
-def manifest_of(table: Table, number: int, file: DataFile) -> ManifestFile:
+def manifest_of(table: Table, number: int, files: list[DataFile]) -> ManifestFile:
     path = table.io.new_output(f"{table.location()}/metadata/{number}-m0.avro")
     with write_manifest(2, table.spec(), table.schema(), path, number, "deflate") as writer:
-        writer.add_entry(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file))
+        for file in files:
+            writer.add_entry(
+                ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
+            )
     return writer.to_manifest_file()
 
 
-def snapshot_of(number: int, moment: datetime, rows: int, manifest_list: str) -> Snapshot:
+def snapshot_of(number: int, moment: datetime, files: int, rows: int, manifest_list: str) -> Snapshot:
     """With a summary as Spark writes it."""
     summary = {
-        "added-data-files": "1",
-        "added-records": str(rows),
-        "added-files-size": str(50 * rows),
-        "changed-partition-count": "1",
-        "total-data-files": str(number),
-        "total-records": str(number * rows),
-        "total-files-size": str(50 * number * rows),
+        "added-data-files": str(files),
+        "added-records": str(files * rows),
+        "added-files-size": str(50 * files * rows),
+        "changed-partition-count": str(files),
+        "total-data-files": str(number * files),
+        "total-records": str(number * files * rows),
+        "total-files-size": str(50 * number * files * rows),
         "total-delete-files": "0",
         "total-position-deletes": "0",
         "total-equality-deletes": "0",

@@ -166,7 +166,7 @@ def _since(
         return "initial", tuple(reader.everything(head))
     chain, reached = reader.walk(head, since.snapshot_id)
     if reached:
-        return "history", tuple(reader.change(s) for s in reversed(chain))
+        return "history", tuple(reader.history(chain))
     if head is None:
         raise HistoryCut(name, since.snapshot_id)
     if since.snapshot_id in reader.by_id:
@@ -211,12 +211,26 @@ class _Reader:
             current = self.by_id.get(parent) if parent is not None else None
         return chain, False
 
-    def change(self, snapshot: Snapshot) -> SnapshotChange:
-        """What one snapshot did, from the manifests it wrote."""
+    def history(self, chain: Sequence[Snapshot]) -> Iterator[SnapshotChange]:
+        """What each snapshot of a chain did. The chain: newest first; what is told of it: oldest first.
+
+        A manifest list names all manifests of the table, so the newest is read, and another only where that one lacks
+        manifests that a snapshot wrote, because others took their place since.
+        """
+        newest: dict[int | None, list[ManifestFile]] = {}
+        for manifest in chain[0].manifests(self.io) if chain else ():
+            newest.setdefault(manifest.added_snapshot_id, []).append(manifest)
+        for snapshot in reversed(chain):
+            found = newest.get(snapshot.snapshot_id, [])
+            yield self._change(snapshot, found if _all_appended(snapshot, found) else None)
+
+    def _change(self, snapshot: Snapshot, own: list[ManifestFile] | None) -> SnapshotChange:
+        """What one snapshot did, from the manifests it wrote; None: those are read from its own list."""
         operation = snapshot.summary.operation if snapshot.summary else Operation.OVERWRITE
         if operation is Operation.REPLACE:
             return _snapshot_change(snapshot, operation, "none")
-        own = [m for m in snapshot.manifests(self.io) if m.added_snapshot_id == snapshot.snapshot_id]
+        if own is None:
+            own = [m for m in snapshot.manifests(self.io) if m.added_snapshot_id == snapshot.snapshot_id]
         added, gone, rows_gone, hours = [], False, 0, []
         for manifest, file, status in self._entries(own, snapshot.snapshot_id):
             if manifest.content is ManifestContent.DELETES:
@@ -320,7 +334,16 @@ def raw_history(table: Table, source: Source, since: int | None, start: int) -> 
     reader = _Reader(table, source, start)
     head = reader.snapshot(reader.current(source.table).snapshot_id, source.table)
     chain, _ = reader.walk(head, -1 if since is None else since)
-    yield from map(reader.change, reversed(chain))
+    yield from reader.history(chain)
+
+
+def _all_appended(snapshot: Snapshot, manifests: Iterable[ManifestFile]) -> bool:
+    """Whether the manifests hold all files that a snapshot appended, as its summary tells; False for any other."""
+    if snapshot.summary is None or snapshot.summary.operation is not Operation.APPEND:
+        return False
+    told = snapshot.summary.additional_properties
+    added = [told.get("added-data-files"), told.get("added-delete-files", "0")]
+    return None not in added and sum(int(n) for n in added if n) == sum(m.added_files_count or 0 for m in manifests)
 
 
 def _snapshot_change(

@@ -79,6 +79,14 @@ class Step:
         except OSError:
             return False
 
+    def take(self, venv: Path) -> None:
+        """Runs it, and remembers that it is done."""
+        stamp = self.stamp(venv)
+        stamp.unlink(missing_ok=True)
+        self.run()
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.write_text(self.digest)
+
 
 def steps(project: Path) -> list[Step]:
     """In order; each needs those before."""
@@ -104,11 +112,7 @@ def set_up(project: Path) -> None:
     check_java(java_version())
     check_disk(shutil.disk_usage(project).free)
     for step in missing:
-        stamp = step.stamp(venv)
-        stamp.unlink(missing_ok=True)
-        step.run()
-        stamp.parent.mkdir(parents=True, exist_ok=True)
-        stamp.write_text(step.digest)
+        step.take(venv)
     say("Ready.")
 
 
@@ -153,7 +157,7 @@ def check_disk(free_bytes: int) -> None:
 
 def make_environment(venv: Path) -> None:
     """Keeps an environment of the same Python: its packages are checked by the next step anyway."""
-    say("Making the virtual environment .venv")
+    say(f"Making the virtual environment {venv.name}")
     if not fits(venv):
         shutil.rmtree(venv, ignore_errors=True)
     python = getattr(sys, "_base_executable", sys.executable)  # not the one inside .venv, when that is active

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,8 +22,6 @@ from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
@@ -161,6 +160,19 @@ def test_r4_rows_from_before_the_watermark_are_no_change_when_manifests_are_merg
     append(events, 7)
     assert len(events.inspect.manifests()) < 6
     assert (touched(read(events, since)), effects(read(events, since))) == ([5, 7], ["append", "append"])
+
+
+def test_of_appends_the_newest_manifest_list_is_read_and_no_other(events: Table) -> None:
+    append(events, 1)
+    since = head(events)
+    for hour in (2, 3, 4):
+        append(events, hour)
+    *older, _ = [s for s in events.metadata.snapshots if s.snapshot_id != since.snapshot_id]
+    for snapshot in older:
+        Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    found = read(events, since)
+    assert [[h - START for h, _ in s.hours] for s in found.snapshots] == [[2], [3], [4]]
+    assert found.appends_only
 
 
 def test_r3_an_expired_watermark_leaves_the_files_that_are_newer(events: Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ SHIFT = Grain("shift", 4, HOUR_FORMAT)
 """As a day, but short enough for many of them."""
 
 PROCESS = "core.target"
+HISTORIES = int(os.environ.get("LAKE_TEST_PLANNER_HISTORIES", "1200"))
+"""Random histories of plans, and twice as many single plans; a longer run sets more."""
 EVERY_MODE: list[Mode] = [
     Stateless(),
     Stateful(),
@@ -244,7 +247,7 @@ def cut(
 
 
 @given(questions())
-@settings(thorough, max_examples=2500)
+@settings(thorough, max_examples=2 * HISTORIES)
 def test_a_plan_is_what_the_design_says(question: Question) -> None:
     decision, expected = plan(question), oracle(question)
     if isinstance(decision, Waiting):
@@ -480,7 +483,7 @@ actions = st.lists(
 
 
 @given(modes, grains, st.integers(1, 3), actions)
-@settings(thorough, max_examples=1200)
+@settings(thorough, max_examples=HISTORIES)
 def test_no_changed_hour_is_ever_lost(
     mode: Mode, grain: Grain, count: int, steps: list[tuple[str, int, frozenset[int], int]]
 ) -> None:

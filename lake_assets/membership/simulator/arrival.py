@@ -135,9 +135,9 @@ class _Transit:
 
 def _outages(simulation: Simulation, table: str) -> list[tuple[int, int]]:
     """The landings that do not take place for a table, as [begin, end). Ascending: one may run into the next."""
-    hourly = 60 // simulation.arrival.interval_minutes
+    interval = simulation.arrival.interval_minutes
     outages = sorted((o.first, o.first + o.hours) for o in simulation.arrival.outages if table in o.tables)
-    return [(begin * hourly, end * hourly) for begin, end in outages]
+    return [(-(-begin * 60 // interval), -(-end * 60 // interval)) for begin, end in outages]
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class Stalls:
 class Arrival:
     """How events reach the raw tables; see the module.
 
-    interval_minutes: from one landing to the next, 15 or 60. twice: the share of rows delivered twice in one landing.
+    interval_minutes: from one landing to the next, 15 or whole hours. twice: the share of rows delivered twice in one
+        landing.
     again: the share delivered again in a later one, after a further delay of the tail. bad: bad rows for each good one.
     """
 
@@ -69,10 +70,10 @@ class Arrival:
     stalls: Stalls | None = None
 
     def __post_init__(self) -> None:
-        if self.interval_minutes not in (15, 60):
+        if self.interval_minutes != 15 and (self.interval_minutes < 60 or self.interval_minutes % 60):
             raise ConfigurationError(
                 f"The simulator's landings are {self.interval_minutes} minutes apart.",
-                remedy="Set interval_minutes to 15 or 60.",
+                remedy="Set interval_minutes to 15, or to whole hours.",
             )
 
 

@@ -25,7 +25,7 @@ OUTAGES = st.builds(
 )
 ARRIVALS = st.builds(
     Arrival,
-    interval_minutes=st.sampled_from([15, 60]),
+    interval_minutes=st.sampled_from([15, 60, 240]),
     grace_minutes=st.integers(0, 90),
     tail=SHARES,
     longest_hours=st.floats(0, 9),

@@ -1,0 +1,189 @@
+"""This engine against what others do: fixed lookbacks, a full rebuild, and SQLMesh. The same arrivals, one table.
+
+Each side gets the same landings in a home of its own, one side after the other on one Spark server, and brings its
+targets up to date after each. Task time is the executors' run time from Spark's event log, wall time that of the runs.
+Missed are the rows that a full rebuild at the end gives, and that a side's table lacks or has otherwise. Each side
+first plays some landings in another home, so that none pays for a cold JVM; and the first landing, which brings the
+accounts there are, is not counted.
+
+    python -m benchmarks.baselines [--sides incremental sqlmesh ...] [--targets signup_fact ...]
+        [--arrivals long-tail | late-day] [--landings 7] [--accounts 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.event_log import Span, logged, task_seconds
+from benchmarks.sides import DayBack, EngineSide, LookingBack, Side, SixHoursBack
+from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
+from lake_assets.incremental.engine import Engine
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.service import free_port, running
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import (
+    Arrival,
+    Population,
+    Simulation,
+    generate,
+    land,
+    late_day,
+    measure,
+)
+from lake_assets.settings import Settings, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.declaration import Target
+    from lake_assets.membership.simulator import Landing
+
+WARM_UP_LANDINGS, WARM_UP_ACCOUNTS = 2, 1_000
+"""What each side plays first, unmeasured, in a home of its own."""
+
+Open = Callable[[Settings, "SparkSession"], Side]
+
+SIDES: dict[str, Open] = {
+    "incremental": lambda home, spark: EngineSide(Engine, home, spark),
+    "lookback-6": lambda home, spark: EngineSide(SixHoursBack, home, spark),
+    "lookback-24": lambda home, spark: EngineSide(DayBack, home, spark),
+    "full-rebuild": lambda home, spark: EngineSide(LookingBack, home, spark),
+    "sqlmesh": SqlMeshSide,
+}
+
+
+def long_tail(accounts: int) -> Simulation:
+    """Two days and eight hours that land every eight hours; one row in fifty comes late, by hours up to 40."""
+    arrival = Arrival(
+        interval_minutes=480,
+        grace_minutes=15,
+        tail=0.02,
+        tail_hours=6.0,
+        longest_hours=40.0,
+        twice=0.0,
+        again=0.0,
+    )
+    return Simulation(Population(accounts=accounts, hours=56), arrival)
+
+
+ARRIVALS: dict[str, Callable[[int], Simulation]] = {"long-tail": long_tail, "late-day": late_day}
+
+
+@dataclass
+class Tally:
+    """What one side did for one target, the first landing aside. seconds: of wall time, run by run."""
+
+    side: str
+    target: Target
+    rows: int = 0
+    hours: int = 0
+    missed: int = 0
+    seconds: list[float] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.side}.{self.target.name}"
+
+
+def main() -> None:
+    """Run and print."""
+    arguments = _arguments()
+    arrivals = ARRIVALS[arguments.arrivals]
+    landings = list(islice(generate(arrivals(arguments.accounts)), arguments.landings))
+    warm_up = list(islice(generate(arrivals(WARM_UP_ACCOUNTS)), WARM_UP_LANDINGS))
+    print(f"arrivals: {arguments.arrivals}, {arguments.accounts:,} accounts: {measure(landings)}")
+    targets = [target for target in PIPELINE.in_order() if target.name in arguments.targets]
+    if "sqlmesh" in arguments.sides:
+        prepare()
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        tallies, seconds = _compare(Path(folder), warm_up, landings, targets, arguments.sides)
+    _print(tallies, seconds)
+    print(f"again: python -m benchmarks.baselines {shlex.join(sys.argv[1:])}".rstrip())
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="default: all")
+    names = [target.name for target in PIPELINE.in_order()]
+    facts = ["signup_fact", "plan_fact"]
+    parser.add_argument("--targets", nargs="+", choices=names, default=facts, help=f"default: {' '.join(facts)}")
+    parser.add_argument("--arrivals", choices=ARRIVALS, default="long-tail")
+    parser.add_argument("--landings", type=int, default=7)
+    parser.add_argument("--accounts", type=int, default=100_000)
+    return parser.parse_args()
+
+
+def _compare(
+    folder: Path,
+    warm_up: Sequence[Landing],
+    landings: Sequence[Landing],
+    targets: Sequence[Target],
+    sides: Sequence[str],
+) -> tuple[list[Tally], dict[str, float]]:
+    """What each side did for each target, and the task seconds of that, by the tally's name."""
+    log = folder / "events"
+    log.mkdir()
+    service = spark_service(Settings(home=folder / "server", jars=settings().jars), free_port())
+    with running(logged(service, log)) as service:
+        address = f"sc://127.0.0.1:{service.port}"
+        for name in sides:
+            _played(_home(folder / f"warm-up-{name}", address), name, warm_up, targets)
+        played = [_played(_home(folder / name, address), name, landings, targets) for name in sides]
+    tallies = [tally for of_side in played for tally in of_side]
+    return tallies, task_seconds(log, {tally.name: tally.spans for tally in tallies})
+
+
+def _home(folder: Path, address: str) -> Settings:
+    return Settings(home=folder, jars=settings().jars, spark_remote=address)
+
+
+def _played(home: Settings, name: str, landings: Sequence[Landing], targets: Sequence[Target]) -> list[Tally]:
+    """Land everything, one landing after the other, and run the side after each."""
+    tallies = [Tally(name, target) for target in targets if name != "sqlmesh" or target.name in MODELS]
+    # One session at a time in a process: Connect takes a checkpoint to be of the session that was opened last.
+    spark, catalog = open_spark(home), open_catalog(home)
+    with closing(SIDES[name](home, spark)) as side:
+        for number, landing in enumerate(landings):
+            land(spark, catalog, landing)
+            for tally in tallies:
+                _run(side, landing, tally if number else Tally(name, tally.target))
+        for tally in tallies:
+            tally.missed = side.missed(tally.target)
+    print(f"  {name}: {len(landings)} landings", flush=True)
+    return tallies
+
+
+def _run(side: Side, landing: Landing, tally: Tally) -> None:
+    began = time.time()
+    done = side.run(tally.target, landing.landed_at)
+    ended = time.time()
+    tally.rows += done.rows
+    tally.hours += done.hours
+    tally.seconds.append(ended - began)
+    tally.spans.append((began, ended))
+
+
+def _print(tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
+    print(f"{'target':<22}{'side':<14}{'rows':>12}{'hours':>8}{'task s':>9}{'wall s':>9}{'a run':>8}{'missed':>9}")
+    for tally in sorted(tallies, key=lambda t: t.target.name):
+        wall, median = sum(tally.seconds), statistics.median(tally.seconds)
+        figures = f"{tally.rows:>12,}{tally.hours:>8,}{seconds[tally.name]:>9.1f}{wall:>9.1f}{median:>8.2f}"
+        print(f"{tally.target.name:<22}{tally.side:<14}{figures}{tally.missed:>9,}")
+
+
+if __name__ == "__main__":
+    main()
