@@ -93,7 +93,7 @@ class Registry:
         return None
 
     def _store(self, turn: Turn, version: int) -> Operation:
-        """A first write is a create: of two at once, one would be lost if both were to set any version (Z7)."""
+        """A first write is a create: of two at once, one would be lost if both were to set any version."""
         data = encode_turn(turn)
         if version == ANY_VERSION:
             return lambda t: t.create(self.turn_path, data)

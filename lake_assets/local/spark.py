@@ -37,11 +37,11 @@ STATIC_CONF = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Local sizes: two cores need two partitions, and finding that out anew for each query costs more than it saves.
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     # A session's queries compile to more pieces than the 100 that are kept by default, and the next one needs the same.
     "spark.sql.codegen.cache.maxEntries": "2000",
-    "spark.databricks.delta.snapshotPartitions": "1",
 }
 """What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
 
