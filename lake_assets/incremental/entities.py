@@ -15,7 +15,7 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.plan import Question
 from lake_assets.incremental.session import SessionPlan
 
-PART, MOST = 4, 5_000_000
+PART, MOST = 10, 5_000_000
 """Changed entities are told apart if at most one in so many changed, and so many in all: each task holds their ids."""
 
 

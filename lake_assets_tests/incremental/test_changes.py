@@ -140,8 +140,8 @@ def test_a_row_that_is_rewritten_touches_the_hours_before_and_after(events: Tabl
     assert 8 not in touched(found)
 
 
-@pytest.mark.parametrize(("gone", "hours"), [("e8", [8]), ("e4", [1, 2, 3, 4])])
-def test_r2_deleted_rows_touch_the_hours_of_their_files(events: Table, gone: str, hours: list[int]) -> None:
+@pytest.mark.parametrize(("gone", "hours", "rows"), [("e8", [8], 1), ("e4", [1, 2, 3, 4], 2)])
+def test_r2_deleted_rows_touch_the_hours_of_their_files(events: Table, gone: str, hours: list[int], rows: int) -> None:
     append(events, 1, 4)
     append(events, 8)
     since = head(events)
@@ -210,6 +210,7 @@ def test_after_a_rollback_the_two_file_sets_are_compared(events: Table) -> None:
     append(events, 6)
     found = read(events, since)
     assert (found.how, touched(found), found.appends_only) == ("rewound", [4, 6], False)
+    assert [s.rows_gone for s in found.snapshots] == [1]
 
 
 def test_a_rollback_whose_snapshot_is_gone_is_refused_by_name(events: Table) -> None:
