@@ -45,7 +45,7 @@ class Notification:
             return
         commit = self.tables.commit_at(ENGAGEMENT, version)
         counts = counts_by_org(self.spark, self.tables, version)
-        _check_totals(commit, counts, self.tables.location(ENGAGEMENT))
+        check_totals(commit, counts, self.tables.location(ENGAGEMENT))
         rows = [self._row(org, found, commit) for org, found in sorted(counts.items())]
         schema = ", ".join(f"{name} {kind}" for name, kind in NOTIFICATION_COLUMNS.items())
         self.tables.append(
@@ -73,7 +73,8 @@ def counts_by_org(spark: SparkSession, tables: LakeTables, version: int) -> dict
     return dict(found)
 
 
-def _check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> None:
+def check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> None:
+    """What a commit did to all orgs is what its metrics say, of an append or a merge; else `CountsDiffer`."""
     told = Counts(
         inserted=_metric(commit, "numTargetRowsInserted", "numOutputRows"),
         updated=_metric(commit, "numTargetRowsUpdated"),

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
-PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
-"""Stream → who must have run last: mutation finds what ingestion brought, retention what mutation renamed."""
-
+PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion"}
+"""Stream → who must have run last: mutation finds what ingestion brought."""
 
 STREAMS: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
     "ingestion": ingestion,
