@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
 from lake_assets.errors import AuditFailed
-from lake_assets.incremental.audits import hours_told, not_null, sql, unique_key
+from lake_assets.incremental.audits import (
+    hours_told,
+    no_missing_events,
+    not_null,
+    source_target_counts,
+    sql,
+    unique_key,
+)
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine import utc_now
 from lake_assets.incremental.grain import DAY, HOUR
@@ -188,6 +195,21 @@ def test_an_audit_that_cannot_tell_hours_stops_the_whole_session(catalog: Catalo
             report = lake.engine.run(target)
             assert isinstance(report, SessionReport)
             assert held(report) == {2: "audit lost: 1 offending"}
+
+
+def test_an_audit_that_only_counts_judges_what_is_left(catalog: Catalog, spark: SparkSession) -> None:
+    fact = PIPELINE.target("signup_fact")
+
+    def losing(session: SessionContext, signups: DataFrame) -> DataFrame:
+        """Hour 2 comes to nothing."""
+        return fact.transform(session, signups).where(F.hour("signed_up_at") != 2)
+
+    loses = replace(fact, transform=losing, audits=(source_target_counts(), no_missing_events()))
+    lake = Lake(catalog, spark, with_target(PIPELINE, loses))
+    land(lake, signup(1, 1), signup(1, 2), signup(1, 3), through=3)
+    report = lake.session("signup_fact")
+    assert (numbers(report.hours_built), held(report)) == ([1, 3], {2: "audit no_missing_events: 1 missing"})
+    assert [a.name for a in report.audits if not a.passed] == ["no_missing_events"]
 
 
 def test_a_stateful_overwrite_is_published_without_its_bad_hour(catalog: Catalog, spark: SparkSession) -> None:
