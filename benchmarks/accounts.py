@@ -28,6 +28,7 @@ import psutil
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.session import SessionReport
 from lake_assets.local.catalog import open_catalog
 from lake_assets.local.service import free_port, running
@@ -48,7 +49,7 @@ LOADED_HOURS = 4
 LATE_HOURS = 3
 DIMENSION = replace(PIPELINE.target("account_state_dim"), mode=Sequential(entity="account_id", few_rows=0))
 TWIN = replace(DIMENSION, table="core.account_state_of_all", mode=Sequential())
-FACTS = tuple(target for target in PIPELINE.in_order() if target.table != DIMENSION.table)
+FACTS = tuple(t for t in PIPELINE.in_order() if t.grain == HOUR and t.table != DIMENSION.table)
 MEMORY = "3g"
 """Heap of the Spark server."""
 

@@ -29,6 +29,7 @@ from benchmarks.event_log import Span, logged, task_seconds
 from benchmarks.sides import DayBack, EngineSide, LookingBack, Side, SixHoursBack
 from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
 from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.grain import HOUR
 from lake_assets.local.catalog import open_catalog
 from lake_assets.local.service import free_port, running
 from lake_assets.local.spark import open_spark
@@ -118,7 +119,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="default: all")
-    names = [target.name for target in PIPELINE.in_order()]
+    names = [target.name for target in PIPELINE.in_order() if target.grain == HOUR]  # a lookback is told in hours
     facts = ["signup_fact", "plan_fact"]
     parser.add_argument("--targets", nargs="+", choices=names, default=facts, help=f"default: {' '.join(facts)}")
     parser.add_argument("--arrivals", choices=ARRIVALS, default="long-tail")
