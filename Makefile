@@ -18,7 +18,7 @@ test: setup ## style, types, tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 up: setup ## start the services
 	@$(BIN)/lake up
