@@ -18,6 +18,8 @@ from lake_assets.errors import UsageError
 
 RetentionOp = Literal["ttl", "gdpr"]
 RETENTION_OPS: tuple[RetentionOp, ...] = get_args(RetentionOp)
+TTL_DAYS = (1, 36_500)
+"""The least and the greatest number of days that an org may keep engagements: cut-offs are dates that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,11 @@ class RetentionRequest:
             raise UsageError(
                 f"Request {self.request_id} asks for {self.op!r}.", remedy=f"Ask for one of {RETENTION_OPS}."
             )
-        if self.op == "ttl" and (self.ttl_days is None or self.ttl_days < 1):
-            raise UsageError(f"Request {self.request_id} keeps {self.ttl_days} days.", remedy="Keep 1 day or more.")
+        least, greatest = TTL_DAYS
+        if self.op == "ttl" and (self.ttl_days is None or not least <= self.ttl_days <= greatest):
+            raise UsageError(
+                f"Request {self.request_id} keeps {self.ttl_days} days.", remedy=f"Keep {least} to {greatest} days."
+            )
         if self.op == "gdpr" and self.who_id is None:
             raise UsageError(f"Request {self.request_id}, a gdpr, has no who_id.", remedy="Name the who_id.")
 

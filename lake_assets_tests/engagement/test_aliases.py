@@ -20,9 +20,7 @@ def follow(found: list[Alias], identity: str, engaged_at: datetime) -> str | Non
     holding = [
         alias
         for alias in found
-        if alias.old_id == identity
-        and engaged_at <= alias.until
-        and (alias.after is None or engaged_at > alias.after)
+        if alias.old_id == identity and engaged_at <= alias.until and (alias.after is None or engaged_at > alias.after)
     ]
     assert len(holding) <= 1
     return holding[0].new_id if holding else identity

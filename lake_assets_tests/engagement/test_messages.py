@@ -68,6 +68,7 @@ RETENTION_REASONS = {
     json.dumps({**RETENTION, "op": "ttl", "who_id": "lead 1"}): "missing field ttl_days",
     json.dumps({**RETENTION, "op": "gdpr", "ttl_days": 30}): "missing field who_id",
     json.dumps({**RETENTION, "op": "ttl", "ttl_days": 0}): "bad int ttl_days",
+    json.dumps({**RETENTION, "op": "ttl", "ttl_days": 1_000_000}): "bad int ttl_days",
     json.dumps({**RETENTION, "op": "ttl", "ttl_days": "long"}): "bad int ttl_days",
     json.dumps({**RETENTION, "op": "forget", "ttl_days": 1, "who_id": "lead 1"}): "unknown op",
 }

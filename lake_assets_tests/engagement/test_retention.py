@@ -69,6 +69,7 @@ def test_of_several_policies_the_one_that_keeps_least_counts_from_its_own_time()
     ("values", "told"),
     [
         (("ttl", 0, None), "r1 keeps 0 days"),
+        (("ttl", 36_501, None), "r1 keeps 36501 days"),
         (("ttl", None, None), "r1 keeps None days"),
         (("gdpr", None, None), "r1, a gdpr, has no who_id"),
         (("forget", 1, "a"), "asks for 'forget'"),
