@@ -338,6 +338,12 @@ def engagement_mutate(lake: LakeName, as_json: AsJson = False) -> None:
     _take_turn(lake, "mutation", as_json=as_json)
 
 
+@engagement.command("retain")
+def engagement_retain(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of the retention of LAKE: what an org keeps no longer is deleted, and people as requested."""
+    _take_turn(lake, "retention", as_json=as_json)
+
+
 @engagement.command("status")
 def engagement_status(lake: LakeName, as_json: AsJson = False) -> None:
     """Show how far the streams of LAKE are. Starts no Spark, changes nothing."""

@@ -46,7 +46,7 @@ class Guard(Protocol):
 class Stream:
     """A stream of a lake. reads: the tables whose versions belong to the intent, beside those that are written.
 
-    waiting: whether a batch is due although no message came.
+    waiting: whether a batch is due although no message came, by the versions that the last batch left.
     """
 
     name: StreamName
@@ -54,7 +54,7 @@ class Stream:
     topic: Callable[[], TopicState]
     processes: tuple[Process, ...]
     reads: tuple[str, ...]
-    waiting: Callable[[], bool] = lambda: False
+    waiting: Callable[[Mapping[str, int]], bool] = lambda since: False
 
     @property
     def app_name(self) -> str:
@@ -92,7 +92,8 @@ def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint 
     """The intent of the next batch, durable; None if there is nothing to do."""
     tables, read = stream.tables, last.batch.messages if last else None
     messages = next_range(stream.topic(), read, max_records=tables.lake.max_records)
-    if not messages.count and not stream.waiting():
+    since = _left(stream, last) if last else {}
+    if not messages.count and not stream.waiting(since):
         return None
     guard.claim()
     batch_id = last.batch.batch_id + 1 if last else 1
@@ -101,11 +102,21 @@ def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint 
     concerned = sorted({*stream.reads, *(process.table for process in stream.processes)})
     reads = {table: tables.version(table) for table in concerned}
     reach("before-intent", stream.process_names)
-    intent = Checkpoint(Batch(batch_id, messages, reads), stream.process_names)
+    intent = Checkpoint(Batch(batch_id, messages, reads, since), stream.process_names)
     guard.confirm()
     opened = tables.checkpoints.move(stream.app_name, last, intent)
     reach("after-intent", stream.process_names)
     return opened
+
+
+def _left(stream: Stream, last: Checkpoint) -> dict[str, int]:
+    """The version that the last batch left of each table: its own commits are part of it."""
+    versions = dict(last.batch.reads)
+    for process in stream.processes:
+        version = last.done.get(process.name)
+        if version is not None:
+            versions[process.table] = version
+    return versions
 
 
 def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:

@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         ("end_offsets", pa.string()),
         ("kafka", pa.string()),
         ("reads", pa.string()),
+        ("since", pa.string()),
         ("state", pa.string()),
         ("version", pa.int64()),
     ]
@@ -41,11 +42,13 @@ class Batch:
     """The intent of a batch: all that it writes follows from this alone.
 
     batch_id: 1 for a stream's first. reads: table → its version before the batch, for what is read beside the messages.
+    since: table → the version that the stream's last batch left; empty for the first.
     """
 
     batch_id: int
     messages: OffsetRange
     reads: Mapping[str, int]
+    since: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ def _rows(app_name: str, checkpoint: Checkpoint) -> pa.Table:
         "end_offsets": _json(messages.end),
         "kafka": _json({"topic": messages.topic, "topic_id": messages.topic_id}),
         "reads": _json(batch.reads),
+        "since": _json(batch.since),
     }
     own = [
         {"process": p, "state": DONE if p in checkpoint.done else INTENDED, "version": checkpoint.done.get(p)}
@@ -142,7 +146,7 @@ def _read(table: DeltaTable, app_name: str) -> Checkpoint | None:
         kafka["topic"], kafka["topic_id"], _offsets(first["start_offsets"]), _offsets(first["end_offsets"])
     )
     return Checkpoint(
-        Batch(first["batch_id"], messages, json.loads(first["reads"])),
+        Batch(first["batch_id"], messages, json.loads(first["reads"]), json.loads(first["since"])),
         tuple(row["process"] for row in rows),
         {row["process"]: row["version"] for row in rows if row["state"] == DONE},
     )

@@ -1,18 +1,24 @@
-"""`identity.collapse` and `parking.met` for many orgs at once, on Spark's executors: this package must be there."""
+"""What is pure here, requests by org, for many orgs at once on Spark's executors: this package must be there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
+from lake_assets.engagement.aliases import aliases
 from lake_assets.engagement.identity import MutationRequest, collapse
 from lake_assets.engagement.parking import met, status
+from lake_assets.engagement.retention import RetentionRequest, cut_off, erased
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
 COLLAPSED = "org_id string, old_id string, new_id string"
+ALIASED = f"{COLLAPSED}, after timestamp, until timestamp"
+LIMITED = "org_id string, who_id string, until timestamp"
+_RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
 
 
@@ -23,6 +29,22 @@ def collapsed(requests: DataFrame) -> DataFrame:
     timestamp, partition int, offset long. All requests of an org meet in one task.
     """
     return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_collapse_org, COLLAPSED)
+
+
+def aliased(requests: DataFrame) -> DataFrame:
+    """The aliases that applied requests leave, by org: `ALIASED`. requests: as for `collapsed`."""
+    return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_alias_org, ALIASED)
+
+
+def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
+    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; where
+    who_id is null, the cut-off of the org, exclusive.
+
+    requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp. applied:
+    requests of mutation, as for `collapsed`.
+    """
+    asked = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
+    return asked.cogroup(applied.select("org_id", *_REQUEST).groupBy("org_id")).applyInPandas(_limit_org, LIMITED)
 
 
 def tried(requests: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
@@ -50,6 +72,28 @@ def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
 
     final = collapse(_requests(frame))
     return pd.DataFrame({"org_id": frame["org_id"].iloc[0], "old_id": list(final), "new_id": list(final.values())})
+
+
+def _alias_org(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    found = aliases(_requests(frame))
+    columns = pd.DataFrame([astuple(alias) for alias in found], columns=["old_id", "new_id", "after", "until"])
+    spans = columns.astype({"after": "datetime64[ns]", "until": "datetime64[ns]"})
+    spans.insert(0, "org_id", frame["org_id"].iloc[0])
+    return spans
+
+
+def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    whole = frame.astype({"ttl_days": "Int64"}).astype(object)
+    columns = (whole[name].where(whole[name].notna(), None).tolist() for name in _RETENTION_REQUEST)
+    requests = [RetentionRequest(*values) for values in zip(*columns, strict=True)]
+    limits = [(None, cut_off(requests)), *erased(requests, _requests(applied)).items()]
+    found = pd.DataFrame([limit for limit in limits if limit[1] is not None], columns=["who_id", "until"])
+    found.insert(0, "org_id", frame["org_id"].iloc[0] if len(frame) else None)
+    return found.astype({"until": "datetime64[ns]"})
 
 
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:

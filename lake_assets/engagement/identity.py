@@ -73,14 +73,21 @@ def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
 
 def components(ordered: Sequence[MutationRequest]) -> Iterator[list[MutationRequest]]:
     """The requests apart by the ids that they connect: no two components have an id in common. Order is kept."""
-    graph: nx.Graph[str] = nx.Graph()
-    graph.add_nodes_from(r.old_id for r in ordered)
-    graph.add_edges_from((r.old_id, r.outcome) for r in ordered if r.outcome is not None)
-    number = {identity: i for i, ids in enumerate(nx.connected_components(graph)) for identity in ids}
+    number = {identity: i for i, ids in enumerate(nx.connected_components(linked(ordered))) for identity in ids}
     apart: dict[int, list[MutationRequest]] = {}
     for request in ordered:
         apart.setdefault(number[request.old_id], []).append(request)
     yield from apart.values()
+
+
+def linked(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
+    """The ids that requests name, two of them joined where rows move from one to the other."""
+    graph: nx.Graph[str] = nx.Graph()
+    for request in requests:
+        graph.add_node(request.old_id)
+        if request.outcome is not None:
+            graph.add_edge(request.old_id, request.outcome)
+    return graph
 
 
 def _final_states(ordered: Sequence[MutationRequest]) -> Final:

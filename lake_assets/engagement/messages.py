@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.identity import OPS
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.retention import RETENTION_OPS, TTL_DAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,7 +33,7 @@ class Format:
 
     fields: name → Spark type. required: of these, what may not be missing, null or blank. nested: the same for one
     object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
-    → (another field, and its value that makes the first unnecessary).
+    → (another field, and its value that makes the first unnecessary). range: number → its least and its greatest value.
     """
 
     fields: Mapping[str, str]
@@ -40,6 +41,7 @@ class Format:
     nested: tuple[str, Mapping[str, str]] | None = None
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     required_unless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    range: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def ingestion_format(lake: EngagementLake) -> Format:
@@ -63,6 +65,19 @@ MUTATION_FORMAT = Format(
     required_unless={"new_id": ("op", "delete")},
 )
 """A request, as the mutation topic of any lake brings it."""
+
+RETENTION_FORMAT = Format(
+    {
+        **dict.fromkeys(("org_id", "request_id", "op", "who_id"), "string"),
+        "ttl_days": "int",
+        "requested_at": "timestamp",
+    },
+    required=("org_id", "request_id", "op", "requested_at"),
+    choices={"op": RETENTION_OPS},
+    required_unless={"ttl_days": ("op", "gdpr"), "who_id": ("op", "ttl")},
+    range={"ttl_days": TTL_DAYS},
+)
+"""A request, as the retention topic of any lake brings it."""
 
 
 def judged(messages: DataFrame, shape: Format, orgs: DataFrame) -> DataFrame:
@@ -129,6 +144,9 @@ def _reason(shape: Format) -> Column:
         noun = "date" if kind in PATTERNS else kind
         no_value = F.col(f"json.{path}").isNotNull() & _cast(f"json.{path}", kind).isNull()
         verdicts.append(F.when(no_value, f"bad {noun} {path}"))
+    for name, (least, greatest) in shape.range.items():
+        kind = shape.fields[name]
+        verdicts.append(F.when(~_cast(f"json.{name}", kind).between(least, greatest), f"bad {kind} {name}"))
     for name, choices in shape.choices.items():
         verdicts.append(F.when(~F.col(f"json.{name}").isin(*choices), f"unknown {name}"))
     verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))

@@ -1,5 +1,7 @@
 """The mutation stream: requests to convert, merge and delete ids, collapsed to one map and applied in one MERGE.
 
+Rows that arrived after requests of their id were applied follow them in the same MERGE (`late.py`).
+
 What is to be done is decided once, and durable before the first row changes: the rows of `mutation_request` that a
 batch appends are its requests, new ones and those parked before, each with its outcome. The map follows from them.
 """
@@ -17,6 +19,7 @@ from lake_assets.engagement.collapsing import collapsed, tried
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.judging import DeadLetters, Messages
 from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.late import any_came, late_rows
 from lake_assets.engagement.messages import MUTATION_FORMAT
 from lake_assets.engagement.notifying import Notification
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, ORG, LakeTables
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _ID = ["org_id", "request_id"]
+_ROW_ID = ["org_id", "engagement_id", "engaged_at"]
 
 
 def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -33,7 +37,7 @@ def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     messages = Messages(tables, spark, topic, MUTATION_FORMAT)
     notification = Notification(tables, spark, tables.lake.app_name("mutation"))
     processes = (Requests(messages), Mutations(tables, spark), DeadLetters(messages), notification)
-    waiting = partial(_any_parked, tables, spark)
+    waiting = partial(_any_waiting, tables, spark)
     return Stream("mutation", tables, topic.state, processes, reads=(ORG,), waiting=waiting)
 
 
@@ -51,11 +55,21 @@ class Requests:
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
         requests = self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", _number(batch))
-        rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).select("org_id", "who_id").distinct()
         concerned = requests.select("org_id", F.col("old_id").alias("who_id"))
-        present = rows.join(concerned, ["org_id", "who_id"], "left_semi")
+        present = self._present(batch).join(concerned, ["org_id", "who_id"], "left_semi").distinct()
         outcomes = tried(requests, present, max_attempts=tables.lake.max_attempts)
         tables.append(MUTATION_REQUEST, outcomes, app_id=app_id, batch_id=batch.batch_id)
+
+    def _present(self, batch: Batch) -> DataFrame:
+        """The ids that hold rows, once late rows are where they belong: org_id string, who_id string."""
+        from pyspark.sql import functions as F
+
+        tables, spark = self.messages.tables, self.messages.spark
+        late = late_rows(tables, spark, batch)
+        rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
+        in_place = rows.join(late, [*_ROW_ID, "who_id"], "left_anti").select("org_id", "who_id")
+        moved = late.where("alias is not null").select("org_id", F.col("alias").alias("who_id"))
+        return in_place.unionByName(moved)
 
     def _new(self, batch: Batch, log: DataFrame) -> DataFrame:
         """The sound requests of the batch, each id once, in the first place where replay meets it."""
@@ -71,7 +85,10 @@ class Requests:
 
 @dataclass(frozen=True)
 class Mutations:
-    """The process that applies what the requests of the batch collapse to. Rows of an id go to its last one at once."""
+    """The process that applies what the requests of the batch collapse to. Rows of an id go to its last one at once.
+
+    Late rows go where the requests before have led, and on from there.
+    """
 
     tables: LakeTables
     spark: SparkSession
@@ -83,15 +100,36 @@ class Mutations:
 
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         applied = log.where(F.col("batch_id") == batch.batch_id).where("status = 'applied'")
-        orgs = [row["org_id"] for row in applied.select("org_id").distinct().orderBy("org_id").collect()]
+        changes = _changes(collapsed(applied), late_rows(self.tables, self.spark, batch)).localCheckpoint()
+        orgs = [row["of_org"] for row in changes.select("of_org").distinct().orderBy("of_org").collect()]
         if not orgs:
             return
-        changes = collapsed(applied).withColumnRenamed("org_id", "of_org")
         same = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id")) & F.col("org_id").isin(orgs)
+        row = F.struct("engagement_id", "engaged_at")
+        moves = F.map_contains_key("late", row)
+        final = F.when(moves, F.element_at("late", row)).otherwise(F.col("new_id"))
         merge = changes.mergeInto(self.tables.identifier(ENGAGEMENT), same)
-        merge = merge.whenMatched(F.col("new_id").isNull()).delete()
+        merge = merge.whenMatched(final.isNull()).delete()
         with statement(self.spark, app_id, batch.batch_id):
-            merge.whenMatched().update({"who_id": F.col("new_id")}).merge()
+            merge.whenMatched(final != F.col("who_id")).update({"who_id": final}).merge()
+
+
+def _changes(ids: DataFrame, late: DataFrame) -> DataFrame:
+    """One row for each id that rows leave: of_org string, old_id string, new_id string (null: they go), and late: a map
+    of (engagement_id, engaged_at) to the id of such a row, which counts before new_id; null if none of them is late.
+
+    ids: as `collapsed` gives them. late: as `late_rows` does.
+    """
+    from pyspark.sql import functions as F
+
+    on = ids.withColumnRenamed("org_id", "of_org").withColumn("collapsed", F.lit(True))
+    led = late.join(on, (F.col("org_id") == F.col("of_org")) & (F.col("alias") == F.col("old_id")), "left")
+    final = F.when(F.col("collapsed"), F.col("new_id")).otherwise(F.col("alias"))
+    entry = F.struct(F.struct("engagement_id", "engaged_at"), final)
+    by_id = led.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
+    moved = by_id.agg(F.map_from_entries(F.collect_list(entry)).alias("late"))
+    new_id = F.when(F.col("collapsed"), F.col("new_id")).otherwise(F.col("old_id"))
+    return on.join(moved, ["of_org", "old_id"], "full_outer").select("of_org", "old_id", new_id.alias("new_id"), "late")
 
 
 def _parked(log: DataFrame) -> DataFrame:
@@ -103,8 +141,12 @@ def _parked(log: DataFrame) -> DataFrame:
     return log.withColumn("nth", newest).where("nth = 1 and status = 'parked'").drop("nth")
 
 
-def _any_parked(tables: LakeTables, spark: SparkSession) -> bool:
-    return not _parked(tables.read(spark, MUTATION_REQUEST)).isEmpty()
+def _any_waiting(tables: LakeTables, spark: SparkSession, since: Mapping[str, int]) -> bool:
+    """Whether a request is parked, or rows came that may be late."""
+    log = tables.read(spark, MUTATION_REQUEST)
+    if any_came(tables, since.get(ENGAGEMENT)) and not log.where("status = 'applied'").isEmpty():
+        return True
+    return not _parked(log).isEmpty()
 
 
 def _number(batch: Batch) -> Column:

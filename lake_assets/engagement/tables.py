@@ -176,9 +176,13 @@ class LakeTables:
         """The commit that made a version of a table."""
         return next(commit for commit in map(_commit, self._history(table, version - 1)) if commit.version == version)
 
-    def changes(self, spark: SparkSession, table: str, version: int) -> DataFrame:
-        """The rows that one commit changed, with `_change_type`, of the change data feed."""
-        only = {"readChangeFeed": "true", "startingVersion": str(version), "endingVersion": str(version)}
+    def changes(self, spark: SparkSession, table: str, version: int, last: int | None = None) -> DataFrame:
+        """The rows that one commit changed, with `_change_type`, of the change data feed.
+
+        last: those of all commits from `version` to this one, both included.
+        """
+        end = version if last is None else last
+        only = {"readChangeFeed": "true", "startingVersion": str(version), "endingVersion": str(end)}
         return spark.read.format("delta").options(**only).load(self.location(table))
 
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:

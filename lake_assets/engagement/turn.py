@@ -13,6 +13,7 @@ from lake_assets.engagement.failpoints import reach
 from lake_assets.engagement.ingestion import ingestion
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.mutation import mutation
+from lake_assets.engagement.removal import retention
 from lake_assets.engagement.tables import LakeTables
 from lake_assets.errors import UsageError
 
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
-PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion"}
-"""Stream → who must have run last: mutation finds what ingestion brought."""
+PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
+"""Stream → who must have run last: mutation finds what ingestion brought, retention the ids that mutation left."""
 
 STREAMS: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
     "ingestion": ingestion,
     "mutation": mutation,
+    "retention": retention,
 }
 
 

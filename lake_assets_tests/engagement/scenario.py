@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.identity import MutationRequest, Op
-from lake_assets.engagement.lake import EngagementLake, StreamName
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.retention import RetentionOp
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
 from lake_assets.incremental.failpoints import EXIT_CODE
@@ -38,7 +39,11 @@ Values = dict[str, Any]
 
 def lake_of(name: str, topic: str) -> EngagementLake:
     """A lake with fields of its own, whose topics are called after one name."""
-    topics: dict[StreamName, str] = {"ingestion": topic, "mutation": f"{topic}-requests"}
+    topics: dict[StreamName, str] = {
+        "ingestion": topic,
+        "mutation": f"{topic}-requests",
+        "retention": f"{topic}-retention",
+    }
     return EngagementLake(name, {"subject": "string", "opens": "int"}, topics=topics, max_attempts=2)
 
 
@@ -82,7 +87,7 @@ class Traffic:
     def __post_init__(self) -> None:
         self.lake = lake_of(self.name, self.topic)
         self.admin = AdminClient({"bootstrap.servers": self.servers})
-        topics = [self.lake.topic("ingestion"), self.lake.topic("mutation")]
+        topics = [self.lake.topic(stream) for stream in STREAMS]
         for done in self.admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics]).values():
             done.result(20)
         self.tables.create(self.spark)
@@ -110,6 +115,11 @@ class Traffic:
         message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat()}
         self._produce(self.lake.topic("mutation"), [json.dumps(message).encode()])
         self.requests.append((org, asked))
+
+    def retain(self, org: str, op: RetentionOp, at: datetime, **values: object) -> None:
+        """A request for retention, made at a time."""
+        message = {"org_id": org, "request_id": uuid4().hex, "op": op, "requested_at": at.isoformat(), **values}
+        self._produce(self.lake.topic("retention"), [json.dumps(message).encode()])
 
     def run(self, name: StreamName = "ingestion") -> BatchReport:
         """A batch that must be due."""

@@ -22,7 +22,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def intent(batch_id: int) -> Checkpoint:
     messages = OffsetRange("mail", "t1", {0: 0, 11: 5}, {0: batch_id, 11: 7})
-    return Checkpoint(Batch(batch_id, messages, {"org": 3}), ("data", "notification"))
+    return Checkpoint(Batch(batch_id, messages, {"org": 3}, {"org": 2}), ("data", "notification"))
 
 
 def test_a_stream_that_never_ran_has_none(store: CheckpointStore) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.messages import MUTATION_FORMAT, Format, ingestion_format, judged
+from lake_assets.engagement.messages import MUTATION_FORMAT, RETENTION_FORMAT, Format, ingestion_format, judged
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -61,6 +61,19 @@ REQUEST_REASONS = {
 }
 
 
+RETENTION = {"org_id": "acme", "request_id": "r1", "requested_at": "2026-01-02T10:00:00Z"}
+RETENTION_REASONS = {
+    json.dumps({**RETENTION, "op": "ttl", "ttl_days": 30}): None,
+    json.dumps({**RETENTION, "op": "gdpr", "who_id": "lead 1"}): None,
+    json.dumps({**RETENTION, "op": "ttl", "who_id": "lead 1"}): "missing field ttl_days",
+    json.dumps({**RETENTION, "op": "gdpr", "ttl_days": 30}): "missing field who_id",
+    json.dumps({**RETENTION, "op": "ttl", "ttl_days": 0}): "bad int ttl_days",
+    json.dumps({**RETENTION, "op": "ttl", "ttl_days": 1_000_000}): "bad int ttl_days",
+    json.dumps({**RETENTION, "op": "ttl", "ttl_days": "long"}): "bad int ttl_days",
+    json.dumps({**RETENTION, "op": "forget", "ttl_days": 1, "who_id": "lead 1"}): "unknown op",
+}
+
+
 def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]) -> list[Row]:
     values = [message.encode() if isinstance(message, str) else message for message in messages]
     rows = [("mail", 0, offset, value) for offset, value in enumerate(values)]
@@ -70,7 +83,12 @@ def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]
 
 
 @pytest.mark.parametrize(
-    ("shape", "reasons"), [(ingestion_format(EMAIL_EVENT), REASONS), (MUTATION_FORMAT, REQUEST_REASONS)]
+    ("shape", "reasons"),
+    [
+        (ingestion_format(EMAIL_EVENT), REASONS),
+        (MUTATION_FORMAT, REQUEST_REASONS),
+        (RETENTION_FORMAT, RETENTION_REASONS),
+    ],
 )
 def test_each_message_has_its_reason(
     spark: SparkSession, shape: Format, reasons: dict[str | bytes | None, str | None]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
+ENGAGED_AFTER_CONVERSION = 1464
+"""Number of an email of acme to lead 1, a day after START and some minutes."""
 Turn = Callable[[StreamName], TurnReport]
 
 
@@ -62,8 +64,31 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
     assert mail.tables.version(ENGAGEMENT) == version
     turn("mutation")
     assert attempts(mail, "r3") == {1: "parked", 2: "dead"}
+    assert_late_rows_follow(mail, turn)
     mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
     assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
+
+
+def assert_late_rows_follow(mail: Traffic, turn: Turn) -> None:
+    """What arrives under an id after its conversion goes where it led, unless it engaged after that; and goes on with
+    the requests of the turn that catches it. Without requests a turn catches it, too.
+    """
+    mail.send([*range(42, 63), ENGAGED_AFTER_CONVERSION])
+    mail.ask("acme", "convert", "contact 3", "contact 4")
+    turn("ingestion")
+    turn("mutation")
+    kept = {f"e{ENGAGED_AFTER_CONVERSION}": ("acme", "lead 1")}
+    assert whose(mail) == {**mail.truth(), **kept}
+    mail.send(range(63, 84))
+    turn("ingestion")
+    turn("mutation")
+    assert whose(mail) == {**mail.truth(), **kept}
+    assert turn("ingestion").batch is turn("mutation").batch is None
+
+
+def whose(mail: Traffic) -> dict[str, tuple[str, str]]:
+    """Engagement → its org and its id, as the table has them."""
+    return {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in mail.rows(ENGAGEMENT)}
 
 
 def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:

@@ -1,0 +1,40 @@
+"""The retention stream on real parts: what is too old goes, and a person under all ids, once and told of."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.tables import ENGAGEMENT, NOTIFICATION
+from lake_assets_tests.engagement.scenario import START, Alone, Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+
+def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
+    home: Settings, spark: SparkSession, kafka: str
+) -> None:
+    """acme erases a person by a former id, globex keeps a day, initech keeps all; an email after a request stays."""
+    mail = Traffic(home, spark, kafka)
+    mail.send(range(43))
+    mail.run()
+    mail.ask("acme", "convert", "lead 0", "contact 0")
+    mail.run("mutation")
+    mail.retain("acme", "gdpr", START + timedelta(minutes=30), who_id="lead 0")
+    mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10), ttl_days=1)
+    mail.retain("nobody", "ttl", START, ttl_days=1)
+    stays = {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} - {"e0", "e21", "e1", "e4", "e7"}
+    report = mail.run("retention")
+    assert {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} == stays
+    commit = report.commits["data"]
+    assert commit is not None
+    told = [row for row in mail.rows(NOTIFICATION) if row["app_name"] == "mail.retention"]
+    assert {(row["org_id"], row["deleted"], row["version"]) for row in told} == {
+        ("acme", 2, commit.version),
+        ("globex", 3, commit.version),
+    }
+    assert run_batch(mail.stream("retention"), Alone()) is None
