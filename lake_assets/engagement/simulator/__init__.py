@@ -13,7 +13,8 @@ producer.py     the one place that sends
 
 from lake_assets.engagement.simulator.flaws import flaws
 from lake_assets.engagement.simulator.model import Simulation
+from lake_assets.engagement.simulator.people import org_names
 from lake_assets.engagement.simulator.producer import send
 from lake_assets.engagement.simulator.traffic import Message, batches, generate
 
-__all__ = ["Message", "Simulation", "batches", "flaws", "generate", "send"]
+__all__ = ["Message", "Simulation", "batches", "flaws", "generate", "org_names", "send"]

@@ -1,7 +1,7 @@
 """Emails, what comes of them, and calls: when they happen, and when they become known. Pure.
 
 An email is sent; later it bounces, or is opened, and then maybe replied to: each is an engagement of its own. Memory:
-some hundred bytes for each engagement of a tick, and for each that is still to come.
+some hundred bytes for each engagement of a step, and for each that is still to come.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENGAGEMENT = np.dtype(
 
 
 class Transit:
-    """Engagements on their way to the tick that they belong in."""
+    """Engagements on their way to the step that they belong in."""
 
     def __init__(self) -> None:
         self._coming: dict[int, list[Rows]] = {}
@@ -46,16 +46,16 @@ class Transit:
     def empty(self) -> bool:
         return not self._coming
 
-    def put(self, rows: Rows, ticks: Ints) -> None:
-        for tick in np.unique(ticks):
-            self._coming.setdefault(int(tick), []).append(rows[ticks == tick])
+    def put(self, rows: Rows, steps: Ints) -> None:
+        for step in np.unique(steps):
+            self._coming.setdefault(int(step), []).append(rows[steps == step])
 
-    def take(self, tick: int) -> Rows:
-        return np.concatenate([np.empty(0, ENGAGEMENT), *self._coming.pop(tick, [])])
+    def take(self, step: int) -> Rows:
+        return np.concatenate([np.empty(0, ENGAGEMENT), *self._coming.pop(step, [])])
 
 
 class Activity:
-    """What reps and the people that they touch do, tick by tick. people: as they are called at each."""
+    """What reps and the people that they touch do, step by step. people: as they are called at each."""
 
     def __init__(self, simulation: Simulation, people: People) -> None:
         self._simulation, self._people = simulation, people
@@ -67,33 +67,33 @@ class Activity:
         """Nothing is on its way any more."""
         return self._happening.empty and self._delivery.empty
 
-    def live(self, tick: int) -> Rows:
-        """The engagements that become known in a tick, in the order in which they are sent."""
-        rng = np.random.default_rng((self._simulation.seed, ACTIVITY, tick))
-        touches = self._touches(rng, tick)
+    def live(self, step: int) -> Rows:
+        """The engagements that become known in a step, in the order in which they are sent."""
+        rng = np.random.default_rng((self._simulation.seed, ACTIVITY, step))
+        touches = self._touches(rng, step)
         for rows in (touches, *self._follow_ups(rng, touches[touches["kind"] == SENT])):
-            self._happening.put(rows, self._tick_of(rows["engaged"]))
-        happened = self._happening.take(tick)
+            self._happening.put(rows, self._step_of(rows["engaged"]))
+        happened = self._happening.take(step)
         happened["who"] = self._people.ids(happened["person"])
         self._deliver(rng, happened)
-        known = self._delivery.take(tick)
+        known = self._delivery.take(step)
         return known[np.lexsort((known["number"], known["sent"]))]
 
     def deliver_late(self, org: int, who: int, engaged: int, sent: int) -> None:
-        """One call to somebody of whom nothing is known yet, which becomes known at `sent`, in a later tick."""
+        """One call to somebody of whom nothing is known yet, which becomes known at `sent`, in a later step."""
         row = np.zeros(1, ENGAGEMENT)
         for name, value in {"org": org, "person": -1, "who": who, "engaged": engaged, "sent": sent}.items():
             row[name] = value
         row["kind"], row["outcome"] = CALL, 1
         self._number(row)
-        self._delivery.put(row, self._tick_of(row["sent"]))
+        self._delivery.put(row, self._step_of(row["sent"]))
 
-    def _touches(self, rng: np.random.Generator, tick: int) -> Rows:
-        count = self._simulation.touches_of(tick)
+    def _touches(self, rng: np.random.Generator, step: int) -> Rows:
+        count = self._simulation.touches_of(step)
         rows = np.zeros(count, ENGAGEMENT)
         rows["org"] = self._people.draw_orgs(rng, count)
         rows["person"] = self._people.draw(rng, rows["org"])
-        rows["engaged"] = self._simulation.tick_start(tick) + np.sort(rng.integers(0, self._simulation.tick_ms, count))
+        rows["engaged"] = self._simulation.step_start(step) + np.sort(rng.integers(0, self._simulation.step_ms, count))
         calls = rng.random(count) < self._simulation.calls
         rows["kind"] = np.where(calls, CALL, SENT)
         rows["outcome"] = np.where(calls, rng.choice(3, count, p=OUTCOME_SHARES) + 1, 0)
@@ -117,14 +117,14 @@ class Activity:
         happened["sent"] = happened["engaged"] + np.where(late, _delays(rng, len(happened), minutes=90), 0)
         old = rng.random(len(happened)) < self._simulation.old
         happened["engaged"] -= DAY_MS * np.where(old, rng.integers(1, OLDEST_DAYS, len(happened)), 0)
-        self._delivery.put(happened, self._tick_of(happened["sent"]))
+        self._delivery.put(happened, self._step_of(happened["sent"]))
 
     def _number(self, rows: Rows) -> None:
         rows["number"] = np.arange(self._count, self._count + len(rows))
         self._count += len(rows)
 
-    def _tick_of(self, moments: Any) -> Ints:
-        found: Ints = (moments - self._simulation.start_ms) // self._simulation.tick_ms
+    def _step_of(self, moments: Any) -> Ints:
+        found: Ints = (moments - self._simulation.start_ms) // self._simulation.step_ms
         return found
 
 

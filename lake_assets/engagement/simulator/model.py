@@ -1,7 +1,7 @@
 """What a simulation is: values only.
 
-Time goes in ticks of a quarter of an hour, or parts of it, so that a tick is small whatever the scale. Engagements
-happen within a tick; requests are carried out at its last millisecond, all at the same instant. Who is engaged is
+Time goes in steps of a quarter of an hour, or parts of it, so that a step is small whatever the scale. Engagements
+happen within a step; requests are carried out at its last millisecond, all at the same instant. Who is engaged is
 called by the id that holds at that moment: no engagement happens under an id after it was converted, merged or deleted,
 though it may become known after that.
 """
@@ -17,7 +17,7 @@ from lake_assets.incremental.hours import HOUR_MICROSECONDS, parse_hour
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 MOST_TOUCHES = 10_000
-"""Of one tick, about: they are held in memory."""
+"""Of one step, about: they are held in memory."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Simulation:
     calls: of touches. bounced, opened, replied: of emails; replies are to those that were opened.
     late: of engagements that become known after a delay of hours. old: that were imported, up to 400 days old.
     requests: conversions, merges and deletions, for each touch. deletions: of them. cycles: of conversions, undone at
-        once. repeated: of requests, sent again in the next tick.
+        once. repeated: of requests, sent again in the next step.
     early: of requests, for an id that no engagement is known of yet. missing: of these, it never is.
     retention: requests to erase a person, or to keep an org's engagements for so many days only, for each touch.
     poison: messages that make no row, for each sound one.
@@ -76,22 +76,22 @@ class Simulation:
         return parse_hour(self.start, where="The simulation's start") * (HOUR_MICROSECONDS // 1000)
 
     @cached_property
-    def tick_ms(self) -> int:
-        """How long a tick is: whole milliseconds, and whole ticks make a quarter of an hour."""
+    def step_ms(self) -> int:
+        """How long a step is: whole milliseconds, and whole steps make a quarter of an hour."""
         wanted = -(-self.touches // (self.hours * 4 * MOST_TOUCHES))
         return next(QUARTER_MS // parts for parts in range(max(wanted, 1), QUARTER_MS + 1) if QUARTER_MS % parts == 0)
 
     @property
-    def ticks(self) -> int:
-        """So many ticks reps act in."""
-        return self.hours * 4 * QUARTER_MS // self.tick_ms
+    def steps(self) -> int:
+        """So many steps reps act in."""
+        return self.hours * 4 * QUARTER_MS // self.step_ms
 
-    def tick_start(self, tick: int) -> int:
-        """The first moment of a tick, in milliseconds since 1970."""
-        return self.start_ms + tick * self.tick_ms
+    def step_start(self, step: int) -> int:
+        """The first moment of a step, in milliseconds since 1970."""
+        return self.start_ms + step * self.step_ms
 
-    def touches_of(self, tick: int) -> int:
-        """How many touches fall in a tick: all ticks together have all of them."""
-        if tick >= self.ticks:
+    def touches_of(self, step: int) -> int:
+        """How many touches fall in a step: all steps together have all of them."""
+        if step >= self.steps:
             return 0
-        return self.touches * (tick + 1) // self.ticks - self.touches * tick // self.ticks
+        return self.touches * (step + 1) // self.steps - self.touches * step // self.steps

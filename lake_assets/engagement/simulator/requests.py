@@ -1,7 +1,7 @@
 """Requests to convert, merge and delete ids, to erase people, and to keep what is young only. Pure.
 
 Chains come by themselves: a lead becomes a contact, which is merged into another one, which is merged again. All
-requests of a tick are carried out at its last millisecond; those of an org are sent in the order in which they count.
+requests of a step are carried out at its last millisecond; those of an org are sent in the order in which they count.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lake_assets.engagement.simulator.people import People, id_name
 
 REQUESTS, RETENTION = 2, 3
 TTL_DAYS = (30, 90, 365)
-LATEST_TICKS = 8
-"""An engagement that a request precedes becomes known so many ticks later at most."""
+LATEST_STEPS = 8
+"""An engagement that a request precedes becomes known so many steps later at most."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Request:
 
 
 class Requests:
-    """What is asked for, tick by tick. It changes what people are called."""
+    """What is asked for, step by step. It changes what people are called."""
 
     def __init__(self, simulation: Simulation, people: People, activity: Activity) -> None:
         self._simulation, self._people, self._activity = simulation, people, activity
@@ -45,61 +45,61 @@ class Requests:
         """Nothing is to be sent again."""
         return not self._again
 
-    def mutations(self, tick: int) -> list[Request]:
-        """The requests of the mutation topic in a tick: repeated ones, then its own."""
-        rng = np.random.default_rng((self._simulation.seed, REQUESTS, tick))
-        count = rng.binomial(self._simulation.touches_of(tick), self._simulation.requests)
+    def mutations(self, step: int) -> list[Request]:
+        """The requests of the mutation topic in a step: repeated ones, then its own."""
+        rng = np.random.default_rng((self._simulation.seed, REQUESTS, step))
+        count = rng.binomial(self._simulation.touches_of(step), self._simulation.requests)
         repeated = self._again
         made: list[Request] = []
         for org in self._people.draw_orgs(rng, count).tolist():
             ask = self._early if rng.random() < self._simulation.early else self._known
-            made += ask(rng, org, tick)
+            made += ask(rng, org, step)
         self._again = [request for request in made if rng.random() < self._simulation.repeated]
         return repeated + made
 
-    def retention(self, tick: int) -> list[Request]:
-        """The requests of the retention topic in a tick: as many of an org's policy as of a person."""
-        rng = np.random.default_rng((self._simulation.seed, RETENTION, tick))
-        count = rng.binomial(self._simulation.touches_of(tick), self._simulation.retention)
-        return [self._policy(rng, org, tick) for org in self._people.draw_orgs(rng, count).tolist()]
+    def retention(self, step: int) -> list[Request]:
+        """The requests of the retention topic in a step: as many of an org's policy as of a person."""
+        rng = np.random.default_rng((self._simulation.seed, RETENTION, step))
+        count = rng.binomial(self._simulation.touches_of(step), self._simulation.retention)
+        return [self._policy(rng, org, step) for org in self._people.draw_orgs(rng, count).tolist()]
 
-    def _known(self, rng: np.random.Generator, org: int, tick: int) -> Iterator[Request]:
+    def _known(self, rng: np.random.Generator, org: int, step: int) -> Iterator[Request]:
         """What is asked about an id that somebody has."""
         old = self._people.someone(rng, org)
         if rng.random() < self._simulation.deletions:
             self._people.forget(org, old)
-            yield self._mutation(org, tick, "delete", old)
+            yield self._mutation(org, step, "delete", old)
         elif old % 2:
             new = self._people.someone(rng, org)
             self._people.rename(org, old, new)
-            yield self._mutation(org, tick, "merge", old, new)
+            yield self._mutation(org, step, "merge", old, new)
         else:
-            yield self._mutation(org, tick, "convert", old, old + 1)
+            yield self._mutation(org, step, "convert", old, old + 1)
             if rng.random() < self._simulation.cycles:
-                yield self._mutation(org, tick, "merge", old + 1, old)
+                yield self._mutation(org, step, "merge", old + 1, old)
             else:
                 self._people.rename(org, old, old + 1)
 
-    def _early(self, rng: np.random.Generator, org: int, tick: int) -> Iterator[Request]:
+    def _early(self, rng: np.random.Generator, org: int, step: int) -> Iterator[Request]:
         """A conversion of somebody of whom nothing is known yet; the engagement follows, or never does."""
-        old, start = self._people.new_lead(org), self._simulation.tick_start(tick)
+        old, start = self._people.new_lead(org), self._simulation.step_start(step)
         if rng.random() >= self._simulation.missing:
-            sent = start + int(rng.integers(1, LATEST_TICKS + 1)) * self._simulation.tick_ms
+            sent = start + int(rng.integers(1, LATEST_STEPS + 1)) * self._simulation.step_ms
             self._activity.deliver_late(org, old, engaged=start, sent=sent)
-        yield self._mutation(org, tick, "convert", old, old + 1)
+        yield self._mutation(org, step, "convert", old, old + 1)
 
-    def _policy(self, rng: np.random.Generator, org: int, tick: int) -> Request:
+    def _policy(self, rng: np.random.Generator, org: int, step: int) -> Request:
         if rng.random() < 0.5:
-            return self._request(org, tick, op="ttl", ttl_days=int(rng.choice(TTL_DAYS)))
+            return self._request(org, step, op="ttl", ttl_days=int(rng.choice(TTL_DAYS)))
         who = self._people.someone(rng, org)
         self._people.forget(org, who)
-        return self._request(org, tick, op="gdpr", who_id=id_name(who))
+        return self._request(org, step, op="gdpr", who_id=id_name(who))
 
-    def _mutation(self, org: int, tick: int, op: Op, old: int, new: int | None = None) -> Request:
+    def _mutation(self, org: int, step: int, op: Op, old: int, new: int | None = None) -> Request:
         named = {} if new is None else {"new_id": id_name(new)}
-        return self._request(org, tick, op=op, old_id=id_name(old), **named)
+        return self._request(org, step, op=op, old_id=id_name(old), **named)
 
-    def _request(self, org: int, tick: int, **values: Any) -> Request:
+    def _request(self, org: int, step: int, **values: Any) -> Request:
         self._count += 1
         request_id = f"r-{self._simulation.seed}-{self._count}"
-        return Request(org, self._simulation.tick_start(tick + 1) - 1, {"request_id": request_id, **values})
+        return Request(org, self._simulation.step_start(step + 1) - 1, {"request_id": request_id, **values})

@@ -41,19 +41,19 @@ class _Sound(NamedTuple):
 
 
 def generate(simulation: Simulation, lake: EngagementLake) -> Iterator[Message]:
-    """All messages, ascending by timestamp, until the last engagement is known. A tick at a time is in memory."""
+    """All messages, ascending by timestamp, until the last engagement is known. A step at a time is in memory."""
     people = People(simulation)
     activity = Activity(simulation, people)
     requests = Requests(simulation, people, activity)
     poison = _Poison(simulation, lake)
-    for tick in count():
-        if tick >= simulation.ticks and activity.over and requests.over:
+    for step in count():
+        if step >= simulation.steps and activity.over and requests.over:
             return
-        last = simulation.tick_start(tick + 1) - 1
-        engagements = _engagements(simulation, lake, activity.live(tick))
-        mutations = _requests(simulation, requests.mutations(tick), "mutation", last)
-        retention = _requests(simulation, requests.retention(tick), "retention", last)
-        yield from poison.mixed_in(tick, [*engagements, *mutations, *retention])
+        last = simulation.step_start(step + 1) - 1
+        engagements = _engagements(simulation, lake, activity.live(step))
+        mutations = _requests(simulation, requests.mutations(step), "mutation", last)
+        retention = _requests(simulation, requests.retention(step), "retention", last)
+        yield from poison.mixed_in(step, [*engagements, *mutations, *retention])
 
 
 def batches(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
@@ -71,8 +71,8 @@ class _Poison:
         self._topics = {stream: lake.topic(stream) for stream in STREAMS}
         self._flaws = {stream: flaws(lake, stream) for stream in STREAMS}
 
-    def mixed_in(self, tick: int, messages: list[_Sound]) -> Iterator[Message]:
-        rng = np.random.default_rng((self._simulation.seed, POISON, tick))
+    def mixed_in(self, step: int, messages: list[_Sound]) -> Iterator[Message]:
+        rng = np.random.default_rng((self._simulation.seed, POISON, step))
         spoiled = set(np.flatnonzero(rng.random(len(messages)) < self._simulation.poison).tolist())
         for place, message in enumerate(messages):
             yield self._message(message, encode(message.values))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -13,21 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, EngagementLake
-from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.engagement.simulator import Message, Simulation, generate, send
 from lake_assets.errors import ServiceError
 
-PARTITIONS = 3
 SIMULATION = Simulation(touches=300, requests=0.3, retention=0.1, poison=0.05)
-
-
-@pytest.fixture
-def lake(kafka: str) -> EngagementLake:
-    """A lake with topics of its own."""
-    lake = replace(EMAIL_EVENT, topics={stream: f"{stream}-{uuid4().hex}" for stream in STREAMS})
-    for stream in STREAMS:
-        KafkaTopic(kafka, lake.topic(stream)).create(PARTITIONS)
-    return lake
 
 
 def received(servers: str, topic: str) -> Iterator[Message]:
