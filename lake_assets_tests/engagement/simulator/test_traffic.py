@@ -148,7 +148,7 @@ def test_each_flaw_has_its_reason(lake: EngagementLake, stream: StreamName) -> N
     assert [reason(flaw.spoil(values), shape, orgs) for flaw in flaws(lake, stream)] == expected
 
 
-def test_a_tick_stays_small_at_any_scale() -> None:
+def test_a_step_stays_small_at_any_scale() -> None:
     large = Simulation(touches=10_000_000, hours=1)
     assert max(map(large.touches_of, range(large.steps))) <= 10_000
     assert sum(map(large.touches_of, range(large.steps))) == large.touches
