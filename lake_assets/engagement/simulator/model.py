@@ -8,7 +8,7 @@ though it may become known after that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 from lake_assets.errors import ConfigurationError
@@ -18,6 +18,10 @@ QUARTER_MS = 900_000
 DAY_MS = 86_400_000
 MOST_TOUCHES = 10_000
 """Of one step, about: they are held in memory."""
+
+MOST = 10**9
+COUNTS = {"seed": (0, 2**63), "hours": (1, MOST), "orgs": (1, MOST), "people": (0, MOST), "touches": (0, MOST)}
+"""The least and the greatest value of what is no share."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +63,11 @@ class Simulation:
     poison: float = 0.005
 
     def __post_init__(self) -> None:
-        for name, least in {"seed": 0, "hours": 1, "orgs": 1, "people": 0, "touches": 0}.items():
-            if getattr(self, name) < least:
+        for name in sorted({field.name for field in fields(self)} - {"start"}):
+            value, (least, most) = getattr(self, name), COUNTS.get(name, (0, 1))
+            if not least <= value <= most:
                 raise ConfigurationError(
-                    f"{name} of the simulation is {getattr(self, name)}.", remedy=f"Set it to {least} or more."
-                )
-        for name, kind in self.__annotations__.items():
-            if kind == "float" and not 0 <= getattr(self, name) <= 1:
-                raise ConfigurationError(
-                    f"{name} of the simulation is {getattr(self, name)}.", remedy="Set it to a part of one, 0 to 1."
+                    f"{name} of the simulation is {value}.", remedy=f"Set it to {least} or more, {most:,} at most."
                 )
 
     @cached_property
