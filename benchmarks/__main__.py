@@ -1,7 +1,7 @@
 """All measurements, one after the other."""
 
-from benchmarks import accounts, baselines, coordination, identity, ingestion, latency, planning
+from benchmarks import accounts, baselines, coordination, identity, ingestion, latency, planning, traffic
 
-for part in (planning, coordination, identity, ingestion, latency, accounts, baselines):
+for part in (planning, coordination, identity, traffic, ingestion, latency, accounts, baselines):
     print(f"== {part.__name__}", flush=True)
     part.main()

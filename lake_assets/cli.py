@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -312,7 +313,6 @@ def engagement_init(
     partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
 ) -> None:
     """Create the tables and topics of LAKE that are not there yet, and make orgs known. Safe to repeat."""
-    from lake_assets.engagement.kafka import KafkaTopic
     from lake_assets.engagement.turn import STREAMS
     from lake_assets.local.spark import open_spark
 
@@ -320,10 +320,31 @@ def engagement_init(
     tables.create(open_spark(settings()))
     if orgs:
         tables.register_orgs(dict.fromkeys(orgs))
-    for name in STREAMS:
-        if KafkaTopic(_kafka(), tables.lake.topic(name)).create(partitions):
-            typer.echo(f"created the topic {tables.lake.topic(name)}")
+    _create_topics(tables, STREAMS, partitions)
     typer.echo(f"{lake} is ready.")
+
+
+@engagement.command("simulate")
+def engagement_simulate(
+    lake: LakeName,
+    orgs: Annotated[int, typer.Option(help="how many, of very different size")] = 20,
+    people: Annotated[int, typer.Option(help="of all orgs together")] = 2_000,
+    touches: Annotated[int, typer.Option(help="emails and calls; what follows from them comes on top")] = 5_000,
+    hours: Annotated[int, typer.Option(help="that they are spread over")] = 24,
+    start: Annotated[str, typer.Option(help="the first of these hours")] = "2026-01-01-00:00",
+    seed: Annotated[int, typer.Option(help="another seed has other orgs; the same one sends the same again")] = 1,
+    partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
+) -> None:
+    """Send made-up engagement and requests to the topics of LAKE, and make the orgs known."""
+    from lake_assets.engagement.lake import STREAMS
+    from lake_assets.engagement.simulator import Simulation, generate, org_names, send
+
+    simulation = Simulation(seed=seed, start=start, hours=hours, orgs=orgs, people=people, touches=touches)
+    tables = _engagement_tables(lake)
+    tables.register_orgs(dict.fromkeys(org_names(simulation)))
+    _create_topics(tables, STREAMS, partitions)
+    for topic, count in sorted(send(_kafka(), generate(simulation, tables.lake)).items()):
+        typer.echo(f"sent {count:,} messages to {topic}")
 
 
 @engagement.command("ingest")
@@ -394,6 +415,14 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
         versions = {name: commit.version if commit else "-" for name, commit in report.batch.commits.items()}
         told = ", ".join(f"{name} version {version}" for name, version in versions.items())
         typer.echo(f"{stream.app_name}: batch {report.batch.batch.batch_id}: {told}")
+
+
+def _create_topics(tables: LakeTables, streams: Iterable[StreamName], partitions: int) -> None:
+    from lake_assets.engagement.kafka import KafkaTopic
+
+    for name in streams:
+        if KafkaTopic(_kafka(), tables.lake.topic(name)).create(partitions):
+            typer.echo(f"created the topic {tables.lake.topic(name)}")
 
 
 def _engagement_tables(lake: str) -> LakeTables:

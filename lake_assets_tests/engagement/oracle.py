@@ -1,10 +1,21 @@
-"""What mutation requests come to: replayed one after the other on every row. Slow, and obvious."""
+"""What messages come to: mutation requests replayed one after the other on every row. Slow, and obvious."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.identity import MutationRequest
+from lake_assets.engagement.messages import MUTATION_FORMAT, ingestion_format
+from lake_assets_tests.engagement.judge import reason
+
+if TYPE_CHECKING:
+    from lake_assets.engagement.lake import EngagementLake
+    from lake_assets.engagement.simulator import Message
 
 
 def replay(requests: Iterable[MutationRequest], rows: Mapping[str, str]) -> dict[str, str]:
@@ -21,3 +32,44 @@ def replay(requests: Iterable[MutationRequest], rows: Mapping[str, str]) -> dict
         else:
             left = {row: str(request.new_id) if row in moved else identity for row, identity in left.items()}
     return left
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What ingestion and mutation leave of all messages, however they are cut into batches.
+
+    rows: engagement id → (org, final who_id). dead: (topic, value, reason) → how often.
+    """
+
+    rows: Mapping[str, tuple[str, str]]
+    dead: Counter[tuple[str, bytes, str]] = field(default_factory=Counter)
+
+
+def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[str]) -> Truth:
+    """The truth of these messages, in the order in which they were sent. orgs: those that are known.
+
+    Every request acts on every row: also on those that come after it, as if they had been there. So no engagement may
+    happen under an id after it was converted, merged or deleted; those of a simulation do not.
+    """
+    engagements, mutations = lake.topic("ingestion"), lake.topic("mutation")
+    formats = {engagements: ingestion_format(lake), mutations: MUTATION_FORMAT}
+    dead: Counter[tuple[str, bytes, str]] = Counter()
+    rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    requests: defaultdict[str, list[MutationRequest]] = defaultdict(list)
+    for offset, message in enumerate(m for m in messages if m.topic in formats):
+        if why := reason(message.value, formats[message.topic], orgs):
+            dead[message.topic, message.value, why] += 1
+            continue
+        values = json.loads(message.value)
+        if message.topic == engagements:
+            rows[values["org_id"]][values["engagement_id"]] = values["who_id"]
+        else:
+            requests[values["org_id"]].append(_request(values, offset))
+    left = {org: replay(requests[org], found) for org, found in rows.items()}
+    return Truth({row: (org, who) for org, found in left.items() for row, who in found.items()}, dead)
+
+
+def _request(values: Mapping[str, Any], offset: int) -> MutationRequest:
+    """All of an org's requests are in one partition: the order in which they were sent is that of their offsets."""
+    named = (values[name] for name in ("request_id", "op", "old_id"))
+    return MutationRequest(*named, values.get("new_id"), datetime.fromisoformat(values["executed_at"]), 0, offset)

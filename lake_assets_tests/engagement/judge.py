@@ -1,0 +1,63 @@
+"""What is wrong with a message, told without Spark: slow, and obvious. For messages as a simulation makes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from lake_assets.engagement.messages import PATTERNS, Format
+
+
+def reason(value: bytes, shape: Format, orgs: Collection[str]) -> str | None:
+    """Why a message makes no row; None if it is sound. orgs: those that are known."""
+    try:
+        values = json.loads(value)
+    except ValueError:
+        return "not JSON"
+    missing = [name for name in shape.required if _lacks(values, name)]
+    for name, (other, exempt) in shape.required_unless.items():
+        missing += [name] if _lacks(values, name) and values[other] != exempt else []
+    if missing:
+        return f"missing field {missing[0]}"
+    return _bad_value(values, shape) or _unknown(values, shape, orgs)
+
+
+def _lacks(values: Mapping[str, Any], name: str) -> bool:
+    return values.get(name) is None or not str(values[name]).strip(" ")
+
+
+def _bad_value(values: Mapping[str, Any], shape: Format) -> str | None:
+    name, inner = shape.nested or ("", {})
+    nested = values.get(name) or {}
+    fields = [(field, kind, values.get(field)) for field, kind in shape.fields.items()]
+    fields += [(f"{name}.{field}", kind, nested.get(field)) for field, kind in inner.items()]
+    for path, kind, found in fields:
+        if found is not None and not _is(found, kind):
+            return f"bad {'date' if kind in PATTERNS else kind} {path}"
+    return None
+
+
+def _unknown(values: Mapping[str, Any], shape: Format, orgs: Collection[str]) -> str | None:
+    for name, choices in shape.choices.items():
+        if values[name] not in choices:
+            return f"unknown {name}"
+    return None if values["org_id"] in orgs else "unknown org"
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether a value can be read as one of this Spark type."""
+    if kind == "boolean":
+        return str(value).lower() in ("true", "false")
+    parse = {"int": int, "bigint": int, "double": float, "date": _moment, "timestamp": _moment, "string": str}[kind]
+    try:
+        parse(str(value))
+    except ValueError:
+        return False
+    return kind not in PATTERNS or re.search(PATTERNS[kind], str(value)) is not None
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
