@@ -47,6 +47,8 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
+        # Nothing expires: simulated messages bear times of the past, by which a broker would delete them.
+        "log.retention.ms": "-1",
         # One broker holds all there is, also Kafka's own topics.
         "default.replication.factor": "1",
         "offsets.topic.replication.factor": "1",
