@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TIMEOUT_SECONDS = 20
+LOG_ERRORS = 3
+"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
+
 EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
@@ -31,7 +34,7 @@ class KafkaTopic:
 
         An open transaction ends what can be read: so the same range always holds the same messages.
         """
-        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": LOG_ERRORS})
         try:
             asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
             described = asked[self.topic].result()
@@ -43,7 +46,7 @@ class KafkaTopic:
 
     def create(self, partitions: int) -> bool:
         """Create the topic unless it is there, replicated as the brokers say by default; whether it was created."""
-        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": LOG_ERRORS})
         try:
             admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
         except KafkaException as error:

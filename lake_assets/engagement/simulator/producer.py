@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
-from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.kafka import LOG_ERRORS, KafkaTopic
 from lake_assets.engagement.simulator.traffic import Message
 from lake_assets.errors import ServiceError
 
@@ -34,6 +34,7 @@ class _Sending:
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
+                "log_level": LOG_ERRORS,
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
