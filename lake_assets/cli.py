@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -313,14 +312,13 @@ def engagement_init(
     partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
 ) -> None:
     """Create the tables and topics of LAKE that are not there yet, and make orgs known. Safe to repeat."""
-    from lake_assets.engagement.turn import STREAMS
     from lake_assets.local.spark import open_spark
 
     tables = _engagement_tables(lake)
     tables.create(open_spark(settings()))
     if orgs:
         tables.register_orgs(dict.fromkeys(orgs))
-    _create_topics(tables, STREAMS, partitions)
+    _create_topics(tables, partitions)
     typer.echo(f"{lake} is ready.")
 
 
@@ -336,13 +334,12 @@ def engagement_simulate(
     partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
 ) -> None:
     """Send made-up engagement and requests to the topics of LAKE, and make the orgs known."""
-    from lake_assets.engagement.lake import STREAMS
     from lake_assets.engagement.simulator import Simulation, generate, org_names, send
 
     simulation = Simulation(seed=seed, start=start, hours=hours, orgs=orgs, people=people, touches=touches)
     tables = _engagement_tables(lake)
     tables.register_orgs(dict.fromkeys(org_names(simulation)))
-    _create_topics(tables, STREAMS, partitions)
+    _create_topics(tables, partitions)
     for topic, count in sorted(send(_kafka(), generate(simulation, tables.lake)).items()):
         typer.echo(f"sent {count:,} messages to {topic}")
 
@@ -368,8 +365,8 @@ def engagement_retain(lake: LakeName, as_json: AsJson = False) -> None:
 @engagement.command("status")
 def engagement_status(lake: LakeName, as_json: AsJson = False) -> None:
     """Show how far the streams of LAKE are. Starts no Spark, changes nothing."""
+    from lake_assets.engagement.lake import STREAMS
     from lake_assets.engagement.status import stream_status
-    from lake_assets.engagement.turn import STREAMS
     from lake_assets.local import show
 
     found = [stream_status(_engagement_tables(lake), name, _kafka()) for name in STREAMS]
@@ -417,10 +414,11 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
         typer.echo(f"{stream.app_name}: batch {report.batch.batch.batch_id}: {told}")
 
 
-def _create_topics(tables: LakeTables, streams: Iterable[StreamName], partitions: int) -> None:
+def _create_topics(tables: LakeTables, partitions: int) -> None:
     from lake_assets.engagement.kafka import KafkaTopic
+    from lake_assets.engagement.lake import STREAMS
 
-    for name in streams:
+    for name in STREAMS:
         if KafkaTopic(_kafka(), tables.lake.topic(name)).create(partitions):
             typer.echo(f"created the topic {tables.lake.topic(name)}")
 

@@ -12,7 +12,7 @@ from lake_assets.engagement.messages import Format, judged
 from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ORG, LakeTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,13 @@ class DeadLetters:
     table: str = DEAD_LETTER
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        from pyspark.sql import functions as F
-
-        dead = (
-            self.messages.of(batch)
-            .where("reason is not null")
-            .withColumn("batch_id", F.lit(batch.batch_id).cast("bigint"))
-        )
+        dead = self.messages.of(batch).where("reason is not null").withColumn("batch_id", number(batch))
         rows = dead.select(*DEAD_LETTER_COLUMNS)
         self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
+
+
+def number(batch: Batch) -> Column:
+    """The batch's id, a long: of each row that it writes."""
+    from pyspark.sql import functions as F
+
+    return F.lit(batch.batch_id).cast("bigint")

@@ -17,7 +17,7 @@ from lake_assets.engagement.batch import Stream
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.collapsing import collapsed, tried
 from lake_assets.engagement.idempotent import statement
-from lake_assets.engagement.judging import DeadLetters, Messages
+from lake_assets.engagement.judging import DeadLetters, Messages, number
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.late import any_came, late_rows
 from lake_assets.engagement.messages import MUTATION_FORMAT
@@ -25,7 +25,7 @@ from lake_assets.engagement.notifying import Notification
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, ORG, LakeTables
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _ID = ["org_id", "request_id"]
 _ROW_ID = ["org_id", "engagement_id", "engaged_at"]
@@ -54,7 +54,7 @@ class Requests:
 
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        requests = self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", _number(batch))
+        requests = self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch))
         concerned = requests.select("org_id", F.col("old_id").alias("who_id"))
         present = self._present(batch).join(concerned, ["org_id", "who_id"], "left_semi").distinct()
         outcomes = tried(requests, present, max_attempts=tables.lake.max_attempts)
@@ -79,7 +79,7 @@ class Requests:
         first = F.row_number().over(Window.partitionBy(_ID).orderBy("executed_at", "partition", "offset"))
         sound = self.messages.of(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
         unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
-        fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": _number(batch)})
+        fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
         return fresh.select(*MUTATION_REQUEST_COLUMNS)
 
 
@@ -147,9 +147,3 @@ def _any_waiting(tables: LakeTables, spark: SparkSession, since: Mapping[str, in
     if any_came(tables, since.get(ENGAGEMENT)) and not log.where("status = 'applied'").isEmpty():
         return True
     return not _parked(log).isEmpty()
-
-
-def _number(batch: Batch) -> Column:
-    from pyspark.sql import functions as F
-
-    return F.lit(batch.batch_id).cast("bigint")

@@ -15,7 +15,6 @@ from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.mutation import mutation
 from lake_assets.engagement.removal import retention
 from lake_assets.engagement.tables import LakeTables
-from lake_assets.errors import UsageError
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
 """Stream → who must have run last: mutation finds what ingestion brought, retention the ids that mutation left."""
 
-STREAMS: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
+OPEN: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
     "ingestion": ingestion,
     "mutation": mutation,
     "retention": retention,
@@ -41,9 +40,7 @@ class TurnReport:
 
 def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     """A stream of a lake, on a Kafka cluster: servers is `host:port`, comma-separated."""
-    if name not in STREAMS:
-        raise UsageError(f"There is no stream {name!r} yet.", remedy=f"Name one of {', '.join(STREAMS)}.")
-    return STREAMS[name](tables, spark, servers)
+    return OPEN[name](tables, spark, servers)
 
 
 def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:

@@ -84,7 +84,6 @@ def target_sensor(
 
     def answered(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        unsettled = engine.unsettled(target)  # asked before: upstream that commits in between would not be in the plan
         decision = engine.decide(target)
         reach("tick-decided")
         busy = _busy(context.instance, asset.key)
@@ -95,10 +94,11 @@ def target_sensor(
         attempts = ended_attempts(context.instance, decision.session_id)
         if attempts:
             return _again(context, asset, decision, attempts, now=clock().timestamp())
-        if unsettled:
-            since = _since(context.cursor, clock)
-            return _when_settled(asset, decision, unsettled, since, rhythm.settle_seconds, clock)
-        return _go(asset, decision, attempt=1)
+        if reason := engine.unsettled(target):
+            return _when_settled(asset, decision, reason, _since(context.cursor, clock), rhythm.settle_seconds, clock)
+        # Upstream may have committed since the first look, which spares it while there is nothing to do.
+        settled = engine.decide(target)
+        return _skip(settled.reason) if isinstance(settled, Waiting) else _go(asset, settled, attempt=1)
 
     return dg.SensorDefinition(
         name=f"{target.name}_sensor",
