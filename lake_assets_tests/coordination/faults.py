@@ -26,13 +26,12 @@ from lake_assets.local.service import all_running
 from lake_assets.local.zookeeper import ensemble
 from lake_assets.settings import PROJECT
 from lake_assets_tests.coordination.ledger import POINTS, Ledger, take_turn
+from lake_assets_tests.outcomes import Outcomes, table
 
 PAGE = PROJECT / "docs" / "coordination-faults.md"
 SESSION_SECONDS = 2.0
 TAKEOVER_SECONDS = SESSION_SECONDS + 1
 PREDECESSORS = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
-Outcomes = dict[str, str]
-"""Point → what was seen."""
 
 
 class World:
@@ -150,10 +149,7 @@ def play(scenario: str, hosts: str, folder: Path) -> Outcomes:
 
 def page(found: Mapping[str, Outcomes]) -> str:
     """The page: a row for each point, a column for each scenario."""
-    lines = [f"| {' | '.join(['when it has', *found])} |", f"|{' --- |' * (len(found) + 1)}"]
-    for point in POINTS:
-        lines.append(f"| {' | '.join([point, *(outcomes[point] for outcomes in found.values())])} |")
-    return HEAD + "\n".join(lines) + "\n" + TAIL
+    return HEAD + table("when it has", POINTS, found) + "\n" + TAIL
 
 
 HEAD = f"""# Faults of a turn

@@ -25,6 +25,7 @@ from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.scenario import Lake
+from lake_assets_tests.outcomes import Outcomes, table
 
 if TYPE_CHECKING:
     from lake_assets.incremental.sessions import SessionRecord
@@ -36,8 +37,6 @@ SMALL = Simulation(
     Arrival(tail=0.1, twice=0.05, again=0.05, bad=0.1),
 )
 STAGED = POINTS[POINTS.index("after-staged") : POINTS.index("after-published")]
-Outcomes = dict[str, str]
-"""Point → what the next attempt did."""
 
 
 def append(lake: Lake, home: Settings) -> Outcomes:
@@ -133,16 +132,16 @@ def outcome(opened: SessionRecord | None, found: SessionReport | Waiting) -> str
     return "acknowledges, writes nothing" if found.status == "already_committed" else "finishes the session as planned"
 
 
-def start(home: Settings, target: str, failpoint: str = "") -> subprocess.Popen[str]:
-    """One run of a target in a process of its own."""
-    command = [sys.executable, "-m", "lake_assets_tests.incremental.child", target]
+def start(home: Settings, argument: str, failpoint: str = "", *, module: str = "child") -> subprocess.Popen[str]:
+    """One run of a target, or what else a module does with an argument, in a process of its own."""
+    command = [sys.executable, "-m", f"lake_assets_tests.incremental.{module}", argument]
     variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_FAILPOINT": failpoint}
     return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
 
 
-def die(home: Settings, target: str, point: str) -> None:
-    """Let a run of a target die at a point."""
-    child = start(home, target, point)
+def die(home: Settings, argument: str, point: str, *, module: str = "child") -> None:
+    """Let what `start` begins die at a point."""
+    child = start(home, argument, point, module=module)
     child.communicate(timeout=120)
     assert child.returncode == EXIT_CODE, f"the run did not come to {point}"
 
@@ -168,10 +167,8 @@ def assert_settled(lake: Lake, target: str, source: str) -> None:
 
 def page(found: Mapping[str, Outcomes]) -> str:
     """The page: a row for each point, a column for each scenario."""
-    lines = [f"| {' | '.join(['the process dies', *found])} |", f"|{' --- |' * (len(found) + 1)}"]
-    for point in POINTS:
-        lines.append(f"| {' | '.join([f'`{point}`', *(outcomes[point] for outcomes in found.values())])} |")
-    return HEAD + "\n".join(lines) + "\n" + TAIL
+    quoted = {scenario: {f"`{point}`": said for point, said in of.items()} for scenario, of in found.items()}
+    return HEAD + table("the process dies", [f"`{point}`" for point in POINTS], quoted) + "\n" + TAIL
 
 
 def told(scenario: str) -> Outcomes:

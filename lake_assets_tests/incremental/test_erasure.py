@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -21,10 +18,11 @@ from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.erasure import ERASED, erase, sweep
 from lake_assets.incremental.erasures import KEY_FILE, Erasures, create_table, erasure_key
-from lake_assets.incremental.failpoints import ERASURE_POINTS, EXIT_CODE
+from lake_assets.incremental.failpoints import ERASURE_POINTS
 from lake_assets.incremental.session import AuditResult
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
+from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.scenario import NOW, Lake, signup
 
 if TYPE_CHECKING:
@@ -157,9 +155,9 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
     lake.append("raw.signups", [signup(1, 1, account_id=GONE), signup(2, 2, account_id="b")])
     lake.catch_up("signup_fact")
     lake.append("raw.signups", [signup(3, 3, account_id=GONE)])
-    die(home, "after-staged", "child", "signup_fact")
+    die(home, "signup_fact", "after-staged")
     for point in ERASURE_POINTS:
-        die(home, point, "erasing_child", GONE)
+        die(home, GONE, point, module="erasing_child")
         assert [e.state for e in lake.engine.erasures.rows()] == ["requested"], point
     erase(lake.engine, "account", GONE, now=NOW)
     assert [e.state for e in lake.engine.erasures.rows()] == ["done"]
@@ -169,14 +167,6 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
         table = tables.load(lake.catalog, name)
         there = {f.path for f in listing(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
         assert there == {f for f in referenced(table.io, table.metadata, former=False) if f in there}
-
-
-def die(home: Settings, point: str, module: str, argument: str) -> None:
-    """Something in a process of its own, up to a point."""
-    command = [sys.executable, "-m", f"lake_assets_tests.incremental.{module}", argument]
-    variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_FAILPOINT": point}
-    died = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, timeout=120, check=False)
-    assert died.returncode == EXIT_CODE, f"{point}: {died.stderr.decode()[-2000:]}"
 
 
 def test_rows_that_only_a_delete_file_hides_are_erased_too(lake: Lake) -> None:

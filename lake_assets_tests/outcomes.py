@@ -1,0 +1,15 @@
+"""The table of a page that a test holds: what came of each point, scenario by scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+Outcomes = Mapping[str, str]
+"""Point → what was seen."""
+
+
+def table(heading: str, points: Iterable[str], found: Mapping[str, Outcomes]) -> str:
+    """Markdown: a row for each point, a column for each scenario. heading: of the points."""
+    rows = [[heading, *found], *([point, *(outcomes[point] for outcomes in found.values())] for point in points)]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], f"|{' --- |' * (len(found) + 1)}", *lines[1:]])
