@@ -29,6 +29,8 @@ __all__ = ["ServiceStatus", "down", "spark_remote", "status", "ui_address", "up"
 Report = Callable[[str], None]
 ALIVE_SECONDS = 5
 """Silence is broken after this many seconds, so that nobody takes a slow start for a stuck one."""
+SWEEPS = 5
+"""Processes of a home are looked for and ended this many times at most before those left are told."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _sweep(home: Path, report: Report) -> bool:
     if found:
         report(f"Stopping {len(found)} processes ...")
         _end([p for p in found if p == state.process_of(home, keeper.NAME)])
-        _end(state.processes_of(home))
+        _end_all(home)
     for file in (*state.run_folder(home).glob("*.pid"), state.run_folder(home) / "services.json"):
         file.unlink(missing_ok=True)
     if left := state.processes_of(home):
@@ -131,6 +133,14 @@ def _sweep(home: Path, report: Report) -> bool:
     if found:
         report("All stopped.")
     return bool(found)
+
+
+def _end_all(home: Path) -> None:
+    """Looks again after each round: a process that starts another while it is asked to end leaves one unlisted."""
+    for _ in range(SWEEPS):
+        if not (left := state.processes_of(home)):
+            break
+        _end(left)
 
 
 def _end(processes: list[psutil.Process]) -> None:

@@ -114,6 +114,22 @@ def test_down_finds_what_a_killed_keeper_left(bare_home: Settings) -> None:
     assert not any(p.is_running() for p in left)
 
 
+def test_down_ends_also_what_a_process_starts_while_it_is_asked_to_end(bare_home: Settings) -> None:
+    heir = [sys.executable, "-c", "import time; time.sleep(600)"]
+    dying = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (subprocess.Popen({heir!r}), sys.exit()))
+print("ready", flush=True)
+time.sleep(600)
+"""
+    environment = {**os.environ, state.OWNER_VARIABLE: str(bare_home.home)}
+    with subprocess.Popen([sys.executable, "-c", dying], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        services.down(bare_home, report=str)
+    assert state.processes_of(bare_home.home) == []
+
+
 @pytest.mark.slow
 def test_up_repairs_a_stack_of_which_one_service_was_killed(bare_home: Settings) -> None:
     alone = bare_home.model_copy(update=NO_SPARK)
