@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lake_assets.errors import ServiceError
+
 if TYPE_CHECKING:
     import psutil
 
@@ -89,6 +91,15 @@ def kafka_address(settings: Settings) -> str | None:
 def zookeeper_address(settings: Settings) -> str | None:
     """The hosts of a ZooKeeper ensemble: the setting, else the server that runs for this home, else None."""
     return settings.zookeeper or _address(settings.home, "zookeeper")
+
+
+def required(address: str | None, what: str) -> str:
+    """The address of a service that is needed; what: its name, `Kafka`. `ServiceError` if there is none."""
+    if address is None:
+        raise ServiceError(
+            f"No {what} runs for this home, and none is named.", remedy=f"Run `lake up`, or set LAKE_{what.upper()}."
+        )
+    return address
 
 
 def _address(home: Path, name: str, scheme: str = "") -> str | None:

@@ -1,0 +1,136 @@
+"""`lake engagement`: the engagement lakes on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.engagement.lake import StreamName
+    from lake_assets.engagement.tables import LakeTables
+
+engagement = typer.Typer(help="The engagement lakes: a turn of a stream, and how far each is.", no_args_is_help=True)
+LakeName = Annotated[str, typer.Argument(metavar="LAKE", help="a lake, such as email_event")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@engagement.command()
+def init(
+    lake: LakeName,
+    orgs: Annotated[list[str] | None, typer.Option("--org", help="an org whose messages are taken; repeatable")] = None,
+    partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
+) -> None:
+    """Create the tables and topics of LAKE that are not there yet, and make orgs known. Safe to repeat."""
+    from lake_assets.local.spark import open_spark
+
+    tables = _engagement_tables(lake)
+    tables.create(open_spark(settings()))
+    if orgs:
+        tables.register_orgs(dict.fromkeys(orgs))
+    _create_topics(tables, partitions)
+    typer.echo(f"{lake} is ready.")
+
+
+@engagement.command()
+def simulate(
+    lake: LakeName,
+    orgs: Annotated[int, typer.Option(help="how many, of very different size")] = 20,
+    people: Annotated[int, typer.Option(help="of all orgs together")] = 2_000,
+    touches: Annotated[int, typer.Option(help="emails and calls; what follows from them comes on top")] = 5_000,
+    hours: Annotated[int, typer.Option(help="that they are spread over")] = 24,
+    start: Annotated[str, typer.Option(help="the first of these hours")] = "2026-01-01-00:00",
+    seed: Annotated[int, typer.Option(help="another seed has other orgs; the same one sends the same again")] = 1,
+    partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
+) -> None:
+    """Send made-up engagement and requests to the topics of LAKE, and make the orgs known."""
+    from lake_assets.engagement.simulator import Simulation, generate, org_names, send
+
+    simulation = Simulation(seed=seed, start=start, hours=hours, orgs=orgs, people=people, touches=touches)
+    tables = _engagement_tables(lake)
+    tables.register_orgs(dict.fromkeys(org_names(simulation)))
+    _create_topics(tables, partitions)
+    for topic, count in sorted(send(_kafka(), generate(simulation, tables.lake)).items()):
+        typer.echo(f"sent {count:,} messages to {topic}")
+
+
+@engagement.command("ingest")
+def ingest(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of the ingestion of LAKE: messages become rows, dead letters and notifications."""
+    _take_turn(lake, "ingestion", as_json=as_json)
+
+
+@engagement.command("mutate")
+def mutate(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of the mutation of LAKE: ids are converted, merged and deleted as requested."""
+    _take_turn(lake, "mutation", as_json=as_json)
+
+
+@engagement.command("retain")
+def retain(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of the retention of LAKE: what an org keeps no longer is deleted, and people as requested."""
+    _take_turn(lake, "retention", as_json=as_json)
+
+
+@engagement.command()
+def status(lake: LakeName, as_json: AsJson = False) -> None:
+    """Show how far the streams of LAKE are. Starts no Spark, changes nothing."""
+    from lake_assets.engagement.lake import STREAMS
+    from lake_assets.engagement.status import stream_status
+    from lake_assets.local import show
+
+    found = [stream_status(_engagement_tables(lake), name, _kafka()) for name in STREAMS]
+    if as_json:
+        typer.echo(show.as_json(found))
+        return
+    for s in found:
+        state = f"batch {s.batch_id or '-'}, unfinished: {', '.join(s.unfinished) or 'nothing'}, {s.lag} offsets behind"
+        typer.echo(f"{s.app_name:<26} {state}")
+
+
+def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
+    from lake_assets.coordination import zookeeper_client
+    from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+    from lake_assets.local import show
+    from lake_assets.local.spark import open_spark
+    from lake_assets.local.state import required, zookeeper_address
+
+    found, servers = settings(), _kafka()
+    hosts = required(zookeeper_address(found), "ZooKeeper")
+    spark = open_spark(found)
+    stream = open_stream(name, _engagement_tables(lake), spark, servers)
+    with zookeeper_client(hosts) as zk:
+        coordinated = coordinator(stream, zk, spark, timeout=found.turn_seconds)
+        report = take_turn(stream, coordinated, max_wait=found.turn_seconds)
+    if as_json:
+        typer.echo(show.as_json(report))
+    elif report.batch is None:
+        typer.echo(f"{stream.app_name}: no batch was due.")
+    else:
+        versions = {name: commit.version if commit else "-" for name, commit in report.batch.commits.items()}
+        told = ", ".join(f"{name} version {version}" for name, version in versions.items())
+        typer.echo(f"{stream.app_name}: batch {report.batch.batch.batch_id}: {told}")
+
+
+def _create_topics(tables: LakeTables, partitions: int) -> None:
+    from lake_assets.engagement.kafka import KafkaTopic
+    from lake_assets.engagement.lake import STREAMS
+
+    for name in STREAMS:
+        if KafkaTopic(_kafka(), tables.lake.topic(name)).create(partitions):
+            typer.echo(f"created the topic {tables.lake.topic(name)}")
+
+
+def _engagement_tables(lake: str) -> LakeTables:
+    from lake_assets.engagement.lakes import lake_named
+    from lake_assets.engagement.tables import open_tables
+
+    return open_tables(settings(), lake_named(lake))
+
+
+def _kafka() -> str:
+    from lake_assets.local.state import kafka_address, required
+
+    return required(kafka_address(settings()), "Kafka")
