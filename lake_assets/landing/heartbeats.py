@@ -6,38 +6,15 @@ is complete. Sent twice, or late, they do no harm. No clock is read here: it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, Message, Producer
 
 from lake_assets.errors import ServiceError
+from lake_assets.landing.kafka import TIMEOUT_SECONDS, client, partitions
 from lake_assets.landing.messages import HEARTBEAT
-
-TIMEOUT_SECONDS = 20
-LOG_ERRORS = 3
-"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
-
-
-def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Topic → its partitions, ascending. servers: `host:port`, comma-separated. `ServiceError` if one is not there."""
-    admin = AdminClient({"bootstrap.servers": servers, "log_level": LOG_ERRORS})
-    wanted = list(topics)
-    try:
-        known = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
-    except KafkaException as error:
-        raise ServiceError(
-            f"Kafka at {servers} does not answer: {error.args[0].str()}.",
-            remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
-        ) from error
-    if absent := [topic for topic in wanted if topic not in known]:
-        raise ServiceError(
-            f"Kafka at {servers} has no topic {', '.join(absent)}.",
-            remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
-        )
-    return {topic: tuple(sorted(known[topic].partitions)) for topic in wanted}
 
 
 def beat(servers: str, times: Mapping[str, datetime]) -> None:
@@ -48,7 +25,7 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
         if error is not None:
             failed.append(f"{message.topic()} partition {message.partition()}: {error.str()}")
 
-    producer = Producer({"bootstrap.servers": servers, "log_level": LOG_ERRORS, "enable.idempotence": True})
+    producer = Producer({**client(servers), "enable.idempotence": True})
     for topic, found in partitions(servers, times).items():
         at = times[topic]
         headers: list[tuple[str, str | bytes | None]] = [(HEARTBEAT, at.isoformat().encode())]
