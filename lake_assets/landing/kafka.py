@@ -19,9 +19,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from lake_assets.landing.records import Record
 
 from lake_assets.errors import ServiceError
+from lake_assets.landing.records import Record
 
 TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
@@ -42,7 +42,7 @@ Starts = Mapping[Place, int | None]
 """Partition → the first offset to read; None: the earliest that is there."""
 
 
-def client(servers: str) -> dict[str, str | int]:
+def client(servers: str) -> dict[str, str | int | float | bool]:
     """What every client is configured with. servers: `host:port`, comma-separated."""
     return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
 
@@ -131,8 +131,13 @@ def _record(message: Message) -> Record:
         timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
         key=_bytes(message.key()),
         value=_bytes(message.value()),
-        headers=tuple((name, _bytes(value)) for name, value in message.headers() or ()),
+        headers=tuple((name, _bytes(value)) for name, value in _headers(message)),
     )
+
+
+def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
+    found = message.headers()
+    return list(found.items()) if isinstance(found, dict) else found or []
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

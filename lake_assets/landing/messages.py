@@ -28,7 +28,7 @@ INT_BITS = {"int": 32, "long": 64}
 Row = dict[str, Any]
 """Column → value: str, int, float, bool, Decimal, date or datetime in UTC; all columns of the table's own are there."""
 
-Headers = Sequence[tuple[str, bytes]]
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def heartbeat_of(headers: Headers) -> datetime | str | None:
     for name, value in headers:
         if name == HEARTBEAT:
             try:
-                return _moment(value.decode())
+                return _moment((value or b"").decode())
             except (ValueError, ArithmeticError):
                 return BAD_HEARTBEAT
     return None

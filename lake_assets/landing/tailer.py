@@ -1,0 +1,88 @@
+"""From a Kafka partition to files: one open file each, which the data alone closes.
+
+What a zone has of a partition is a function of its messages: of the cutover policies and the offsets, never of a clock,
+of how fast it reads or how often it starts anew. So two zones close the same files.
+
+Failure model: an open file is in memory alone. A process that dies loses it, and reads its messages again, from the
+offset after the last file that the manifest has. Messages without a time or a distinct id, too large or not
+decodable are closed with it, in a file of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lake_assets.landing.cutover import Cutter, Policy
+from lake_assets.landing.kafka import Place, Reader
+from lake_assets.landing.messages import Feed, heartbeat_of
+from lake_assets.landing.records import Record
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The messages of a file, in order of offset.
+
+    first, last: its offsets, both inclusive; no offset lies between two files of a partition. records: what may become
+    rows, and heartbeats. dead: what makes neither.
+    """
+
+    place: Place
+    first: int
+    last: int
+    records: Sequence[Record]
+    dead: Sequence[Record]
+
+
+@dataclass
+class Tail:
+    """The open file of one partition. begin: the offset after the last closed file; None: there is none yet."""
+
+    place: Place
+    feed: Feed
+    policies: Sequence[Policy]
+    begin: int | None
+    _records: list[Record] = field(default_factory=list, init=False)
+    _dead: list[Record] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        self._cutter = Cutter(self.policies)
+
+    def take(self, record: Record) -> Closed | None:
+        """Take the next message; the file that it closed, as its last message, if it did."""
+        if self.begin is None:
+            self.begin = record.offset
+        (self._records if self._is_sound(record) else self._dead).append(record)
+        span = self._cutter.add(record)
+        return self._close(span.last) if span else None
+
+    def _close(self, last: int) -> Closed:
+        assert self.begin is not None
+        # From the end of the last file, not from the first message: transactions leave offsets without a message.
+        closed = Closed(self.place, self.begin, last, self._records, self._dead)
+        self.begin, self._records, self._dead = last + 1, [], []
+        return closed
+
+    def _is_sound(self, record: Record) -> bool:
+        beat = heartbeat_of(record.headers)
+        return isinstance(self.feed.parse(record.value), dict) if beat is None else not isinstance(beat, str)
+
+
+Deliver = Callable[[Closed], None]
+
+
+def drain(reader: Reader, tails: Mapping[Place, Tail], deliver: Deliver, *, most: int, seconds: float) -> int:
+    """Read on, as `step` does, until every partition is at its end; how many messages there were."""
+    count = 0
+    while not reader.at_end:
+        count += step(reader, tails, deliver, most=most, seconds=seconds)
+    return count
+
+
+def step(reader: Reader, tails: Mapping[Place, Tail], deliver: Deliver, *, most: int, seconds: float) -> int:
+    """Read so many messages at most, waiting so long at most, and deliver what closes; how many there were."""
+    found = reader.read(most, seconds=seconds)
+    for topic, record in found:
+        if closed := tails[Place(topic, record.partition)].take(record):
+            deliver(closed)
+    return len(found)
