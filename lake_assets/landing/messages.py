@@ -47,10 +47,17 @@ class Feed:
     def __post_init__(self) -> None:
         assert set(self._readers) == set(self.raw.columns)
 
-    def parse(self, value: bytes | None) -> Row | str:
-        """The row that a message holds, or the reason why it holds none."""
+    def flaw(self, value: bytes | None, headers: Headers) -> str | None:
+        """Why a message is a dead letter; None if it is none: a row, or a heartbeat."""
+        if (beat := heartbeat_of(headers)) is not None:
+            return beat if isinstance(beat, str) else None
         if value is not None and len(value) > self.max_bytes:
             return TOO_LARGE
+        found = self.parse(value)
+        return found if isinstance(found, str) else None
+
+    def parse(self, value: bytes | None) -> Row | str:
+        """The row that a message holds, however long it is, or the reason why it holds none."""
         found = _object(value or b"")
         if found is None:
             return NOT_JSON

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from lake_assets.landing.cutover import Cutter, Policy
 from lake_assets.landing.kafka import Place, Reader
-from lake_assets.landing.messages import Feed, heartbeat_of
+from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import Record
 
 
@@ -52,7 +52,8 @@ class Tail:
         """Take the next message; the file that it closed, as its last message, if it did."""
         if self.begin is None:
             self.begin = record.offset
-        (self._records if self._is_sound(record) else self._dead).append(record)
+        flaw = self.feed.flaw(record.value, record.headers)
+        (self._dead if flaw else self._records).append(record)
         span = self._cutter.add(record)
         return self._close(span.last) if span else None
 
@@ -62,10 +63,6 @@ class Tail:
         closed = Closed(self.place, self.begin, last, self._records, self._dead)
         self.begin, self._records, self._dead = last + 1, [], []
         return closed
-
-    def _is_sound(self, record: Record) -> bool:
-        beat = heartbeat_of(record.headers)
-        return isinstance(self.feed.parse(record.value), dict) if beat is None else not isinstance(beat, str)
 
 
 Deliver = Callable[[Closed], None]

@@ -69,11 +69,17 @@ def test_a_sound_message_is_a_row_of_all_columns() -> None:
         (b"\xff\xfe", NOT_JSON),
         (b'{"id": NaN}', NOT_JSON),
         (b"[" * 9_000, NOT_JSON),
-        (b"x" * 10_001, TOO_LARGE),
     ],
 )
-def test_what_is_no_json_object_or_too_long_is_told(value: bytes | None, reason: str) -> None:
+def test_what_is_no_json_object_is_told(value: bytes | None, reason: str) -> None:
     assert FEED.parse(value) == reason
+    assert FEED.flaw(value, ()) == reason
+
+
+def test_a_long_message_is_a_dead_letter_though_it_could_be_read() -> None:
+    long = json.dumps({**SOUND, "more": "x" * 10_000}).encode()
+    assert FEED.flaw(long, ()) == TOO_LARGE
+    assert isinstance(FEED.parse(long), dict)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +129,9 @@ def test_a_heartbeat_is_told_by_its_header() -> None:
     assert heartbeat_of([("other", b"x"), (HEARTBEAT, at.isoformat().encode())]) == at
     assert heartbeat_of([("other", b"x")]) is None
     assert heartbeat_of([(HEARTBEAT, b"soon")]) == BAD_HEARTBEAT
-    assert heartbeat_of([(HEARTBEAT, b"\xff")]) == BAD_HEARTBEAT
+    assert heartbeat_of([(HEARTBEAT, None)]) == BAD_HEARTBEAT
+    assert FEED.flaw(b"", [(HEARTBEAT, at.isoformat().encode())]) is None
+    assert FEED.flaw(b"", [(HEARTBEAT, b"\xff")]) == BAD_HEARTBEAT
 
 
 def test_a_column_that_no_message_can_hold_is_refused() -> None:
