@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lake_assets.incremental.failpoints import strike
 
-TAILING_POINTS = ("tailing-drafted", "tailing-closed", "tailing-dead-letters-added", "tailing-added")
-"""In the order of a file."""
+TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
+"""In the order of a file, beside the steps of landing one (`writing.STEPS`)."""
 
 LOADING_POINTS = ("loading-read", "loading-staged", "loading-committed")
 """In the order of a batch."""

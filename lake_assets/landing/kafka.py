@@ -84,6 +84,7 @@ class Reader:
             }
         )
         self._at_end: set[Place] = set()
+        self._left: set[Place] = set()
 
     def __enter__(self) -> Self:
         begin = ((place, OFFSET_BEGINNING if at is None else at) for place, at in self._starts.items())
@@ -98,7 +99,12 @@ class Reader:
     @property
     def at_end(self) -> bool:
         """Whether each partition has been read to what was its end then."""
-        return self._at_end == set(self._starts)
+        return self._at_end | self._left == set(self._starts)
+
+    def leave(self, place: Place) -> None:
+        """Read no further in a partition."""
+        self._consumer.pause([TopicPartition(place.topic, place.partition)])
+        self._left.add(place)
 
     def read(self, most: int, *, seconds: float) -> list[tuple[str, Record]]:
         """The next messages with their topics, so many at most, waiting so long for them. Raises `ServiceError`."""

@@ -1,16 +1,15 @@
 """Landed files into raw tables: each offset once, whatever file covers it by then, however often a loader dies.
 
-A batch goes from the offsets that the raw table has on, as far as the files of a zone that may be read cover them without
-a gap. Of two zones the one that reaches further is read: verified files are equal. Rows of those who were erased are
-dropped here, if they were sent before.
+A batch goes on from the offsets that the raw table has, as far as the files of a zone that may be read cover them
+without a gap. Of two zones the one that reaches further is read: verified files are equal. Rows of those who were
+erased are dropped here, if they were sent before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -18,7 +17,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lake_assets.errors import PublishConflict, SourceError
 from lake_assets.incremental import tables
-from lake_assets.incremental.declaration import LANDED, Subject
+from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.landing.batch import Batch, Landed, commit
 from lake_assets.landing.coverage import Cover, Ends, first_offsets, limited, ready
@@ -26,13 +25,11 @@ from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Feed, heartbeat_of
 from lake_assets.landing.progress import Progress, read_progress
 from lake_assets.landing.records import Record
+from lake_assets.landing.schema import Entry, moment
 from lake_assets.landing.sharding import parse_shard
+from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
 
-if TYPE_CHECKING:
-    from lake_assets.landing.store import Entry, Manifest
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MOST_OFFSETS = 50_000
 """Of a partition, in one batch: its rows are in memory together."""
 
@@ -81,7 +78,10 @@ class Loader:
     provisional: bool = False
 
     def load(self) -> Iterator[Loaded]:
-        """Load, batch after batch, what may be loaded by now. Raises `TableMissing`, `ColumnMismatch`, `FileDamaged`."""
+        """Load what may be loaded by now, batch after batch.
+
+        Raises `TableMissing`, `ColumnMismatch`, `WriteAuditPublishDisabled`, `FileDamaged`.
+        """
         while loaded := self.load_next():
             yield loaded
 
@@ -97,11 +97,11 @@ class Loader:
     def _choice(self, zone: Zone, progress: Progress) -> _Choice:
         entries = [
             entry
-            for entry in self.manifest.entries(zone=zone.name, topic=self.feed.topic, stage="live")
+            for entry in self.manifest.entries(zone.name, self.feed.topic)
             if not parse_shard(entry.file.shard).dead_letters
         ]
         covers = [Cover(entry.file.ranges, self._may_read(entry)) for entry in entries]
-        starts = {p: at for p, at in (first_offsets(covers) | progress.offsets).items() if p in self.partitions}
+        starts = {p: at for p, at in {**first_offsets(covers), **progress.offsets}.items() if p in self.partitions}
         return _Choice(zone, entries, starts, limited(starts, ready(covers, starts), most=MOST_OFFSETS))
 
     def _may_read(self, entry: Entry) -> bool:
@@ -142,10 +142,10 @@ class Loader:
                 f"{self.feed.raw.table}, but is none any more: {row}.",
                 remedy="Declare the columns of the raw table as they were when it was landed.",
             )
-        return Landed(row, EPOCH + timedelta(milliseconds=record.timestamp))
+        return Landed(row, moment(record.timestamp))
 
     def _without_erased(self, rows: list[Landed]) -> list[Landed]:
-        """The rows, but for those that were sent of somebody before he was erased; one look at the catalog if none was."""
+        """The rows, but for what was sent of somebody before the erasure; one look at the catalog if there is none."""
         among = self.erasures.rows()
         for subject in self.subjects if among else ():
             for column in subject.columns_of(self.feed.raw.columns):

@@ -1,4 +1,4 @@
-"""How far a topic is loaded, as the properties of its raw table tell it: they are committed with the rows. Pure.
+"""How far a topic is loaded, as the properties of its raw table tell it: they are committed with the rows.
 
 Files change their names when they are compacted, and summaries of snapshots expire; offsets and properties stay.
 """
@@ -9,6 +9,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchTableError
 
 from lake_assets.incremental.hours import hour_of
 
@@ -69,6 +72,14 @@ def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
         {int(partition): datetime.fromisoformat(str(at)) for partition, at in heartbeats.items()},
         int(properties.get(BATCH, "0")),
     )
+
+
+def progress_of(catalog: Catalog, table: str, topic: str) -> Progress:
+    """The same of a table as it stands; nothing, too, of a table that is not there."""
+    try:
+        return read_progress(catalog.load_table(table).metadata.properties, topic)
+    except NoSuchTableError:
+        return Progress(topic)
 
 
 def written(progress: Progress, properties: Mapping[str, str]) -> dict[str, str]:

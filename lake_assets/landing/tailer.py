@@ -36,17 +36,19 @@ class Closed:
 
 @dataclass
 class Tail:
-    """The open file of one partition. begin: the offset after the last closed file; None: there is none yet."""
+    """The open file of one partition.
+
+    policies: asked for when a file begins, so that one recorded meanwhile is heeded. begin: the offset after the last
+    closed file; None: there is none yet.
+    """
 
     place: Place
     feed: Feed
-    policies: Sequence[Policy]
+    policies: Callable[[], Sequence[Policy]]
     begin: int | None
+    _cutter: Cutter | None = field(default=None, init=False)
     _records: list[Record] = field(default_factory=list, init=False)
     _dead: list[Record] = field(default_factory=list, init=False)
-
-    def __post_init__(self) -> None:
-        self._cutter = Cutter(self.policies)
 
     def take(self, record: Record) -> Closed | None:
         """Take the next message; the file that it closed, as its last message, if it did."""
@@ -54,6 +56,7 @@ class Tail:
             self.begin = record.offset
         flaw = self.feed.flaw(record.value, record.headers)
         (self._dead if flaw else self._records).append(record)
+        self._cutter = self._cutter or Cutter(self.policies())
         span = self._cutter.add(record)
         return self._close(span.last) if span else None
 
@@ -61,25 +64,21 @@ class Tail:
         assert self.begin is not None
         # From the end of the last file, not from the first message: transactions leave offsets without a message.
         closed = Closed(self.place, self.begin, last, self._records, self._dead)
-        self.begin, self._records, self._dead = last + 1, [], []
+        self.begin, self._records, self._dead, self._cutter = last + 1, [], [], None
         return closed
 
 
 Deliver = Callable[[Closed], None]
 
 
-def drain(reader: Reader, tails: Mapping[Place, Tail], deliver: Deliver, *, most: int, seconds: float) -> int:
-    """Read on, as `step` does, until every partition is at its end; how many messages there were."""
-    count = 0
-    while not reader.at_end:
-        count += step(reader, tails, deliver, most=most, seconds=seconds)
-    return count
-
-
 def step(reader: Reader, tails: Mapping[Place, Tail], deliver: Deliver, *, most: int, seconds: float) -> int:
-    """Read so many messages at most, waiting so long at most, and deliver what closes; how many there were."""
+    """Read so many messages at most, waiting so long at most, and deliver what closes; how many there were.
+
+    A message of a partition that has no tail (any more) is passed over.
+    """
     found = reader.read(most, seconds=seconds)
     for topic, record in found:
-        if closed := tails[Place(topic, record.partition)].take(record):
+        tail = tails.get(Place(topic, record.partition))
+        if tail and (closed := tail.take(record)):
             deliver(closed)
     return len(found)

@@ -17,7 +17,7 @@ from lake_assets.landing.heartbeats import Heart
 from lake_assets.landing.kafka import Place, Reader, partitions
 from lake_assets.landing.messages import HEARTBEAT, Feed, heartbeat_of
 from lake_assets.landing.records import Record
-from lake_assets.landing.tailer import Closed, Tail, drain, step
+from lake_assets.landing.tailer import Closed, Tail, step
 from lake_assets.membership.raw import SIGNUPS
 
 FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)
@@ -46,7 +46,7 @@ def records(steps: Iterable[tuple[int, int, bytes | None, bool]]) -> list[Record
 
 
 def closed(messages: Sequence[Record], begin: int | None = None) -> list[Closed]:
-    tail = Tail(PLACE, FEED, POLICIES, begin)
+    tail = Tail(PLACE, FEED, lambda: POLICIES, begin)
     return [found for record in messages if (found := tail.take(record))]
 
 
@@ -90,13 +90,13 @@ def drained(servers: str, topics: Sequence[str], *, most: int, lives: int) -> di
     files: dict[Place, list[Closed]] = {place: [] for place in places}
     for life in range(lives):
         starts = {place: files[place][-1].last + 1 if files[place] else None for place in places}
-        tails = {place: Tail(place, feeds[place.topic], (Policy(7, 1_000, 60_000),), starts[place]) for place in places}
+        tails = {
+            place: Tail(place, feeds[place.topic], lambda: [Policy(7, 1_000, 60_000)], starts[place])
+            for place in places
+        }
         with Reader(servers, starts) as reader:
-            if life + 1 < lives:
-                for _ in range(5):
-                    step(reader, tails, lambda file: files[file.place].append(file), most=most, seconds=0.2)
-            else:
-                drain(reader, tails, lambda file: files[file.place].append(file), most=most, seconds=0.2)
+            for _ in range(5) if life + 1 < lives else iter(lambda: reader.at_end, True):
+                step(reader, tails, lambda file: files[file.place].append(file), most=most, seconds=0.2)
     return files
 
 
