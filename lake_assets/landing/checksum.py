@@ -33,6 +33,10 @@ class Checksum:
         return f"{self.count}:{self.sum:064x}"
 
 
+NOTHING = Checksum()
+"""The checksum of no record."""
+
+
 def checksum(records: Iterable[bytes]) -> Checksum:
     """The checksum of records, each as its canonical bytes (`Record.canonical`). Their order does not matter.
 

@@ -71,9 +71,14 @@ def last_offsets(files: Iterable[DataFile]) -> dict[int, int]:
 
 def merged_ranges(files: Iterable[DataFile]) -> dict[int, tuple[int, int]]:
     """The ranges of the one file that replaces files: in each partition, from the least offset to the greatest."""
+    return union(file.ranges for file in files)
+
+
+def union(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
+    """The same of ranges alone."""
     merged: dict[int, tuple[int, int]] = {}
-    for file in files:
-        for partition, (first, last) in file.ranges.items():
+    for ranges in several:
+        for partition, (first, last) in ranges.items():
             least, greatest = merged.get(partition, (first, last))
             merged[partition] = (min(least, first), max(greatest, last))
     return dict(sorted(merged.items()))

@@ -1,22 +1,15 @@
-"""Landing in a process of its own, which a test lets die: `python -m ...child PREFIX load`, or a zone instead of load.
-
-Home, Kafka and the point at which to die come from the environment.
-"""
+"""One operation of a zone in a process of its own, which a test lets die: `python -m ...child OPERATION ZONE`."""
 
 from __future__ import annotations
 
 import sys
 
 from lake_assets.settings import settings
-from lake_assets_tests.landing.scenario import Landings
+from lake_assets_tests.landing.scenario import Landed
 
 
-def main(prefix: str, what: str) -> None:
-    landings = Landings(settings(), str(settings().kafka), prefix)
-    if what == "load":
-        landings.load()
-    else:
-        landings.tail(what)
+def main(operation: str, zone: str) -> None:
+    Landed(settings()).run(operation, zone)
 
 
 if __name__ == "__main__":

@@ -1,138 +1,122 @@
-"""Landing for the tests: topics of membership in a real Kafka, two zones, raw tables; what was sent is the truth."""
+"""Two zones with a manifest of their own, and what was sent to them: real files, a real database, no Kafka."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
-from uuid import uuid4
+from datetime import UTC, datetime, timedelta
 
-from confluent_kafka import Producer
-
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.simulator import send
-from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.failpoints import EXIT_CODE
-from lake_assets.incremental.tables import create_raw, load
-from lake_assets.landing.cutover import Policy
-from lake_assets.landing.delivery import Delivery, ZoneTailer
-from lake_assets.landing.heartbeats import beat
-from lake_assets.landing.kafka import partitions
-from lake_assets.landing.loading import Loaded, Loader
-from lake_assets.landing.messages import feeds
-from lake_assets.landing.sharding import parse_shard
+from lake_assets.landing.agreements import Agreements, DeletionRequest
+from lake_assets.landing.checksum import Checksum, checksum
+from lake_assets.landing.compact import merge, to_columns
+from lake_assets.landing.compaction import Limits
+from lake_assets.landing.manifest import DataFile
+from lake_assets.landing.records import Record
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.schema import Verdict
+from lake_assets.landing.scrub import Scrub, scrub
+from lake_assets.landing.sharding import Shard, key_of, shards
 from lake_assets.landing.store import open_manifest
+from lake_assets.landing.verify import Finding, verify
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
-from lake_assets.local.catalog import open_catalog
-from lake_assets.membership import PIPELINE
-from lake_assets.membership.raw import RAW
-from lake_assets.membership.simulator import Landing, heartbeats, messages
+from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import record
 
-if TYPE_CHECKING:
-    from lake_assets.settings import Settings
+TOPIC = "raw.signups"
+WHOLE = Shard(TOPIC)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEADLINE = timedelta(minutes=15)
+LIMITS = Limits(max_files=3, max_bytes=1 << 20)
+PEOPLE = 5
+OF = 2
+BY = Scrub(key_of, lambda identity: f"hash of {identity}")
 
-PARTITIONS = 2
-POLICY = Policy(max_messages=150, max_bytes=30_000, max_age_ms=1_800_000)
-LANDED_MS = 1_767_247_200_000
-NOW = datetime(2026, 2, 1, tzinfo=UTC)
+
+def sent(partition: int, offset: int) -> Record:
+    """The message of an offset: its person and its bytes follow from it."""
+    value = f"message {offset} of {partition}".encode()
+    return record(offset, partition=partition, value=value, key=f"person {(offset + partition) % PEOPLE}")
 
 
 @dataclass
-class Landings:
-    """A home, and its topics on a Kafka: all that a prefix tells apart."""
+class Landed:
+    """Zones a and b; files of three messages."""
 
-    home: Settings
-    servers: str
-    prefix: str = field(default_factory=lambda: f"t{uuid4().hex}.")
+    settings: Settings
+    zones: tuple[str, ...] = ("a", "b")
+    clock: datetime = NOW
+    writers: dict[str, ZoneWriter] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.feeds = feeds(PIPELINE, prefix=self.prefix)
-        self.manifest = open_manifest(self.home)
-        self.catalog = open_catalog(self.home)
+        self.manifest = open_manifest(self.settings)
+        self.writers = {
+            zone: ZoneWriter(Zone(zone, self.settings.landing_folder / zone), self.manifest) for zone in self.zones
+        }
 
-    def create(self) -> None:
-        """The topics and the raw tables."""
-        for feed in self.feeds:
-            KafkaTopic(self.servers, feed.topic).create(PARTITIONS)
-            create_raw(self.catalog, feed.raw)
+    def land(self, zone: str, partition: int, first: int, records: Iterable[Record] | None = None) -> Verdict:
+        """Three messages from an offset on, or others in their place, as a file of a zone."""
+        ranges = {partition: (first, first + 2)}
+        found = [sent(partition, offset) for offset in range(first, first + 3)] if records is None else records
+        writer = self.writers[zone]
+        return writer.land(writer.zone.draft(str(WHOLE), ranges, found), now=self.clock)
 
-    def send(self, landings: Iterable[Landing]) -> None:
-        """The rows of landings as messages, each with its heartbeats behind it."""
-        for landing in landings:
-            send(self.servers, messages(landing, prefix=self.prefix))
-            beat(self.servers, heartbeats(landing, prefix=self.prefix))
+    def land_all(self, files: int = 4, partitions: int = 2) -> None:
+        """The same in both zones."""
+        for zone in self.zones:
+            for number in range(files):
+                for partition in range(partitions):
+                    self.land(zone, partition, 3 * number)
 
-    def send_broken(self) -> list[bytes]:
-        """Messages that make no row, into each topic; their values, sorted."""
-        producer, values = Producer({"bootstrap.servers": self.servers}), [b"", b"no JSON", b"{}", b"[]", b"\xff" * 50]
-        for feed in self.feeds:
-            for number, value in enumerate(values):
-                producer.produce(feed.topic, value, partition=number % PARTITIONS, timestamp=LANDED_MS)
-        assert producer.flush(20) == 0
-        return sorted(values * len(self.feeds))
+    def ask(self, person: str, request_id: str, sent_through: int) -> None:
+        request = DeletionRequest(request_id, TOPIC, BY.hashed(person), sent_through)
+        Agreements(self.manifest).request_deletion(request, now=self.clock)
 
-    def send_signup(self, account: str, at: datetime) -> None:
-        """A signup that claims a time, in its message and of its message."""
-        values = {"signup_id": f"at {at}", "account_id": account, "event_ts": at.isoformat()}
-        producer = Producer({"bootstrap.servers": self.servers})
-        timestamp = int(at.timestamp() * 1000)
-        producer.produce(self.feeds[0].topic, json.dumps(values).encode(), account.encode(), timestamp=timestamp)
-        assert producer.flush(20) == 0
+    def run(self, operation: str, zone: str) -> None:
+        """An operation in a zone, as far as it goes."""
+        OPERATIONS[operation](self.writers[zone], self.clock)
 
-    def dead_letters(self, zone: str) -> list[bytes]:
-        """The values of a zone's dead letters, sorted."""
-        found = Zone(zone, self.home.landing_folder / zone)
-        entries = [e for e in self.manifest.entries(zone) if parse_shard(e.file.shard).dead_letters]
-        return sorted(record.value or b"" for entry in entries for record in found.records(entry.file))
+    def die(self, operation: str, zone: str, step: str) -> None:
+        """The same in a process of its own, which dies at a step."""
+        variables = {"LAKE_HOME": str(self.settings.home), "LAKE_FAILPOINT": step}
+        command = [sys.executable, "-m", "lake_assets_tests.landing.child", operation, zone]
+        done = subprocess.run(command, env={**os.environ, **variables}, timeout=60, check=False)
+        assert done.returncode == EXIT_CODE, f"{operation} did not come to {step}"
 
-    def settle(self, at: datetime) -> None:
-        """A heartbeat into each topic, late enough to close every file."""
-        beat(self.servers, dict.fromkeys((feed.topic for feed in self.feeds), at))
+    def files(self, zone: str) -> list[DataFile]:
+        return [entry.file for entry in self.manifest.entries(zone)]
 
-    def tail(self, zone: str, *, read_at_once: int = 1000) -> ZoneTailer:
-        """A zone, drained."""
-        writer = ZoneWriter(Zone(zone, self.home.landing_folder / zone), self.manifest)
-        delivery = Delivery(writer, clock=lambda: NOW)
-        with ZoneTailer(delivery, self.servers, self.feeds, policy=POLICY, read_at_once=read_at_once) as tailer:
-            tailer.drain()
-        return tailer
+    def records(self, zone: str) -> list[Record]:
+        """All that a reader of a zone reads, in order."""
+        return sorted(r for file in self.files(zone) for r in self.writers[zone].records(file))
 
-    def load(self) -> list[Loaded]:
-        """Everything that may be loaded by now."""
-        found = partitions(self.servers, [feed.topic for feed in self.feeds])
-        zones = [Zone(name, self.home.landing_folder / name) for name in ("a", "b")]
-        loaded: list[Loaded] = []
-        for feed in self.feeds:
-            erasures = Erasures(self.catalog, key=lambda: b"key")
-            numbers = found[feed.topic]
-            loader = Loader(self.catalog, self.manifest, zones, feed, numbers, PIPELINE.subjects, erasures)
-            loaded += loader.load()
-        return loaded
+    def sums(self, zone: str) -> Checksum:
+        return checksum(r.canonical for r in self.records(zone))
 
-    def die(self, point: str, *what: str) -> None:
-        """Let a process of its own tail a zone, or load, and die at a point."""
-        command = [sys.executable, "-m", "lake_assets_tests.landing.child", self.prefix, *what]
-        variables = {"LAKE_HOME": str(self.home.home), "LAKE_KAFKA": self.servers, "LAKE_FAILPOINT": point}
-        done = subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=False)
-        assert done.returncode == EXIT_CODE, f"the process did not come to {point}"
+    def findings(self) -> list[Finding]:
+        zones = [writer.zone for writer in self.writers.values()]
+        return list(verify(self.manifest, zones, now=self.clock, deadline=DEADLINE).findings)
 
-    def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Table → its own columns and landed_at of all rows, sorted."""
-        return {raw.table: _plain(load(self.catalog, raw.table).scan().to_arrow().to_pylist()) for raw in RAW}
+    def assert_equal(self) -> None:
+        """Both zones hold the same files, all verified, each as the manifest says; and none lies there unnamed."""
+        assert self.findings() == []
+        one, other = ([(f.shard, dict(f.ranges), f.deletions, f.checksum) for f in self.files(z)] for z in self.zones)
+        assert sorted(one, key=repr) == sorted(other, key=repr)
+        assert {entry.verdict for entry in self.manifest.entries()} <= {"verified"}
 
 
-def sent(landings: Iterable[Landing]) -> dict[str, list[dict[str, Any]]]:
-    """What the raw tables should hold of landings, as `Landings.rows` tells it."""
-    every = list(landings)
-    return {raw.table: _plain([row for one in every for row in one.rows[raw.table].to_pylist()]) for raw in RAW}
+def _merge(writer: ZoneWriter, now: datetime) -> None:
+    for shard in (WHOLE, *shards(TOPIC, OF)):
+        merge(writer, shard, LIMITS, now=now)
 
 
-def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    dropped = ("batch_id",)
-    return sorted(({k: v for k, v in row.items() if k not in dropped} for row in rows), key=repr)
+OPERATIONS = {
+    "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
+    "merge": _merge,
+    "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),
+    "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
+}

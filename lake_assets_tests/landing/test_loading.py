@@ -16,7 +16,7 @@ from lake_assets.landing.failpoints import LOADING_POINTS, TAILING_POINTS
 from lake_assets.landing.progress import read_progress
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.membership.simulator import worked_example
-from lake_assets_tests.landing.scenario import Landings, sent
+from lake_assets_tests.landing.kafka_scenario import Landings, sent
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
