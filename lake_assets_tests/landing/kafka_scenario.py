@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.simulator import send
 from lake_assets.incremental.erasures import Erasures
-from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets.incremental.tables import create_raw, load
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.delivery import Delivery, ZoneTailer
@@ -115,12 +114,11 @@ class Landings:
             loaded += loader.load()
         return loaded
 
-    def die(self, point: str, *what: str) -> None:
-        """Let a process of its own tail a zone, or load, and die at a point."""
-        command = [sys.executable, "-m", "lake_assets_tests.landing.kafka_child", self.prefix, *what]
-        variables = {"LAKE_HOME": str(self.home.home), "LAKE_KAFKA": self.servers, "LAKE_FAILPOINT": point}
-        done = subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=False)
-        assert done.returncode == EXIT_CODE, f"the process did not come to {point}"
+    def die(self, *lives: str) -> None:
+        """Let processes of their own tail a zone, or load, and die at a point: `POINT:ZONE`, `POINT:load`."""
+        command = [sys.executable, "-m", "lake_assets_tests.landing.kafka_child", self.prefix, *lives]
+        variables = {"LAKE_HOME": str(self.home.home), "LAKE_KAFKA": self.servers}
+        subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=True)
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
         """Table → its own columns and landed_at of all rows, sorted."""

@@ -57,12 +57,10 @@ def test_whoever_dies_anywhere_the_same_comes_of_it(landings: Landings) -> None:
     landings.send([first])
     broken = landings.send_broken()
     landings.settle(first.landed_at + timedelta(hours=1))
-    for point in (*TAILING_POINTS, *LANDING_STEPS):
-        landings.die(point, "a")
+    landings.die(*(f"{point}:a" for point in (*TAILING_POINTS, *LANDING_STEPS)))
     for zone in ("a", "b"):
         assert not landings.tail(zone).stopped
-    for point in LOADING_POINTS:
-        landings.die(point, "load")
+    landings.die(*(f"{point}:load" for point in LOADING_POINTS))
     landings.load()
     assert landings.rows() == sent([first])
     assert {entry.verdict for entry in landings.manifest.entries()} == {"verified"}
