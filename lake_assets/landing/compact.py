@@ -27,15 +27,14 @@ def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
 def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) -> list[str]:
     """Do the rounds of a shard that this zone has not done, or else the next one; the names of what was made.
 
-    limits: of the round that is then chosen. Where files are not here yet, not verified, or not scrubbed alike, the
-    work ends; the next call goes on. Raises `StateMoved` when the other zone opens a round meanwhile.
+    limits: of the round that is then chosen, of verified files. Where files are not here yet, or not scrubbed alike,
+    the work ends; the next call goes on. Raises `StateMoved` when the other zone opens a round meanwhile.
     """
     agreements = Agreements(writer.manifest)
     rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
-    if all(files.has_done(found) for found in rounds):
-        rounds = _open(agreements, files, shard, limits, number=len(rounds) + 1)
+    due = [found for found in rounds if not files.has_done(found)]
     made = []
-    for found in rounds:
+    for found in due or _open(agreements, files, shard, limits, number=len(rounds) + 1):
         for group in _due(shard_files(writer.manifest, writer.zone.name, shard), found):
             made.append(_write(writer, group, now=now))
         if not shard_files(writer.manifest, writer.zone.name, shard).has_done(found):
@@ -56,11 +55,15 @@ def _open(agreements: Agreements, files: ShardFiles, shard: Shard, limits: Limit
 
 
 def _due(files: ShardFiles, found: Round) -> list[list[DataFile]]:
-    """The groups of a round that this zone has all files of, and has not merged; none of a reshard's."""
+    """The groups of a round that this zone has all files of, and has not merged; none of a reshard's.
+
+    They were verified in the zone that opened the round. Those that were scrubbed here since need not be again: the
+    other zone has none to compare them with any more, only the merged file.
+    """
     due = []
     for group in found.groups:
         entries = [files.present.get(place(ranges)) for ranges in group]
-        ready = [e.file for e in entries if e and e.stage == "live" and e.verdict == "verified"]
+        ready = [e.file for e in entries if e and e.stage == "live"]
         if len(ready) == len(group) and len({f.deletions for f in ready}) == 1:
             due.append(ready)
     return due

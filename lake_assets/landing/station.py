@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,12 +18,10 @@ from lake_assets.landing.heartbeats import Heart
 from lake_assets.landing.kafka import partitions
 from lake_assets.landing.loading import Loaded, Loader
 from lake_assets.landing.messages import Feed, feeds
-from lake_assets.landing.store import Manifest, open_manifest
+from lake_assets.landing.store import Manifest
 from lake_assets.landing.writing import ZoneWriter
-from lake_assets.landing.zone import Zone
+from lake_assets.landing.zones import open_zones
 from lake_assets.settings import Settings
-
-ZONES = ("a", "b")
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,14 @@ class Station:
         return feeds(self.pipeline, prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
 
     @cached_property
+    def zones(self) -> list[ZoneWriter]:
+        """All zones."""
+        return open_zones(self.settings)
+
+    @property
     def manifest(self) -> Manifest:
-        return open_manifest(self.settings)
+        """The one that the zones share."""
+        return self.zones[0].manifest
 
     @property
     def heart(self) -> Heart:
@@ -52,21 +56,17 @@ class Station:
         interval = timedelta(seconds=self.settings.landing_heartbeat_seconds)
         return Heart(self.servers, tuple(feed.topic for feed in self.feeds), interval, self.clock)
 
-    def zone(self, name: str) -> Zone:
-        return Zone(name, self.settings.landing_folder / name)
-
-    def tailer(self, zone: str, *, read_at_once: int = 1000) -> ZoneTailer:
+    def tailer(self, writer: ZoneWriter, *, read_at_once: int = 1000) -> ZoneTailer:
         """What tails all topics in a zone; a context manager."""
         found = self.settings
-        age = 1000 * found.landing_age_seconds
-        policy = Policy(found.landing_file_messages, found.landing_file_bytes, age)
-        delivery = Delivery(ZoneWriter(self.zone(zone), self.manifest), self.clock)
+        policy = Policy(found.landing_file_messages, found.landing_file_bytes, 1000 * found.landing_age_seconds)
+        delivery = Delivery(writer, self.clock)
         return ZoneTailer(delivery, self.servers, self.feeds, policy=policy, read_at_once=read_at_once)
 
     def loaders(self) -> list[Loader]:
         """One for each topic."""
         found = partitions(self.servers, [feed.topic for feed in self.feeds])
-        zones = [self.zone(name) for name in ZONES]
+        zones = [writer.zone for writer in self.zones]
         return [
             Loader(
                 catalog=self.catalog,
@@ -89,9 +89,9 @@ class Station:
 
 @contextmanager
 def tailing(station: Station, zones: Iterable[str]) -> Iterator[list[ZoneTailer]]:
-    """The tailers of zones, at work within."""
+    """The tailers of zones, by default all, at work within. Raises `UsageError` for one that is none."""
     with ExitStack() as stack:
-        yield [stack.enter_context(station.tailer(zone)) for zone in zones]
+        yield [stack.enter_context(station.tailer(writer)) for writer in open_zones(station.settings, zones)]
 
 
 def run_once(station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None]) -> list[ZoneTailer]:
@@ -106,7 +106,7 @@ def run_once(station: Station, zones: Iterable[str], *, told: Callable[[Loaded],
 
 def run(
     station: Station,
-    zones: Sequence[str],
+    zones: Iterable[str],
     *,
     told: Callable[[Loaded], None],
     ended: Callable[[], bool],

@@ -139,10 +139,8 @@ def test_a_stale_reader_reads_on_until_the_sweep_and_is_then_told(landed: Landed
     both(landed, "merge")
     assert sorted(r for f in stale for r in landed.writers["a"].records(f)) == EVERYTHING
     assert sweep(landed.manifest, landed.writers["a"].zone, retired_before=NOW) == []
-    later = NOW + timedelta(seconds=1)
-    assert sorted(sweep(landed.manifest, landed.writers["a"].zone, retired_before=later)) == sorted(
-        f.name for f in stale
-    )
+    gone = sweep(landed.manifest, landed.writers["a"].zone, retired_before=NOW + timedelta(seconds=1))
+    assert {f.name for f in stale} <= set(gone)
     landed.assert_equal()
     with pytest.raises(FileDamaged, match="is not where it was written"):
         list(landed.writers["a"].records(stale[0]))
