@@ -2,7 +2,7 @@
 
 Failure model: the dead letters of a file are added before it, and the file tells where its partition goes on; so a
 process that dies in between adds the same again, which is no change. A file that differs from the other zone's is
-quarantined, and its partition stops there: started again, the zone reads those messages anew.
+quarantined, and its partition stops there; started again, the zone goes on at the first offset that it lacks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Self
 
 from lake_assets.errors import FilesDiffer
 from lake_assets.landing.agreements import Agreements
-from lake_assets.landing.compaction import last_offsets, merged_ranges
+from lake_assets.landing.compaction import merged_ranges
+from lake_assets.landing.coverage import Cover, ready
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.failpoints import reach
-from lake_assets.landing.kafka import Place, Reader, Starts, partitions
+from lake_assets.landing.kafka import Place, Reader, partitions
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import Record
 from lake_assets.landing.sharding import Shard, parse_shard
@@ -48,15 +49,30 @@ class Delivery:
         self.writer.land(draft, now=self.clock())
 
 
-def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> Starts:
-    """Where a zone goes on, partition by partition: behind its last file, else where the other zone began."""
-    found: dict[Place, int | None] = {}
+@dataclass(frozen=True)
+class Start:
+    """Where a zone goes on in a partition.
+
+    offset: the first one that it lacks, else where the other zone began; None: nobody has. had: first and last offset
+    of its files, of which some may lie behind a gap, where a quarantined one was.
+    """
+
+    offset: int | None
+    had: frozenset[tuple[int, int]]
+
+
+def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> dict[Place, Start]:
+    """Where a zone goes on, partition by partition."""
+    found: dict[Place, Start] = {}
     for topic, numbers in partitions(servers, [feed.topic for feed in feeds]).items():
         landed = [e.file for e in manifest.entries(topic=topic, stages=("live", "staged", "retired"))]
         files = [file for file in landed if not parse_shard(file.shard).dead_letters]
-        own, begun = last_offsets(f for f in files if f.zone == zone), merged_ranges(files)
+        own = [Cover(file.ranges, readable=True) for file in files if file.zone == zone]
+        begun = {p: first for p, (first, _) in merged_ranges(files).items() if p in numbers}
+        reached = ready(own, begun)
         for p in numbers:
-            found[Place(topic, p)] = own[p] + 1 if p in own else begun[p][0] if p in begun else None
+            had = frozenset(cover.ranges[p] for cover in own if p in cover.ranges)
+            found[Place(topic, p)] = Start(reached.get(p), had)
     return found
 
 
@@ -74,13 +90,13 @@ class ZoneTailer:
         self.files = self.messages = 0
         self.stopped: dict[Place, FilesDiffer] = {}
         writer = delivery.writer
-        begins = starts(writer.manifest, self.zone, servers, feeds)
+        self._starts = starts(writer.manifest, self.zone, servers, feeds)
         by_topic, agreed = {feed.topic: feed for feed in feeds}, Agreements(writer.manifest)
         self._tails = {
-            place: Tail(place, by_topic[place.topic], partial(agreed.policies, *place, otherwise=policy), begin)
-            for place, begin in begins.items()
+            place: Tail(place, by_topic[place.topic], partial(agreed.policies, *place, otherwise=policy), start.offset)
+            for place, start in self._starts.items()
         }
-        self._reader = Reader(servers, begins)
+        self._reader = Reader(servers, {place: start.offset for place, start in self._starts.items()})
 
     @property
     def zone(self) -> str:
@@ -109,6 +125,8 @@ class ZoneTailer:
         return count
 
     def _take(self, closed: Closed) -> None:
+        if any(first <= closed.last and closed.first <= last for first, last in self._starts[closed.place].had):
+            return  # behind a gap that was just filled: landed before, and maybe compacted since
         try:
             self.delivery.take(closed)
         except FilesDiffer as differ:
