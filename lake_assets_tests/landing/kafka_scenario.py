@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,6 +26,7 @@ from lake_assets.landing.loading import Loaded, Loader
 from lake_assets.landing.messages import feeds
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.store import open_manifest
+from lake_assets.landing.tailer import Closed
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
 from lake_assets.local.catalog import open_catalog
@@ -40,6 +41,19 @@ PARTITIONS = 2
 POLICY = Policy(max_messages=150, max_bytes=30_000, max_age_ms=1_800_000)
 LANDED_MS = 1_767_247_200_000
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Spoiling(Delivery):
+    """A zone with a fault: of the files that begin at an offset, the first record has another key."""
+
+    first: int | None = None
+
+    def take(self, closed: Closed) -> None:
+        if closed.first == self.first:
+            changed = closed.records[0]._replace(key=b"spoilt")
+            closed = replace(closed, records=[changed, *closed.records[1:]])
+        super().take(closed)
 
 
 @dataclass
@@ -86,7 +100,7 @@ class Landings:
 
     def dead_letters(self, zone: str) -> list[bytes]:
         """The values of a zone's dead letters, sorted."""
-        found = Zone(zone, self.home.landing_folder / zone)
+        found = self.writer(zone)
         entries = [e for e in self.manifest.entries(zone) if parse_shard(e.file.shard).dead_letters]
         return sorted(record.value or b"" for entry in entries for record in found.records(entry.file))
 
@@ -94,10 +108,12 @@ class Landings:
         """A heartbeat into each topic, late enough to close every file."""
         beat(self.servers, dict.fromkeys((feed.topic for feed in self.feeds), at))
 
-    def tail(self, zone: str, *, read_at_once: int = 1000) -> ZoneTailer:
-        """A zone, drained."""
-        writer = ZoneWriter(Zone(zone, self.home.landing_folder / zone), self.manifest)
-        delivery = Delivery(writer, clock=lambda: NOW)
+    def writer(self, zone: str) -> ZoneWriter:
+        return ZoneWriter(Zone(zone, self.home.landing_folder / zone), self.manifest)
+
+    def tail(self, zone: str, *, read_at_once: int = 1000, spoil: int | None = None) -> ZoneTailer:
+        """A zone, drained. spoil: of each partition, the file that begins there has its first record changed."""
+        delivery = Spoiling(self.writer(zone), clock=lambda: NOW, first=spoil)
         with ZoneTailer(delivery, self.servers, self.feeds, policy=POLICY, read_at_once=read_at_once) as tailer:
             tailer.drain()
         return tailer
@@ -105,7 +121,7 @@ class Landings:
     def load(self) -> list[Loaded]:
         """Everything that may be loaded by now."""
         found = partitions(self.servers, [feed.topic for feed in self.feeds])
-        zones = [Zone(name, self.home.landing_folder / name) for name in ("a", "b")]
+        zones = [self.writer(name).zone for name in ("a", "b")]
         loaded: list[Loaded] = []
         for feed in self.feeds:
             erasures = Erasures(self.catalog, key=lambda: b"key")

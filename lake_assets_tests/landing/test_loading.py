@@ -14,9 +14,10 @@ from lake_assets.incremental.tables import complete_through, load
 from lake_assets.landing.batch import Batch, commit
 from lake_assets.landing.failpoints import LOADING_POINTS, TAILING_POINTS
 from lake_assets.landing.progress import read_progress
+from lake_assets.landing.zones import decide
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.membership.simulator import worked_example
-from lake_assets_tests.landing.kafka_scenario import Landings, sent
+from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -88,6 +89,32 @@ def test_a_message_of_2099_completes_nothing_and_who_was_erased_is_dropped_at_th
     )
     for raw in RAW:
         assert complete_through(load(landings.catalog, raw.table), raw.table) == parse_hour("2026-01-01-06:00")
+
+
+def test_a_file_that_differs_stops_its_partition_and_once_it_is_decided_on_the_gap_is_landed_again(
+    landings: Landings,
+) -> None:
+    first = worked_example()[0]
+    landings.send([first])
+    landings.settle(first.landed_at + timedelta(hours=1))
+    landings.tail("a", spoil=150)
+    stopped = landings.tail("b").stopped
+    signups = landings.feeds[0].topic
+    assert {place.topic for place in stopped} == {signups}
+    for place, differ in stopped.items():
+        assert f"p{place.partition}:[150:" in differ.problem
+    landings.load()
+    assert landings.rows()[SIGNUPS.table] != sent([first])[SIGNUPS.table]
+    writers = [landings.writer(zone) for zone in ("a", "b")]
+    for entry in landings.manifest.entries(verdicts=("quarantined",)):
+        for other in decide(writers, "b", entry.file.name, "release", now=NOW):
+            decide(writers, "a", other.file.name, "discard", now=NOW)
+    for zone in ("a", "b"):
+        assert not landings.tail(zone).stopped
+    landings.load()
+    assert landings.rows() == sent([first])
+    every = landings.manifest.entries(verdicts=("provisional", "verified", "quarantined"))
+    assert {entry.verdict for entry in every} == {"verified"}
 
 
 def test_a_loader_that_was_overtaken_begins_anew(landings: Landings) -> None:
