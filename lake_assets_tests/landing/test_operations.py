@@ -8,6 +8,7 @@ import pytest
 
 from lake_assets.errors import FileDamaged, UsageError
 from lake_assets.landing.reshard import reshard
+from lake_assets.landing.scrub import forget_unscrubbed
 from lake_assets.landing.sharding import key_of, shards
 from lake_assets.landing.status import sweep
 from lake_assets.landing.writing import STEPS
@@ -64,6 +65,17 @@ def test_a_scrub_takes_what_was_sent_by_the_time_of_the_request(landed: Landed) 
     assert gone
     assert landed.records("b") == [r for r in EVERYTHING if r not in gone]
     assert {f.deletions for f in landed.files("b")} == {frozenset({"r1"})}
+
+
+def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(landed: Landed) -> None:
+    landed.ask("person 1", "r1", sent_through=1_000_000)
+    landed.run("scrub", "a")
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    landed.run("scrub", "b")
+    gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
+    assert len(gone or []) == 8
+    assert landed.writers["a"].zone.names() == sorted(f.name for f in landed.files("a"))
+    landed.assert_equal()
 
 
 def test_scrubs_in_another_order_come_to_the_same(landed: Landed) -> None:
