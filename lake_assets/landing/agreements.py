@@ -22,7 +22,6 @@ from lake_assets.landing.schema import (
     RANGES,
     ROUNDS,
     milliseconds,
-    moment,
     read_ranges,
     written_ranges,
 )
@@ -94,8 +93,8 @@ class Agreements:
         """Record a request. The same again is no change. Raises `UsageError` for one from the future."""
         if request.sent_through > milliseconds(now):
             raise UsageError(
-                f"Deletion request {request.request_id} is of {moment(request.sent_through).isoformat()}, "
-                f"and it is {now.isoformat()}.",
+                f"Deletion request {request.request_id} is of {request.sent_through} ms since 1970, "
+                f"and now it is {milliseconds(now)}.",
                 remedy="Request what was sent by now at the latest: a lagging zone could not agree otherwise.",
             )
         with self.manifest.change() as (connection, _):

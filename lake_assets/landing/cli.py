@@ -149,8 +149,10 @@ def reshard(
     from lake_assets.landing.reshard import reshard as resharded
     from lake_assets.landing.sharding import key_of
     from lake_assets.landing.sharding import shards as shards_of_topic
+    from lake_assets.landing.zones import topics_of
 
     writers = _zones(zones)
+    topics_of(writers[0].manifest, topic)
     for shard in shards_of_topic(topic, of):
         # Copies of the first zone are verified by those of the last: so the first is asked once more.
         for writer in [*writers, *writers[:-1]]:
@@ -172,6 +174,7 @@ def scrub(
     """Erase what was sent of ID by a time from all landed files of TOPIC; and what was requested before."""
     from lake_assets.landing.agreements import Agreements, DeletionRequest
     from lake_assets.landing.schema import milliseconds
+    from lake_assets.landing.scrub import forget_unscrubbed
     from lake_assets.landing.scrub import scrub as scrubbed
 
     writers, by, now = _zones(zones), _scrub_by(), datetime.now(UTC)
@@ -180,6 +183,10 @@ def scrub(
     Agreements(writers[0].manifest).request_deletion(wanted, now=now)
     for writer in writers:
         typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed(writer, topic, by, now=now))} files scrubbed")
+    for writer in writers:
+        gone = forget_unscrubbed(writer, topic, now=datetime.now(UTC))
+        told = "kept until the other zone's are scrubbed, too" if gone is None else f"{len(gone)} removed"
+        typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {told}")
 
 
 @landing.command()

@@ -37,8 +37,8 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
     if files.has_done(found):
         return Resharded([], None)
     taken = files.up_to(found.cut)
-    if not taken:
-        return Resharded([], f"offsets up to {dict(found.cut)} of {shard}")
+    if found.of is None or not taken:
+        return Resharded([], f"round {found.number} of {shard}: " + ("compaction" if found.of is None else "its files"))
     made: list[str] = []
     for target in shards(shard.topic, of):
         made += _copy(writer, taken, target, distinct_id, now=now)
@@ -46,16 +46,16 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
 
 
 def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round:
-    """The reshard of a shard that is under way; else a new one, up to all that this zone has verified of it."""
+    """The round of a shard that is under way; else a new reshard, up to all that this zone has verified of it."""
     if of < 1 or of == shard.of or shard.dead_letters:
         raise UsageError(f"{shard} can not be resharded to {of}.", remedy="Name another number of shards, from 1 on.")
     agreements = Agreements(writer.manifest)
     rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
     under_way = [found for found in rounds if not files.has_done(found)]
-    if under_way and under_way[0].of != of:
+    if under_way and under_way[0].of not in (of, None):
         raise UsageError(
-            f"Zone {writer.zone.name} has not done round {under_way[0].number} of {shard} yet.",
-            remedy=f"Run `lake landing compact`, or `reshard` to {under_way[0].of or 'as many'} shards, first.",
+            f"{shard} is being resharded to {under_way[0].of} shards, not to {of}.",
+            remedy=f"Finish that first: `lake landing reshard {shard.topic} {under_way[0].of}`.",
         )
     if under_way:
         return under_way[0]

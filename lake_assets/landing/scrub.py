@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from lake_assets.landing.agreements import Agreements, DeletionRequest
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.records import Record
 from lake_assets.landing.sharding import DistinctId, parse_shard
+from lake_assets.landing.status import sweep
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Tally
+
+_NEXT = timedelta(milliseconds=1)
+"""Behind a moment, as the manifest tells moments."""
 
 Hashed = Callable[[str], str]
 """The keyed hash of a distinct id, hexadecimal."""
@@ -48,6 +52,19 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
         if due and not parse_shard(entry.file.shard).dead_letters:
             made.append(_write(writer, entry.file, due, by, now=now))
     return made
+
+
+def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
+    """Remove the replaced files of a topic, which still hold what was scrubbed; their names.
+
+    None, and nothing is removed, as long as a file is not scrubbed for every request, or not verified.
+    """
+    requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
+    found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"))
+    records = [e for e in found if not parse_shard(e.file.shard).dead_letters]
+    if any(e.verdict != "verified" or e.file.deletions != requests for e in records):
+        return None
+    return sweep(writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic)
 
 
 def _write(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:

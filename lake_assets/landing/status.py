@@ -38,12 +38,12 @@ def status(manifest: Manifest) -> list[ShardStatus]:
     return [_status(zone, shard, found) for (shard, zone), found in sorted(apart.items())]
 
 
-def sweep(manifest: Manifest, zone: Zone, *, retired_before: datetime) -> list[str]:
+def sweep(manifest: Manifest, zone: Zone, *, retired_before: datetime, topic: str | None = None) -> list[str]:
     """Remove the files of a zone that were retired before a time, when no reader has them open; their names.
 
     Files first, then what the manifest knows of them: cut short, it is finished by the next call.
     """
-    found = manifest.entries(zone.name, stages=("retired",))
+    found = manifest.entries(zone.name, topic, stages=("retired",))
     names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before]
     for name in names:
         zone.drop(name)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-from lake_assets.errors import FilesDiffer
+from lake_assets.errors import FilesDiffer, LakeError
 from lake_assets.incremental.failpoints import strike
 from lake_assets.landing.checksum import NOTHING, Checksum
 from lake_assets.landing.manifest import DataFile
@@ -61,6 +61,10 @@ class ZoneWriter:
             yield
         except FilesDiffer:
             self.zone.set_aside(draft.file.name)
+            raise
+        except LakeError:
+            if self.manifest.entry(self.zone.name, draft.file.name) is None:
+                self.zone.drop(draft.file.name)
             raise
         reach("landing-added")
 
