@@ -30,7 +30,7 @@ from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
 
-MOST_OFFSETS = 50_000
+MOST_OFFSETS = 25_000
 """Of a partition, in one batch: its rows are in memory together."""
 
 

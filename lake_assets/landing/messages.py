@@ -96,7 +96,7 @@ def heartbeat_of(headers: Headers) -> datetime | str | None:
 
 def _object(value: bytes) -> Mapping[str, Any] | None:
     try:
-        found = json.loads(value.decode(), parse_float=Decimal, parse_constant=_refuse)
+        found = _DECODER.decode(value.decode())
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
@@ -104,6 +104,9 @@ def _object(value: bytes) -> Mapping[str, Any] | None:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(constant)
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
 
 
 def _reader(raw: RawTable, column: str) -> Callable[[Any], Any]:
