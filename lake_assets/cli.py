@@ -194,12 +194,14 @@ def new(
     source: Annotated[str, typer.Option(help="the raw table that it is built from, such as raw.payments")],
     time_column: Annotated[str, typer.Option(help="the source's time column")],
     key: Annotated[str, typer.Option(help="the source's key")],
+    grain: Annotated[str, typer.Option(help="what one partition holds: hour or day")] = "hour",
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
 ) -> None:
     """Write the files that TABLE starts from: its declaration and a test, which run as they are."""
     from lake_assets.local import scaffold
 
-    wanted = scaffold.NewTable(table if "." in table else f"core.{table}", mode, source, time_column, key)
+    name = table if "." in table else f"core.{table}"
+    wanted = scaffold.NewTable(name, mode, source, time_column, key, grain)
     for path in scaffold.write(wanted, out):
         typer.echo(f"wrote {path}")
     typer.echo(scaffold.next_steps(wanted, out))
