@@ -83,7 +83,8 @@ class Child:
 
 def environment(home: Settings, failpoint: str = "") -> dict[str, str]:
     """What tells a process its home, its Spark, and the point at which to die."""
-    return {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_FAILPOINT": failpoint}
+    remote = {"LAKE_SPARK_REMOTE": home.spark_remote} if home.spark_remote else {}
+    return {"LAKE_HOME": str(home.home), "LAKE_FAILPOINT": failpoint, **remote}
 
 
 def _work(saying: Connection, work: Callable[[str], str], argument: str, environment: Mapping[str, str]) -> None:
