@@ -53,12 +53,29 @@ class Settings(BaseSettings):
     erasure_key: SecretStr | None = Field(
         None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
     )
+    landing: Path | None = Field(
+        None, description="folder of landed files, one of each zone in it; default: in the home"
+    )
+    landing_manifest_uri: str | None = Field(
+        None, description="manifest of landed files, a database that the zones share; default: SQLite in the home"
+    )
+    landing_deadline_seconds: int = Field(
+        900, description="a landed file that waits longer for the other zone's is an alarm", ge=1
+    )
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property
     def catalog_address(self) -> str:
         return self.catalog_uri or f"sqlite:///{self.home / 'catalog.db'}"
+
+    @property
+    def landing_manifest_address(self) -> str:
+        return self.landing_manifest_uri or f"sqlite:///{self.home / 'landing.db'}"
+
+    @property
+    def landing_folder(self) -> Path:
+        return self.landing or self.home / "landing"
 
     @property
     def warehouse_address(self) -> str:
