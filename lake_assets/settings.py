@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -61,6 +62,15 @@ class Settings(BaseSettings):
     )
     landing_deadline_seconds: int = Field(
         900, description="a landed file that waits longer for the other zone's is an alarm", ge=1
+    )
+    landing_prefix: str = Field("", description="of the topics of landing, before the names of their raw tables")
+    landing_message_bytes: int = Field(1 << 20, description="a longer message is a dead letter", ge=1)
+    landing_file_messages: int = Field(10_000, description="a landed file is closed when it has so many messages", ge=1)
+    landing_file_bytes: int = Field(8 << 20, description="or so many bytes", ge=1)
+    landing_age_seconds: int = Field(60, description="or a message so much older or younger than its first one", ge=1)
+    landing_heartbeat_seconds: int = Field(5, description="from one heartbeat into each partition to the next", ge=1)
+    landing_loads: Literal["verified", "provisional"] = Field(
+        "verified", description="files that go into raw tables: those found equal in both zones, or others, too"
     )
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
