@@ -30,6 +30,7 @@ LakeError
 │   ├── LockLost
 │   ├── ClaimRefused
 │   └── RegistryDamaged
+├── ServingError            what serving refuses (lake_assets/serving/errors.py)
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -285,3 +286,7 @@ class RegistryDamaged(CoordinationError):
 
 class ServiceError(LakeError):
     """A service of this machine, or something that it needs, is not there."""
+
+
+class ServingError(LakeError):
+    """What serving refuses; its own tree is in `lake_assets.serving.errors`."""
