@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lake_assets.errors import UsageError
 from lake_assets.serving.files import sha256_of
+from lake_assets.serving.lineage import whole_milliseconds
 from lake_assets.serving.znrecord import SegmentInfo, checked_table
 
 SEGMENT_ROWS = 250_000
@@ -33,7 +34,7 @@ class Draft:
 
     def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
         """What is registered of it once it is uploaded."""
-        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, as_of, entry_id)
+        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, whole_milliseconds(as_of), entry_id)
 
 
 def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -53,7 +54,8 @@ class SegmentFiles:
         """Segment → bytes, of all files of a table, those that are being written included."""
         found: dict[str, int] = {}
         for file in self._files(table):
-            found[file.stem] = found.get(file.stem, 0) + file.stat().st_size
+            with suppress(FileNotFoundError):  # removed, or renamed, since it was listed
+                found[file.stem] = found.get(file.stem, 0) + file.stat().st_size
         return found
 
     def remove(self, table: str, segments: Iterable[str]) -> None:
@@ -65,7 +67,7 @@ class SegmentFiles:
 
     def _files(self, table: str) -> list[Path]:
         folder = self.folder / checked_table(table)
-        return sorted(folder.iterdir()) if folder.exists() else []
+        return [file for suffix in (SUFFIX, PARTIAL) for file in sorted(folder.glob(f"*{suffix}"))]
 
 
 def sha256_of(file: Path) -> str:

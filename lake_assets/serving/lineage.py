@@ -67,7 +67,7 @@ class LineageEntry:
         return self.segments_from if self.state is State.COMPLETED else self.segments_to
 
     def changed(self, state: State, now: datetime) -> LineageEntry:
-        return replace(self, state=state, timestamp=_milliseconds(now))
+        return replace(self, state=state, timestamp=whole_milliseconds(now))
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def start_replace(
         if (left := _given_way(entry.changed(State.REVERTED, now) if entry in rivals else entry, targets))
     ]
     entry_id = str(uuid.uuid5(_IDS, repr((lineage.table, sources, targets, now.isoformat(), sorted(lineage.entries)))))
-    begun = LineageEntry(entry_id, sources, targets, State.IN_PROGRESS, _milliseconds(now))
+    begun = LineageEntry(entry_id, sources, targets, State.IN_PROGRESS, whole_milliseconds(now))
     deletions = frozenset(name for entry in rivals for name in entry.segments_to).difference(targets)
     return Started(lineage.with_entries([*kept, begun]), deletions | _retired(lineage, sources, snapshots))
 
@@ -305,6 +305,6 @@ def _missing(names: Iterable[str], there: Collection[str]) -> set[str]:
     return set(names).difference(there)
 
 
-def _milliseconds(time: datetime) -> datetime:
+def whole_milliseconds(time: datetime) -> datetime:
     """As Pinot stores it."""
     return time.replace(microsecond=time.microsecond // 1000 * 1000)

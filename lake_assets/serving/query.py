@@ -55,6 +55,8 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
         try:
             with database(pinned.files, limits) as connection, _interrupted(connection, pinned.lease.seconds_left):
                 found = connection.sql(sql).limit(limits.rows + 1).to_arrow_table()
+        except duckdb.InterruptException as error:
+            raise QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.") from error
         except duckdb.Error as error:
             pinned.lease.confirm()
             raise _error(error, limits) from error
@@ -101,8 +103,6 @@ def _result(found: pa.Table, limits: Limits, pinned: Pinned) -> Result:
 
 
 def _error(error: duckdb.Error, limits: Limits) -> QueryRefused | QueryStopped:
-    if isinstance(error, duckdb.InterruptException):
-        return QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.")
     if isinstance(error, duckdb.OutOfMemoryException):
         return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")
     problem = f"DuckDB could not run the query: {str(error).splitlines()[0]}"

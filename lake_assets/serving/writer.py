@@ -133,7 +133,7 @@ class Writer:
 
         change = self._registry.update(decide, table)[table]
         reach("clean-up-written")
-        self._tidy(table, wait=True, after_first="clean-up-half-removed")
+        self._tidy(table, wait=True, gone=change.deletions, after_first="clean-up-half-removed")
         reach("clean-up-done")
         return change
 
@@ -269,16 +269,19 @@ class Writer:
         if pushed_at <= erased_at:
             raise ErasedSince(table, pushed_at=pushed_at, erased_at=erased_at)
 
-    def _tidy(self, table: str, *, wait: bool, after_first: str | None = None) -> tuple[str, ...]:
+    def _tidy(
+        self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None
+    ) -> tuple[str, ...]:
         """Removes the files that are no segment, nor become one; the segments that were removed.
 
-        wait: for the leases of this moment; without it, nothing is removed while there are any.
+        wait: for the leases of this moment; without it, nothing is removed while there are any. gone: segments that an
+        entry in progress names, and that were given up all the same.
         """
         stored = self._files.stored(table)  # before the lineage is read: who uploads has started before
         self._registry.sync()
         state = self._registry.read(table)[table]
         coming = [e.segments_to for e in state.lineage.entries.values() if e.state is State.IN_PROGRESS]
-        garbage = sorted(set(stored) - state.segments.union(*coming))
+        garbage = sorted(set(stored) - (state.segments.union(*coming) - gone))
         if not garbage or (not wait and self._leases.held(table)):
             return ()
         self._leases.drain(table)
