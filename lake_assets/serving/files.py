@@ -76,6 +76,11 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
+def checksum(of_files: Iterable[str]) -> str:
+    """One checksum of many, whatever their order: SHA-256 of the sorted ones, hexadecimal."""
+    return hashlib.sha256("\n".join(sorted(of_files)).encode()).hexdigest()
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.erasures import ERASURE
 from lake_assets.incremental.hours import hour_start
-from lake_assets.incremental.partitions import rows_by_hour
+from lake_assets.incremental.partitions import rows_between, rows_by_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """What is pushed as a served table. table: of the lake. read: its rows, and the hour that they are of."""
+    """What is pushed as a served table: the newest complete hour of one of the lake, where each has all rows."""
 
     name: str
     table: str
-    read: Callable[[Catalog], tuple[pa.RecordBatchReader, int]]
+    time_column: str
 
+    def read(self, catalog: Catalog) -> tuple[pa.RecordBatchReader, int]:
+        """The rows, and the hour that they are of. `TableMissing`; `UsageError` while no hour is complete."""
+        table = tables.load(catalog, self.table)
+        through = tables.complete_through(table, self.table)
+        hours = [hour for hour in rows_by_hour(table, self.time_column) if through is not None and hour <= through]
+        if not hours:
+            raise UsageError(f"{self.table} has no complete hour yet.", remedy="Push it when a session has published.")
+        first, after = (hour_start(hour).isoformat() for hour in (max(hours), max(hours) + 1))
+        not_before = GreaterThanOrEqual(self.time_column, first)  # type: ignore[call-arg, arg-type]
+        within = And(not_before, LessThan(self.time_column, after))  # type: ignore[call-arg, arg-type]
+        return table.scan(row_filter=within).to_arrow_batch_reader(), max(hours)
 
-def newest_hour(catalog: Catalog, name: str, time_column: str) -> tuple[pa.RecordBatchReader, int]:
-    """The rows of the newest complete hour of a table that holds all of them for every hour; and that hour.
-
-    `TableMissing`; `UsageError` while no hour is complete.
-    """
-    table = tables.load(catalog, name)
-    through = tables.complete_through(table, name)
-    hours = [hour for hour in rows_by_hour(table, time_column) if through is not None and hour <= through]
-    if not hours:
-        raise UsageError(f"{name} has no complete hour yet.", remedy="Push it when its first session has published.")
-    first, after = (hour_start(hour).isoformat() for hour in (max(hours), max(hours) + 1))
-    not_before = GreaterThanOrEqual(time_column, first)  # type: ignore[call-arg, arg-type]
-    within = And(not_before, LessThan(time_column, after))  # type: ignore[call-arg, arg-type]
-    return table.scan(row_filter=within).to_arrow_batch_reader(), max(hours)
+    def count(self, catalog: Catalog, hour: int) -> int:
+        """The rows of an hour, as manifests tell."""
+        return rows_between(tables.load(catalog, self.table), self.time_column, hour, hour)
 
 
 def from_parquet(file: Path) -> pa.RecordBatchReader:
@@ -68,11 +68,7 @@ def last_erasure(catalog: Catalog) -> datetime | None:
     return max(times, default=None)
 
 
-ACCOUNT_STATE = Source(
-    "account_state",
-    "core.account_state_dim",
-    lambda catalog: newest_hour(catalog, "core.account_state_dim", "state_hour"),
-)
+ACCOUNT_STATE = Source("account_state", "core.account_state_dim", "state_hour")
 SOURCES: Mapping[str, Source] = {source.name: source for source in (ACCOUNT_STATE,)}
 
 

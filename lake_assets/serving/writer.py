@@ -20,7 +20,7 @@ from lake_assets.errors import ServingError
 from lake_assets.serving.drafts import SEGMENT_ROWS, Draft, write_drafts
 from lake_assets.serving.errors import ErasedSince, PushOvertaken, QuotaExceeded, UploadStopped
 from lake_assets.serving.failpoints import reach
-from lake_assets.serving.files import SegmentFiles
+from lake_assets.serving.files import SegmentFiles, checksum
 from lake_assets.serving.leases import Leases
 from lake_assets.serving.lineage import (
     SNAPSHOTS,
@@ -42,13 +42,17 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 
 @dataclass(frozen=True)
 class PushReport:
-    """A push that was switched to. replaced: what readers saw before. removed: files that went before the upload."""
+    """A push that was switched to. replaced: what readers saw before. removed: files that went before the upload.
+
+    checksum: of all its segments' files, as `files.checksum` makes it.
+    """
 
     table: str
     entry_id: str
     segments: tuple[str, ...]
     rows: int
     size_bytes: int
+    checksum: str
     replaced: tuple[str, ...]
     removed: tuple[str, ...]
 
@@ -301,6 +305,7 @@ def _report(
         segments=tuple(draft.name for draft in segments),
         rows=sum(draft.rows for draft in segments),
         size_bytes=sum(draft.size_bytes for draft in segments),
+        checksum=checksum(draft.sha256 for draft in segments),
         replaced=replaced,
         removed=removed,
     )
