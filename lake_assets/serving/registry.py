@@ -95,10 +95,10 @@ class Registry:
             checked_table(name)
         for _ in range(TRIES):
             before, children, after = self._zk.retry(self._look, tables)
-            if before == after:
+            if before == [node and node[1] for node in after]:
                 return {
                     name: TableState(_lineage(name, node), node[1].version if node else None, frozenset(children[i]))
-                    for i, (name, node) in enumerate(zip(tables, before, strict=True))
+                    for i, (name, node) in enumerate(zip(tables, after, strict=True))
                 }
         raise LineageBusy(tables, TRIES)
 
@@ -134,11 +134,12 @@ class Registry:
                 continue
 
     def _look(self, tables: Iterable[str]) -> tuple[list[Any], list[list[str]], list[Any]]:
-        """Lineages, segments, and lineages again; asked for at once: a server answers a client in order."""
-        lineages = [self._zk.get_async(f"{LINEAGE}/{name}") for name in tables]
+        """Status of the lineages, segments, and the lineages; asked for at once: a server answers a client in order."""
+        lineages = [f"{LINEAGE}/{name}" for name in tables]
+        status = [self._zk.exists_async(path) for path in lineages]
         segments = [self._zk.get_children_async(f"{SEGMENTS}/{name}") for name in tables]
-        again = [self._zk.get_async(f"{LINEAGE}/{name}") for name in tables]
-        return [_found(a) for a in lineages], [_found(a) or [] for a in segments], [_found(a) for a in again]
+        nodes = [self._zk.get_async(path) for path in lineages]
+        return [a.get() for a in status], [_found(a) or [] for a in segments], [_found(a) for a in nodes]
 
     def _commit(self, states: States, changes: Mapping[str, Change]) -> bool:
         """Whether all was written, in one transaction. What is as it was needs no write."""
