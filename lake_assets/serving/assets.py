@@ -1,6 +1,6 @@
 """Pushes as assets: one for each table of the lake that is served, with checks; and a job that takes a push back.
 
-Each is held back by a pool of its own, so pushes of a table never meet. Each begins with a cycle of clean-up.
+Each is held back by a pool of its own, so pushes of a table never meet. Each ends with a cycle of clean-up.
 """
 
 from collections.abc import Iterator
@@ -49,10 +49,11 @@ def serving_asset(source: Source, clock: Clock) -> dg.AssetsDefinition:
         try:
             rows, hour = source.read(catalog)
             with context.resources.serving.tables() as serving:
-                serving.writer.clean_up(source.name, retention=serving.retention)
                 # The pool holds every other push back, so what is in progress has died.
                 tables = {source.name: rows}
                 (report,) = serving.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=True)
+                erased_at = last_erasure(catalog)
+                serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
                 yield dg.MaterializeResult(
                     metadata=push_metadata(serving, report, hour),
                     check_results=check_push(serving, source, report, hour, catalog),

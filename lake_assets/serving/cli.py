@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -95,10 +96,7 @@ def revert(
     later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
 ) -> None:
     """Go back to what TABLE was before a push. Refused if somebody was erased since."""
-    from lake_assets.local.catalog import open_catalog
-    from lake_assets.serving.sources import last_erasure
-
-    erased_at = last_erasure(open_catalog(settings()))
+    erased_at = _last_erasure()
     with _serving() as found:
         change = found.writer.revert(table, entry_id, force=force, later=later, erased_at=erased_at)
     typer.echo(f"{table} is as it was before {entry_id}; {len(change.deletions)} segments were given up.")
@@ -106,9 +104,10 @@ def revert(
 
 @serving.command("clean-up")
 def clean_up(table: TableName) -> None:
-    """Delete what old pushes of TABLE replaced or left: one cycle of two."""
+    """Delete what old pushes of TABLE replaced or left, and what is from before an erasure: one cycle of two."""
+    erased_at = _last_erasure()
     with _serving() as found:
-        change = found.writer.clean_up(table, retention=found.retention)
+        change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
     typer.echo(f"{table}: {len(change.deletions)} segments deleted, {len(change.lineage.entries)} entries left.")
 
 
@@ -133,6 +132,13 @@ def serve() -> None:
         typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
         app = endpoint(found, token=settings().serving_token)
         uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+
+
+def _last_erasure() -> datetime | None:
+    from lake_assets.local.catalog import open_catalog
+    from lake_assets.serving.sources import last_erasure
+
+    return last_erasure(open_catalog(settings()))
 
 
 def _serving() -> AbstractContextManager[Serving]:

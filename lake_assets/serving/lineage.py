@@ -217,12 +217,18 @@ def roll_back(
 
 
 def clean_up(
-    lineage: SegmentLineage, *, present: Collection[str], now: datetime, retention: Retention | timedelta
+    lineage: SegmentLineage,
+    *,
+    present: Collection[str],
+    now: datetime,
+    retention: Retention | timedelta,
+    banned: Collection[str] = (),
 ) -> Change:
     """One cycle of two: the first deletes what an old entry left, the second drops the entry, its segments being gone.
 
     present: the segments that are there. Old is strictly older than the retention; a timedelta stands for both kinds.
-    Of the newest completed entry the sources stay, however old: there would be nothing to go back to.
+    Of the newest completed entry the sources stay, however old: there would be nothing to go back to. banned: segments
+    that nobody may go back to; those that a completed entry has replaced do not stay.
     """
     limits = retention if isinstance(retention, Retention) else Retention(retention, retention)
     newest = max((e.timestamp for e in lineage.entries.values() if e.state is State.COMPLETED), default=None)
@@ -236,6 +242,8 @@ def clean_up(
             kept.append(entry)
         if is_old and not (completed and entry.timestamp == newest):
             deletions |= left
+        elif completed:
+            deletions |= left.intersection(banned)
     return Change(lineage.with_entries(kept), frozenset(deletions))
 
 

@@ -6,7 +6,7 @@ go after the lineage that gives them up was written, and after the leases of tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -126,13 +126,19 @@ class Writer:
         reach("revert-done")
         return change
 
-    def clean_up(self, table: str, *, retention: Retention) -> Change:
-        """One cycle of retention; removes also the files that killed pushes and reverts have left."""
+    def clean_up(self, table: str, *, retention: Retention, erased_at: datetime | None = None) -> Change:
+        """One cycle of retention; removes also the files that killed pushes and reverts have left.
+
+        erased_at: when somebody was erased last: what was replaced and is older than that goes at once.
+        """
 
         def decide(states: States) -> dict[str, Change]:
             state = states[table]
+            banned = self._before(table, state.segments - state.routed, erased_at)
             return {
-                table: clean_up(state.lineage, present=state.segments, now=self._clock(), retention=retention),
+                table: clean_up(
+                    state.lineage, present=state.segments, now=self._clock(), retention=retention, banned=banned
+                )
             }
 
         change = self._registry.update(decide, table)[table]
@@ -267,11 +273,14 @@ class Writer:
 
     def _refuse_erased(self, table: str, state: TableState, change: Change, erased_at: datetime | None) -> None:
         back = routed(change.lineage, state.segments - change.deletions) - state.routed
-        if erased_at is None or not back:
-            return
-        pushed_at = min(info.as_of for info in self._registry.infos(table, back))
-        if pushed_at <= erased_at:
-            raise ErasedSince(table, pushed_at=pushed_at, erased_at=erased_at)
+        if erased_at is not None and (banned := self._before(table, back, erased_at)):
+            raise ErasedSince(table, pushed_at=min(banned.values()), erased_at=erased_at)
+
+    def _before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
+        """Those segments whose rows were read before somebody was erased, and when they were."""
+        if erased_at is None:
+            return {}
+        return {info.name: info.as_of for info in self._registry.infos(table, segments) if info.as_of <= erased_at}
 
     def _tidy(
         self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None

@@ -97,7 +97,7 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     lake.publish(2, ["Active"], complete=1)
     second = lake.push()
     assert (second["rows"], second["hour"]) == (3, "2026-01-01-01:00")
-    assert second["lineage"].count("COMPLETED") == 1  # the first replaced nothing, and was cleaned up
+    assert second["lineage"].count("COMPLETED") == 1
     assert second["lineage id"] in second["to go back"]
     assert lake.served() == [("a0", "Active"), ("a1", "Canceled"), ("a2", "Active")]
 

@@ -272,6 +272,13 @@ def test_clean_up_ends_what_came_to_nothing(table: Table) -> None:
     assert table.routed == {"a"}
 
 
+def test_what_nobody_may_go_back_to_does_not_stay(table: Table) -> None:
+    table.push(["a"])
+    table.push(["b"])
+    change = clean_up(table.lineage, present=table.present, now=table.now, retention=DAY, banned=["a", "b"])
+    assert change.deletions == {"a"}
+
+
 class Histories(RuleBasedStateMachine):
     """Whole snapshots are pushed and taken back; killed pushes leave entries, killed clean-ups leave segments.
 

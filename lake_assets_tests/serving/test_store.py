@@ -29,13 +29,15 @@ from lake_assets.serving.errors import (
     UploadStopped,
 )
 from lake_assets.serving.files import SegmentFiles
-from lake_assets.serving.lineage import Change, State, end_replace, start_replace
+from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
 from lake_assets.serving.registry import LINEAGE, Registry, States
 from lake_assets.serving.writer import Policy, Writer
 from lake_assets.serving.znrecord import SegmentInfo
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
 from lake_assets_tests.serving.scenario import AT_ONCE, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
+
+DAY = timedelta(hours=24)
 
 
 def started(found: World, *targets: str) -> str:
@@ -292,14 +294,18 @@ def test_an_upload_that_fails_is_reverted_and_leaves_nothing(
     assert served.seen() == [2]
 
 
-def test_nobody_goes_back_across_an_erasure(served: World) -> None:
+def test_nobody_goes_back_across_an_erasure_and_what_is_older_does_not_stay(served: World) -> None:
     served.push(1)
     second = served.push(2)
     with pytest.raises(ErasedSince, match="before somebody was erased"):
         served.writer.revert(served.table, second.entry_id, erased_at=now())
     assert served.seen() == [2]
-    served.writer.revert(served.table, second.entry_id, erased_at=now() - timedelta(minutes=1))
-    assert served.seen() == [1]
+    served.writer.clean_up(served.table, retention=Retention(DAY, DAY), erased_at=now() - DAY)
+    assert served.stored() == 2 * SEGMENTS
+    served.writer.clean_up(served.table, retention=Retention(DAY, DAY), erased_at=now())
+    assert (served.seen(), served.stored()) == ([2], SEGMENTS)
+    served.writer.revert(served.table, served.push(3).entry_id, erased_at=now() - DAY)
+    assert served.seen() == [2]
 
 
 @pytest.mark.parametrize("write", [1, 2, 3])
