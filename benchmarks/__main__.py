@@ -6,12 +6,26 @@ from benchmarks import (
     coordination,
     identity,
     ingestion,
+    landing_files,
     landing_zones,
     latency,
     planning,
     traffic,
 )
 
-for part in (planning, coordination, identity, traffic, ingestion, landing_zones, latency, accounts, baselines):
+PARTS = (
+    planning,
+    landing_files,
+    landing_zones,
+    coordination,
+    identity,
+    traffic,
+    ingestion,
+    latency,
+    accounts,
+    baselines,
+)
+
+for part in PARTS:
     print(f"== {part.__name__}", flush=True)
     part.main()
