@@ -23,6 +23,7 @@ from lake_assets.settings import Settings, settings
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from lake_assets.landing.station import Station
     from lake_assets.serving.store import Serving
 
 
@@ -32,6 +33,20 @@ class IcebergResource(dg.ConfigurableResource[Any]):
     def catalog(self) -> Catalog:
         """One catalog per process: opening one costs a connection and a look at its schema, at every tick."""
         return _catalog()
+
+
+class LandingResource(dg.ConfigurableResource[Any]):
+    """Hands out landing as the settings of this process name it; `ServiceError` when no Kafka runs."""
+
+    def station(self) -> Station:
+        """One for each call: what it says of Kafka and the manifest is of now."""
+        from lake_assets.incremental.engine import utc_now
+        from lake_assets.landing.station import Station
+        from lake_assets.local.platform import open_pipeline
+        from lake_assets.local.state import kafka_address, required
+
+        found = settings()
+        return Station(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
 
 
 @lru_cache(maxsize=1)
