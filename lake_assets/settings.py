@@ -53,6 +53,11 @@ class Settings(BaseSettings):
     erasure_key: SecretStr | None = Field(
         None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
     )
+    ingestion_seconds: int = Field(
+        3600, description="from one turn to the next of an engagement lake's ingestion", ge=1
+    )
+    mutation_seconds: int = Field(3600, description="the same, of its mutation", ge=1)
+    retention_seconds: int = Field(86_400, description="the same, of its retention", ge=1)
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
