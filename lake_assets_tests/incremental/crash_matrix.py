@@ -25,7 +25,7 @@ from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.outcomes import Outcomes, table
+from lake_assets_tests.outcomes import Outcomes, columns, table
 
 if TYPE_CHECKING:
     from lake_assets.incremental.sessions import SessionRecord
@@ -173,11 +173,7 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 def told(scenario: str) -> Outcomes:
     """What the page says of a scenario."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines() if "|" in line
-    ]
-    column = rows[0].index(scenario)
-    return {row[0].strip("`"): row[column] for row in rows[2:]}
+    return columns(PAGE.read_text())[scenario]
 
 
 HEAD = """# The crash matrix
