@@ -4,6 +4,8 @@ from datetime import timedelta
 
 import dagster as dg
 
+from lake_assets.engagement.assets import engagement_definitions
+from lake_assets.engagement.lakes import LAKES
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
@@ -36,6 +38,16 @@ defs = dg.Definitions.merge(
         feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
         clock=utc_now,
         deadline=timedelta(seconds=_settings.landing_deadline_seconds),
+    ),
+    engagement_definitions(
+        LAKES,
+        seconds={
+            "ingestion": _settings.ingestion_seconds,
+            "mutation": _settings.mutation_seconds,
+            "retention": _settings.retention_seconds,
+        },
+        max_wait=_settings.turn_seconds,
+        clock=utc_now,
     ),
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )
