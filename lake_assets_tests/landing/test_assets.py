@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lake_assets.landing.assets import compaction_job, landing_definitions, reshard_job
-from lake_assets.landing.checks import LAG, zones_equal_check
+from lake_assets.landing.checks import LAG, load_key, zones_equal_check
 from lake_assets.landing.sensors import SHARDS, landing_sensor
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station
@@ -52,18 +52,18 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     cursor, verdicts, _ = tick(cursor, NOW + 2 * DEADLINE)
     assert verdicts == [False] * 8
 
-    result = dg.materialize(
-        [*definitions.assets or (), *definitions.asset_checks or ()],  # type: ignore[list-item]
-        instance=instance,
-        resources={k: dg.ResourceDefinition.hardcoded_resource(v) for k, v in handed.items()},
-    )
+    merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
+    result = merged.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)
     assert {(e.check_name, e.passed) for e in result.get_asset_check_evaluations()} == {
         (LAG, True),
         ("zones_equal", True),
     }
     assert landings.rows() == sent([first])
-    (event,) = [e for e in result.get_asset_materialization_events() if e.asset_key == dg.AssetKey(["landing", *topic.split(".")])]  # fmt: skip
-    figures = event.step_materialization_data.materialization.metadata
+    loaded = {
+        e.asset_key: e.step_materialization_data.materialization.metadata
+        for e in result.get_asset_materialization_events()
+    }
+    figures = loaded[load_key(topic)]
     assert figures["rows"].value == first.rows[SIGNUPS.table].num_rows
     cursor, verdicts, new = tick(cursor, NOW + 3 * DEADLINE)
     assert (verdicts, new) == ([True] * 8, sorted(f"{feed.topic}/0-of-1" for feed in feeds))
