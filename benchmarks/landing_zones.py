@@ -104,7 +104,7 @@ def _spending(who: str, ready: Barrier, told: Queue[Spent]) -> Iterator[None]:
     ready.wait()
     began, cpu = time.perf_counter(), time.process_time()
     yield
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    memory = _most_memory_mb()
     told.put(Spent(who, time.perf_counter() - began, time.process_time() - cpu, memory))
 
 
