@@ -78,7 +78,6 @@ class History(RuleBasedStateMachine):
 
     @initialize(seed=numbers)
     def first_rows(self, seed: int) -> None:
-        """So many that every target has a session due."""
         self.coming = generate(landings(seed))
         self.land(FIRST)
 

@@ -73,10 +73,9 @@ class Lake:
             rows = pa.Table.from_pylist(list(rows), schema=schema)
         found.append(rows.cast(found.schema().as_arrow()))
 
-    def complete(self, table: str, hour: int | None) -> None:
-        """Declare a table complete through an hour, a number; None leaves it."""
-        if hour is not None:
-            self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
+    def complete(self, table: str, hour: int) -> None:
+        """Declare a table complete through an hour, a number."""
+        self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
 
     def set_property(self, table: str, name: str, value: str) -> None:
         with tables.load(self.catalog, table).transaction() as transaction:
