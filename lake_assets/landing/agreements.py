@@ -25,7 +25,7 @@ from lake_assets.landing.schema import (
     read_ranges,
     written_ranges,
 )
-from lake_assets.landing.sharding import Shard
+from lake_assets.landing.sharding import Shard, parse_shard
 from lake_assets.landing.store import Manifest
 
 
@@ -146,12 +146,11 @@ def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
 
 def _row_of(found: Round) -> dict[str, Any]:
     groups = [[written_ranges(ranges) for ranges in group] for group in found.groups]
-    plan = json.dumps({"groups": groups, "of": found.of})
-    return {"shard": found.shard, "number": found.number, "cut": json.dumps(found.cut), "plan": plan}
+    place = {"shard": found.shard, "number": found.number, "topic": parse_shard(found.shard).topic}
+    return {**place, "cut": json.dumps(found.cut), "groups": json.dumps(groups), "shards": found.of}
 
 
 def _round_of(row: sa.Row[Any]) -> Round:
-    plan = json.loads(row.plan)
-    groups = tuple(tuple(read_ranges(ranges) for ranges in group) for group in plan["groups"])
+    groups = tuple(tuple(read_ranges(ranges) for ranges in group) for group in json.loads(row.groups))
     cut = {int(partition): int(last) for partition, last in json.loads(row.cut).items()}
-    return Round(row.shard, row.number, cut, groups, plan["of"])
+    return Round(row.shard, row.number, cut, groups, row.shards)

@@ -11,7 +11,7 @@ import networkx as nx
 from lake_assets.landing.agreements import Round
 from lake_assets.landing.compaction import Ranges, candidates, graph, last_offsets, union
 from lake_assets.landing.manifest import DataFile
-from lake_assets.landing.schema import Entry
+from lake_assets.landing.schema import ALL_STAGES, Entry
 from lake_assets.landing.sharding import Shard
 from lake_assets.landing.store import Manifest
 
@@ -65,7 +65,7 @@ class ShardFiles:
 
 def shard_files(manifest: Manifest, zone: str, shard: Shard) -> ShardFiles:
     """What a zone has of a shard now."""
-    found = manifest.entries(zone, shard.topic, stages=("staged", "live", "retired"))
+    found = manifest.entries(zone, shard.topic, stages=ALL_STAGES)
     return ShardFiles([e for e in found if e.file.shard == str(shard)])
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.landing.compaction import last_offsets
-from lake_assets.landing.schema import Entry
+from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
 
@@ -31,7 +31,7 @@ class ShardStatus:
 
 def status(manifest: Manifest) -> list[ShardStatus]:
     """Every shard of every zone, by shard and zone."""
-    entries = manifest.entries(stages=("staged", "live"), verdicts=("provisional", "verified", "quarantined"))
+    entries = manifest.entries(stages=("staged", "live"), verdicts=ALL_VERDICTS)
     apart: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         apart.setdefault((entry.file.shard, entry.file.zone), []).append(entry)

@@ -17,7 +17,7 @@ from lake_assets.errors import FileDamaged, OffsetsOverlap
 from lake_assets.landing.checksum import NOTHING
 from lake_assets.landing.compaction import graph
 from lake_assets.landing.manifest import DataFile, compare, identity, offsets
-from lake_assets.landing.schema import Entry
+from lake_assets.landing.schema import ALL_STAGES, ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import DRAFT, Zone
 
@@ -61,7 +61,7 @@ def verify(manifest: Manifest, zones: Sequence[Zone], *, now: datetime, deadline
 
 def quarantined(manifest: Manifest) -> list[Entry]:
     """The files that differ from another zone's, and wait for somebody's decision."""
-    return manifest.entries(stages=("staged", "live", "retired"), verdicts=("quarantined",))
+    return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
 
 
 def _read(zone: Zone, file: DataFile) -> Finding | None:
@@ -74,7 +74,7 @@ def _read(zone: Zone, file: DataFile) -> Finding | None:
 
 def _strays(manifest: Manifest, zone: Zone) -> Iterator[Finding]:
     """Files that lie there, and that no manifest names."""
-    known = {e.file.name for e in manifest.entries(zone.name, stages=("staged", "live", "retired"))}
+    known = {e.file.name for e in manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)}
     for name in zone.names():
         if name not in known:
             what = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
@@ -109,7 +109,7 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Compacted files whose sum is not that of the files that they were made from, as far as these are known."""
-    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=("staged", "live", "retired"))}
+    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=ALL_STAGES)}
     for entry in entries:
         file = entry.file
         origin = [known.get((file.zone, name)) for name in file.made_from]

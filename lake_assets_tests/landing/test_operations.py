@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lake_assets.errors import FileDamaged, UsageError
+from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.scrub import forget_unscrubbed
 from lake_assets.landing.sharding import key_of, shards
@@ -127,6 +127,15 @@ def test_the_old_shard_is_read_until_every_copy_is_verified(landed: Landed) -> N
 
 def landed_in(shard: str, person: str) -> bool:
     return next(str(s) for s in shards(TOPIC, OF) if s.takes(person)) == shard
+
+
+def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed) -> None:
+    both(landed, "reshard")
+    for writer in landed.writers.values():
+        sweep(landed.manifest, writer.zone, retired_before=NOW + timedelta(seconds=1))
+    with pytest.raises(OffsetsOverlap, match="Offset 0 of partition 0 is in two files"):
+        landed.land("a", 0, 0)
+    landed.assert_equal()
 
 
 def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(landed: Landed) -> None:

@@ -83,6 +83,8 @@ def test_overlapping_offsets_are_refused_with_the_names(manifest: Manifest, offs
         ({"name": "../x"}, "is not the name of a landed file"),
         ({"shard": "raw.signups/4-of-4"}, "There is no shard 4 of 4"),
         ({"shard": "raw.signups"}, "is not a shard"),
+        ({"shard": "raw.signups/1-of-4"}, "raw.signups was never resharded to 4 shards"),
+        ({"deletions": frozenset({"r1"})}, "scrubbed for r1, which nobody requested"),
         ({"ranges": {0: (2, 1)}}, "offsets 2 to 1 of partition 0"),
         ({"ranges": {}}, "has no offsets"),
     ],
