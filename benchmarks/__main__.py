@@ -1,7 +1,31 @@
 """All measurements, one after the other."""
 
-from benchmarks import accounts, baselines, coordination, identity, ingestion, landing_files, latency, planning, traffic
+from benchmarks import (
+    accounts,
+    baselines,
+    coordination,
+    identity,
+    ingestion,
+    landing_files,
+    landing_zones,
+    latency,
+    planning,
+    traffic,
+)
 
-for part in (planning, landing_files, coordination, identity, traffic, ingestion, latency, accounts, baselines):
+PARTS = (
+    planning,
+    landing_files,
+    landing_zones,
+    coordination,
+    identity,
+    traffic,
+    ingestion,
+    latency,
+    accounts,
+    baselines,
+)
+
+for part in PARTS:
     print(f"== {part.__name__}", flush=True)
     part.main()

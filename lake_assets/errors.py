@@ -35,6 +35,7 @@ LakeError
 │   ├── FilesDiffer
 │   ├── FileDamaged
 │   └── SumsDisagree
+├── ServingError            what serving refuses (lake_assets/serving/errors.py)
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -336,3 +337,7 @@ class SumsDisagree(LandingError):
             f"The {operation} of {names} took in {taken}, but put out {given}.",
             remedy="The files are as they were. Run `lake landing verify`, and report the operation as a bug.",
         )
+
+
+class ServingError(LakeError):
+    """What serving refuses; its own tree is in `lake_assets.serving.errors`."""

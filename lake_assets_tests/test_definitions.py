@@ -9,7 +9,7 @@ import dagster as dg
 from lake_assets.definitions import defs
 
 GRAPH = defs.resolve_asset_graph()
-TABLES = [node for node in GRAPH.asset_nodes if node.group_name != "maintenance"]
+TABLES = [node for node in GRAPH.asset_nodes if node.group_name not in ("maintenance", "serving")]
 SET_ASIDE = ["quarantine", "quarantine_limit"]
 
 
@@ -43,6 +43,7 @@ def test_all_checks_and_which_of_them_block() -> None:
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
     assert found.pop("maintenance/erasures") == {"erasures_finished": False}
+    assert found.pop("serving/account_state") == {"row_count": False, "served_checksum": False}
     assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
@@ -74,6 +75,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "account_state_dim_sensor",
             "account_state_daily_sensor",
             "raw_tables_sensor",
+            "serving_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,
     )
@@ -94,7 +96,8 @@ def test_maintenance_is_requested_daily_one_run_for_each_table() -> None:
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 2, 3, 17, tzinfo=UTC))
     requests = schedule.evaluate_tick(context).run_requests or []
     selected = [words(request.asset_selection or ()) for request in requests]
-    assert sorted(selected) == sorted([n.key.to_user_string()] for n in GRAPH.asset_nodes if n not in TABLES)
+    maintained = [n.key.to_user_string() for n in GRAPH.asset_nodes if n.group_name == "maintenance"]
+    assert sorted(selected) == sorted([key] for key in maintained)
     assert len({request.run_key for request in requests}) == len(requests)
 
 
@@ -105,3 +108,10 @@ def test_columns_are_traced_to_their_sources() -> None:
         ("raw/signups", "event_ts")
     ]
     assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in deps["plan"]] == [("raw/signups", "plan")]
+
+
+def test_what_is_served_follows_its_table_one_push_at_a_time() -> None:
+    (node,) = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
+    assert (node.key.to_user_string(), words(node.parent_keys)) == ("serving/account_state", ["core/account_state_dim"])
+    assert (node.pools, node.partitions_def) == ({"serving.account_state"}, None)
+    assert defs.resolve_job_def("revert_push").name == "revert_push"
