@@ -12,10 +12,11 @@ from itertools import chain
 
 from lake_assets.landing.agreements import Agreements, Round
 from lake_assets.landing.compaction import Limits, last_offsets, merged_ranges, select
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.rounds import ShardFiles, place, shard_files
 from lake_assets.landing.sharding import Shard
-from lake_assets.landing.writing import ZoneWriter, reach
+from lake_assets.landing.writing import ZoneWriter
 
 
 def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:

@@ -12,11 +12,12 @@ from datetime import datetime
 from lake_assets.errors import UsageError
 from lake_assets.landing.agreements import Agreements, Round
 from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.rounds import place, shard_files
 from lake_assets.landing.schema import Entry
 from lake_assets.landing.sharding import DistinctId, Shard, shards
-from lake_assets.landing.writing import ZoneWriter, reach
+from lake_assets.landing.writing import ZoneWriter
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from lake_assets.landing.records import Record
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.schema import Verdict
 from lake_assets.landing.scrub import Scrub, scrub
-from lake_assets.landing.sharding import Shard, key_of, shards
+from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.store import open_manifest
 from lake_assets.landing.verify import Finding, verify
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.made import record
+from lake_assets_tests.landing.made import key_of, record
 
 TOPIC = "raw.signups"
 WHOLE = Shard(TOPIC)

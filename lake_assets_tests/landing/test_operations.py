@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
+from lake_assets.landing.failpoints import STEPS
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.scrub import forget_unscrubbed
-from lake_assets.landing.sharding import key_of, shards
+from lake_assets.landing.sharding import shards
 from lake_assets.landing.status import sweep
-from lake_assets.landing.writing import STEPS
 from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import NOW, OF, TOPIC, WHOLE, Landed, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]

@@ -55,7 +55,6 @@ def test_a_file_that_differs_is_quarantined_and_may_be_landed_again(manifest: Ma
     for part in (bad.name, "p0:[0:1]", str(bad.checksum), str(good.checksum), "zone a"):
         assert part in raised.value.problem
     assert [(e.file.zone, e.verdict) for e in manifest.entries()] == [("a", "provisional")]
-    assert manifest.next_offset("b", TOPIC, 0) is None
     assert manifest.add(replace(good, zone="b"), now=NOW) == "verified"
 
 
@@ -93,13 +92,6 @@ def test_what_is_no_file_is_refused(manifest: Manifest, changed: dict[str, objec
     with pytest.raises(Exception, match=what):
         manifest.add(replace(file("a", 0, 1, b"x"), **changed), now=NOW)  # type: ignore[arg-type]
     assert manifest.entries() == []
-
-
-def test_the_next_offset_is_behind_what_is_there_without_a_gap(manifest: Manifest) -> None:
-    for first, last in ((0, 2), (3, 5), (9, 9)):
-        manifest.add(file("a", first, last, b"x"), now=NOW)
-    assert manifest.next_offset("a", TOPIC, 0) == 6
-    assert manifest.next_offset("a", TOPIC, 1) is None
 
 
 def test_who_waits_too_long_is_told_of(manifest: Manifest) -> None:
