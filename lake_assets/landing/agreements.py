@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.errors import StateMoved, UsageError
+from lake_assets.errors import UsageError
 from lake_assets.landing.compaction import Ranges
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.schema import (
@@ -118,14 +118,14 @@ class Agreements:
         with self.manifest.engine.connect() as connection:
             return [_round_of(row) for row in connection.execute(query)]
 
-    def open_round(self, proposed: Round) -> None:
-        """Record the next round of a shard, compare-and-swap. Raises `StateMoved` if somebody else did so first."""
-        last = sa.select(sa.func.coalesce(sa.func.max(ROUNDS.c.number), 0)).where(ROUNDS.c.shard == proposed.shard)
+    def agree(self, proposed: Round) -> Round:
+        """Record a round, compare-and-swap: the proposed one, or that which somebody else recorded under its number."""
+        there = sa.select(ROUNDS).where(ROUNDS.c.shard == proposed.shard, ROUNDS.c.number == proposed.number)
         with self.manifest.change() as (connection, _):
-            found = connection.execute(last).scalar_one()
-            if found != proposed.number - 1:
-                raise StateMoved(f"shard {proposed.shard}", expected=f"round {proposed.number - 1}", found=found)
+            if found := connection.execute(there).first():
+                return _round_of(found)
             connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
+            return proposed
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:

@@ -206,8 +206,9 @@ def compact(
         now = datetime.now(UTC)
         made = [name for shard in shards_of(writer.manifest, topic) for name in merge(writer, shard, limits, now=now)]
         made += [name for found in topics_of(writer.manifest, topic) for name in to_columns(writer, found, now=now)]
-        gone = sweep(writer.manifest, writer.zone, retired_before=now - timedelta(hours=keep_hours))
-        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(gone)} replaced ones removed")
+        old = now - timedelta(hours=keep_hours)
+        gone = sweep(writer.manifest, writer.zone, retired_before=old) + writer.zone.drop_drafts(old)
+        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(gone)} old ones removed")
 
 
 @quarantine.command("list")

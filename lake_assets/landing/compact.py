@@ -29,7 +29,7 @@ def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) ->
     """Do the rounds of a shard that this zone has not done, or else the next one; the names of what was made.
 
     limits: of the round that is then chosen, of verified files. Where files are not here yet, or not scrubbed alike,
-    the work ends; the next call goes on. Raises `StateMoved` when the other zone opens a round meanwhile.
+    the work ends; the next call goes on.
     """
     agreements = Agreements(writer.manifest)
     rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
@@ -49,8 +49,7 @@ def _open(agreements: Agreements, files: ShardFiles, shard: Shard, limits: Limit
     groups = tuple(tuple(f.ranges for f in group) for group in select(settled, limits))
     if not groups:
         return []
-    found = Round(str(shard), number, last_offsets(settled), groups)
-    agreements.open_round(found)
+    found = agreements.agree(Round(str(shard), number, last_offsets(settled), groups))
     reach("landing-round-opened")
     return [found]
 

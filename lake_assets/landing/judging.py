@@ -23,8 +23,9 @@ def check(file: DataFile) -> None:
                 f"{file.name} has the offsets {first} to {last} of partition {partition}.",
                 remedy="Give both inclusive, from 0 on, the lesser first.",
             )
-    if not file.ranges:
-        raise LandingError(f"{file.name} has no offsets.", remedy="Add files of messages only.")
+    if not file.ranges or not file.zone:
+        what = "no offsets" if file.zone else "no zone"
+        raise LandingError(f"{file.name} has {what}.", remedy="Add the files of a zone, as `Zone.draft` makes them.")
 
 
 def conserve(operation: str, taken: Sequence[DataFile], given: Sequence[DataFile], removed: Checksum) -> None:

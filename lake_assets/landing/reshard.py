@@ -53,17 +53,15 @@ def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round:
     agreements = Agreements(writer.manifest)
     rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
     under_way = [found for found in rounds if not files.has_done(found)]
-    if under_way and under_way[0].of not in (of, None):
-        raise UsageError(
-            f"{shard} is being resharded to {under_way[0].of} shards, not to {of}.",
-            remedy=f"Finish that first: `lake landing reshard {shard.topic} {under_way[0].of}`.",
-        )
-    if under_way:
-        return under_way[0]
-    found = Round(str(shard), len(rounds) + 1, last_offsets(files.settled()), of=of)
-    if found.cut:
-        agreements.open_round(found)
+    found = under_way[0] if under_way else Round(str(shard), len(rounds) + 1, last_offsets(files.settled()), of=of)
+    if found.cut and not under_way:
+        found = agreements.agree(found)
         reach("landing-round-opened")
+    if found.of not in (of, None):
+        raise UsageError(
+            f"{shard} is being resharded to {found.of} shards, not to {of}.",
+            remedy=f"Finish that first: `lake landing reshard {shard.topic} {found.of}`.",
+        )
     return found
 
 

@@ -45,7 +45,7 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     for zone in "ab":
         for first in range(0, 12, 3):
             landed.land(zone, 0, first, messages[first : first + 3])
-    assert "a: 2 columnar files made, 0 replaced ones removed" in lake("compact", TOPIC, "--max-files", "3")
+    assert "a: 2 columnar files made, 0 old ones removed" in lake("compact", TOPIC, "--max-files", "3")
     assert "b: files that still hold it: 6 removed" in lake("scrub", TOPIC, "account 1", "--request", "r1")
     assert landed.records("a") == [m for m in messages if m.key == b"account 0"]
     assert "in a: 0 copies made; the old files have retired" in lake("reshard", TOPIC, "2")

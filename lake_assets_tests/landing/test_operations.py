@@ -14,7 +14,7 @@ from lake_assets.landing.sharding import shards
 from lake_assets.landing.status import sweep
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
-from lake_assets_tests.landing.scenario import NOW, OF, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
 
@@ -75,7 +75,7 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     landed.run("scrub", "b")
     gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
     assert len(gone or []) == 8
-    assert landed.writers["a"].zone.names() == sorted(f.name for f in landed.files("a"))
+    assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
 
@@ -192,7 +192,7 @@ def test_killed_at_any_step_an_operation_is_finished_by_the_next_call(
     landed.ask("person 1", "r1", sent_through=9_000)
     landed.die(operation, "a", step)
     both(landed, operation)
-    drafts = landed.writers["a"].zone.drop_drafts()
+    drafts = landed.writers["a"].zone.drop_drafts(EVER)
     assert len(drafts) == (step == "landing-drafted")
     landed.assert_equal()
     assert landed.records("a") == landed.records("b")

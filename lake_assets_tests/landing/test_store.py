@@ -86,6 +86,7 @@ def test_overlapping_offsets_are_refused_with_the_names(manifest: Manifest, offs
         ({"deletions": frozenset({"r1"})}, "scrubbed for r1, which nobody requested"),
         ({"ranges": {0: (2, 1)}}, "offsets 2 to 1 of partition 0"),
         ({"ranges": {}}, "has no offsets"),
+        ({"zone": ""}, "has no zone"),
     ],
 )
 def test_what_is_no_file_is_refused(manifest: Manifest, changed: dict[str, object], what: str) -> None:
@@ -114,14 +115,14 @@ def test_replacing_what_somebody_else_has_replaced_is_refused(manifest: Manifest
     assert [e.file for e in manifest.entries()] == [both]
 
 
-def test_a_round_is_opened_by_one(manifest: Manifest) -> None:
+def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
     agreements = Agreements(manifest)
     first = Round(str(WHOLE), 1, {0: 5}, (({0: (0, 2)}, {0: (3, 5)}),))
-    agreements.open_round(first)
-    with pytest.raises(StateMoved):
-        agreements.open_round(replace(first, cut={0: 8}))
-    agreements.open_round(Round(str(WHOLE), 2, {0: 8}, of=4))
-    assert agreements.rounds(WHOLE) == [first, Round(str(WHOLE), 2, {0: 8}, of=4)]
+    second = Round(str(WHOLE), 2, {0: 8}, of=4)
+    assert agreements.agree(first) == first
+    assert agreements.agree(replace(first, cut={0: 8})) == first
+    assert agreements.agree(second) == second
+    assert agreements.rounds(WHOLE) == [first, second]
     assert agreements.rounds(Shard(TOPIC, 1, 4)) == []
 
 
