@@ -341,3 +341,14 @@ class SumsDisagree(LandingError):
 
 class ServingError(LakeError):
     """What serving refuses; its own tree is in `lake_assets.serving.errors`."""
+
+
+class ChangesExpired(StreamError):
+    """The change data feed no longer reaches back to a cursor. version: where its reader starts again."""
+
+    def __init__(self, table: str, *, cursor: int, version: int) -> None:
+        super().__init__(
+            f"The changes of {table} after version {cursor} are gone: VACUUM or an erasure has taken them.",
+            remedy=f"Read the table as of version {version}, then go on with {version} as the cursor.",
+        )
+        self.version = version

@@ -256,10 +256,10 @@ def _print(found: Verification) -> None:
 
 def _scrub_by(topic: str) -> Scrub:
     """By the distinct id of a topic's messages, hashed with the key of erasures."""
-    from lake_assets.incremental.erasures import erasure_key, keyed_hash
+    from lake_assets.incremental.erasures import KeyedHash
     from lake_assets.landing.scrub import Scrub
 
-    return Scrub(_feed(topic).distinct_id_of, partial(keyed_hash, erasure_key(settings()), "distinct id"))
+    return Scrub(_feed(topic).distinct_id_of, partial(KeyedHash().of, "distinct id"))
 
 
 def _feed(topic: str) -> Feed:

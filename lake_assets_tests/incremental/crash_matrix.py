@@ -22,7 +22,7 @@ from lake_assets.membership.simulator import Arrival, Population, Simulation, ge
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.child import run
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.outcomes import Outcomes, table
+from lake_assets_tests.outcomes import Outcomes, columns, table
 from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
@@ -167,11 +167,7 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 def told(scenario: str) -> Outcomes:
     """What the page says of a scenario."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines() if "|" in line
-    ]
-    column = rows[0].index(scenario)
-    return {row[0].strip("`"): row[column] for row in rows[2:]}
+    return columns(PAGE.read_text())[scenario]
 
 
 HEAD = """# The crash matrix
