@@ -14,10 +14,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from lake_assets.errors import UsageError
+from lake_assets.landing import rows
 from lake_assets.landing.compaction import Ranges
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.schema import (
     DELETIONS,
+    DONE,
     POLICIES,
     RANGES,
     ROUNDS,
@@ -126,6 +128,17 @@ class Agreements:
                 return _round_of(found)
             connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
             return proposed
+
+    def ended(self, zone: str, shard: Shard) -> frozenset[int]:
+        """The numbers of the rounds of a shard that a zone has done."""
+        query = sa.select(DONE.c.number).where(DONE.c.zone == zone, DONE.c.shard == str(shard))
+        with self.manifest.engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def end(self, zone: str, found: Round) -> None:
+        """Record that a zone has done a round. Safe to repeat."""
+        with self.manifest.change() as (connection, _):
+            rows.end_round(connection, zone, found.shard, found.number)
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:

@@ -142,7 +142,7 @@ def verify(zones: Zones = None, as_json: AsJson = False) -> None:
 @landing.command()
 def reshard(
     topic: Topic,
-    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="how many there will be")],
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="how many there will be, a multiple")],
     of: Annotated[int, typer.Option("--from", help="how many there are")] = 1,
     zones: Zones = None,
 ) -> None:

@@ -11,6 +11,7 @@ from lake_assets.errors import LandingError, OffsetsOverlap, StateMoved, UsageEr
 from lake_assets.landing.manifest import DataFile, identity
 from lake_assets.landing.schema import (
     DELETIONS,
+    DONE,
     FILES,
     RANGES,
     ROUNDS,
@@ -128,6 +129,14 @@ def retire(connection: sa.Connection, zone: str, names: Iterable[str], now: date
     """Let files retire, which others replaced."""
     for name in names:
         change(connection, zone, name, stage="retired", retired_at=milliseconds(now))
+
+
+def end_round(connection: sa.Connection, zone: str, shard: str, number: int) -> None:
+    """Record that a zone has done a round. Safe to repeat."""
+    values = {"zone": zone, "shard": shard, "number": number}
+    there = [DONE.c[name] == value for name, value in values.items()]
+    if connection.execute(sa.select(DONE.c.number).where(*there)).first() is None:
+        connection.execute(sa.insert(DONE).values(values))
 
 
 def change(connection: sa.Connection, zone: str, name: str, **values: object) -> None:

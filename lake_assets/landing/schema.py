@@ -91,6 +91,15 @@ ROUNDS = sa.Table(
 )
 
 
+DONE = sa.Table(
+    "landing_round_done",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("shard", sa.String(200), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file as the manifest has it.

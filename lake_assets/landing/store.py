@@ -146,8 +146,12 @@ class Manifest:
                 rows.retire(connection, file.zone, [f.name for f in taken], now)
         return _told(file, verdict)
 
-    def exchange(self, operation: str, zone: str, taken: Sequence[str], given: Sequence[str], *, now: datetime) -> None:
-        """Let staged files take the place of live ones, all at once. Done again, it is no change.
+    def exchange(
+        self, zone: str, taken: Sequence[str], given: Sequence[str], *, ends: tuple[str, int], now: datetime
+    ) -> None:
+        """Let staged files take the place of live ones, all at once, which ends a reshard. Done again, it is no change.
+
+        ends: the round, its shard and number.
 
         Raises `SumsDisagree` if they do not hold the same records, `StateMoved` if one of those taken is not live any
         more, and `LandingError` if one of those given is not verified.
@@ -161,12 +165,13 @@ class Manifest:
                 if entry.verdict != "verified":
                     raise LandingError(
                         f"{entry.file.name} of zone {zone} is {entry.verdict}, not verified.",
-                        remedy=f"Run the {operation} of the other zone, too; then this one again.",
+                        remedy="Run the reshard of the other zone, too; then this one again.",
                     )
-            judging.conserve(operation, [e.file for e in old], [e.file for e in new], NOTHING)
+            judging.conserve("reshard", [e.file for e in old], [e.file for e in new], NOTHING)
             rows.retire(connection, zone, taken, now)
             for name in given:
                 rows.change(connection, zone, name, stage="live")
+            rows.end_round(connection, zone, *ends)
 
     def overdue(self, now: datetime, deadline: timedelta) -> list[Entry]:
         """The provisional files that have waited for the other zone for longer than a deadline."""

@@ -89,7 +89,7 @@ class Zone:
                 opened.flush()
                 os.fsync(opened.fileno())
         except BaseException:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise
         file = DataFile(
             file_name(shard, ranges, deletions, kind),

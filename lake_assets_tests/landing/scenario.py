@@ -20,6 +20,7 @@ from lake_assets.landing.reshard import reshard
 from lake_assets.landing.schema import ALL_STAGES, Verdict
 from lake_assets.landing.scrub import Scrub, scrub
 from lake_assets.landing.sharding import Shard, shards
+from lake_assets.landing.status import sweep
 from lake_assets.landing.store import open_manifest
 from lake_assets.landing.verify import Finding, verify
 from lake_assets.landing.writing import ZoneWriter
@@ -122,5 +123,6 @@ OPERATIONS = {
     "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
     "merge": _merge,
     "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),
+    "sweep": lambda writer, now: sweep(writer.manifest, writer.zone, retired_before=now + timedelta(seconds=1)),
     "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
 }

@@ -10,7 +10,7 @@ from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.failpoints import STEPS
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.scrub import forget_unscrubbed
-from lake_assets.landing.sharding import shards
+from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
@@ -151,8 +151,20 @@ def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(lan
             reshard(landed.writers["a"], WHOLE, of, key_of, now=NOW)
 
 
+def test_shards_are_split_again(landed: Landed) -> None:
+    both(landed, "reshard")
+    for zone in "aba":
+        for shard in shards(TOPIC, OF):
+            reshard(landed.writers[zone], shard, 2 * OF, key_of, now=NOW)
+    landed.assert_equal()
+    assert landed.records("a") == EVERYTHING
+    assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 2 * OF)}
+    with pytest.raises(UsageError, match="can not be resharded to 3"):
+        reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
+
+
 def test_everything_after_everything(landed: Landed) -> None:
-    for operation in ("columns", "merge", "reshard", "merge"):
+    for operation in ("columns", "merge", "sweep", "merge", "reshard", "sweep", "reshard", "merge", "sweep", "merge"):
         both(landed, operation)
     landed.ask("person 2", "r1", sent_through=1_000_000)
     landed.run("scrub", "b")
