@@ -13,12 +13,13 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from lake_assets.errors import ServiceError
 from lake_assets.landing.records import Record
@@ -29,6 +30,9 @@ LOG_ERRORS = 3
 
 QUEUED_KILOBYTES = 16 << 10
 """What a reader fetches ahead at most, of all its partitions together."""
+
+
+END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Place(NamedTuple):
@@ -63,6 +67,17 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
             remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
         )
     return {topic: tuple(sorted(known[topic].partitions)) for topic in wanted}
+
+
+def ends(servers: str, topic: str) -> dict[int, int]:
+    """Partition → the offset behind the last message of a topic that can be read. Raises `ServiceError`."""
+    places = [TopicPartition(topic, partition) for partition in partitions(servers, [topic])[topic]]
+    asked = AdminClient(client(servers)).list_offsets(
+        dict.fromkeys(places, END),
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=TIMEOUT_SECONDS,
+    )
+    return {place.partition: found.result().offset for place, found in asked.items()}
 
 
 class Reader:
