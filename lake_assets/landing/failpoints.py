@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from lake_assets.incremental.failpoints import strike
 
-STEPS = ("landing-round-opened", "landing-drafted", "landing-put", "landing-added", "landing-exchanged")
-"""In the order of an operation on files. Each file is drafted, put in its place, and added."""
+STEPS = (
+    "landing-round-opened",
+    "landing-drafted",
+    "landing-put",
+    "landing-added",
+    "landing-exchanged",
+    "landing-swept",
+)
+"""In the order of an operation on files. Each file is drafted, put in its place, and added; replaced, it is swept."""
 
 TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
 """In the order of a file that a tail closes, before it is drafted."""

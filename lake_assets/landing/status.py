@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
@@ -47,6 +48,7 @@ def sweep(manifest: Manifest, zone: Zone, *, retired_before: datetime, topic: st
     names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before]
     for name in names:
         zone.drop(name)
+    reach("landing-swept")
     manifest.forget(zone.name, names)
     return names
 

@@ -217,3 +217,12 @@ def test_killed_when_the_old_shard_has_retired(landed: Landed) -> None:
     landed.assert_equal()
     both(landed, "reshard")
     landed.assert_equal()
+
+
+def test_killed_when_replaced_files_are_gone_and_the_manifest_still_names_them(landed: Landed) -> None:
+    both(landed, "columns")
+    landed.die("sweep", "a", "landing-swept")
+    assert landed.findings() == []
+    landed.run("sweep", "a")
+    landed.assert_equal()
+    assert landed.records("a") == EVERYTHING
