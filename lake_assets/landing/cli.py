@@ -155,7 +155,7 @@ def reshard(
         # Copies of the first zone are verified by those of the last: so the first is asked once more.
         for writer in [*writers, *writers[:-1]]:
             done = resharded(writer, shard, shards, distinct_id, now=datetime.now(UTC))
-            state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
+            state = f"waits for {done.waits_for}" if done.waits_for else "done"
             typer.echo(f"{shard} in {writer.zone.name}: {len(done.copies)} copies made; {state}")
 
 

@@ -48,7 +48,7 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     assert "a: 2 columnar files made, 0 old ones removed" in lake("compact", TOPIC, "--max-files", "3")
     assert "b: files that still hold it: 6 removed" in lake("scrub", TOPIC, "account 1", "--request", "r1")
     assert landed.records("a") == [m for m in messages if m.key == b"account 0"]
-    assert "in a: 0 copies made; the old files have retired" in lake("reshard", TOPIC, "2")
+    assert "in a: 0 copies made; done" in lake("reshard", TOPIC, "2")
     assert {f.shard for f in landed.files("b")} == {f"{TOPIC}/{n}-of-2" for n in range(2)}
     assert json.loads(lake("status", "--json"))[0]["next"] == {"0": 12}
     assert "8 files, 12 records" in lake("verify")
