@@ -19,7 +19,10 @@ from lake_assets.landing.zone import Draft, Zone
 
 @dataclass(frozen=True)
 class ZoneWriter:
-    """A zone and the manifest that it shares. One process at a time writes a zone; others may read it."""
+    """A zone and the manifest that it shares.
+
+    Processes may write a zone side by side: what one makes of files that another has replaced meanwhile is refused.
+    """
 
     zone: Zone
     manifest: Manifest
