@@ -28,8 +28,8 @@ TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
 """Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
 
-QUEUED_KILOBYTES = 16 << 10
-"""What a reader fetches ahead at most, of all its partitions together."""
+QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
+"""What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
 
 
 END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -95,7 +95,7 @@ class Reader:
                 # An offset that is gone is told, never skipped.
                 "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": QUEUED_KILOBYTES,
-                "fetch.max.bytes": QUEUED_KILOBYTES << 10,
+                "queued.min.messages": QUEUED_MESSAGES,
             }
         )
         self._at_end: set[Place] = set()

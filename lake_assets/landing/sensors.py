@@ -14,11 +14,9 @@ import dagster as dg
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.sensors import Clock
 from lake_assets.landing.checks import lag_evaluation, zone_key
-from lake_assets.landing.compaction import last_offsets
 from lake_assets.landing.kafka import ends
 from lake_assets.landing.lag import Lag, Mark, lag
 from lake_assets.landing.messages import Feed
-from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station
 from lake_assets.landing.zones import ZONES, shards_of
 
@@ -65,9 +63,8 @@ def _lags(station: Station, topic: str, seen: dict[str, dict[str, Any]], now: da
     """Zone → its lag in a topic."""
     there, found = ends(station.servers, topic), {}
     for zone in ZONES:
-        landed = [e.file for e in station.manifest.entries(zone, topic) if not parse_shard(e.file.shard).dead_letters]
-        behind = {p: last + 1 for p, last in last_offsets(landed).items()}
-        found[zone] = lag(there, behind, _read(seen.get(f"{zone} {topic}")), now=now)
+        landed = {p: station.manifest.next_offset(zone, topic, p) or 0 for p in there}
+        found[zone] = lag(there, landed, _read(seen.get(f"{zone} {topic}")), now=now)
     return found
 
 
