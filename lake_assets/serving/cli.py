@@ -33,6 +33,7 @@ def push(
     from lake_assets.incremental.engine import utc_now
     from lake_assets.local import show
     from lake_assets.local.catalog import open_catalog
+    from lake_assets.serving.show import counted
     from lake_assets.serving.sources import from_parquet, source_named
 
     as_of = utc_now()
@@ -42,7 +43,7 @@ def push(
     if as_json:
         typer.echo(show.as_json(report))
         return
-    size = f"{report.rows:,} rows in {len(report.segments)} segments, {report.size_bytes / 1e6:.1f} MB"
+    size = f"{report.rows:,} rows in {counted(len(report.segments), 'segment')}, {report.size_bytes / 1e6:.1f} MB"
     typer.echo(f"{table}: {size}.\nTo go back: lake serving revert {table} {report.entry_id}")
 
 
@@ -96,19 +97,23 @@ def revert(
     later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
 ) -> None:
     """Go back to what TABLE was before a push. Refused if somebody was erased since."""
+    from lake_assets.serving.show import counted
+
     erased_at = _last_erasure()
     with _serving() as found:
         change = found.writer.revert(table, entry_id, force=force, later=later, erased_at=erased_at)
-    typer.echo(f"{table} is as it was before {entry_id}; {len(change.deletions)} segments were given up.")
+    typer.echo(f"{table} is as it was before {entry_id}; given up: {counted(len(change.deletions), 'segment')}.")
 
 
 @serving.command("clean-up")
 def clean_up(table: TableName) -> None:
     """Delete what old pushes of TABLE replaced or left, and what is from before an erasure: one cycle of two."""
+    from lake_assets.serving.show import counted
+
     erased_at = _last_erasure()
     with _serving() as found:
         change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
-    typer.echo(f"{table}: {len(change.deletions)} segments deleted, {len(change.lineage.entries)} entries left.")
+    typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()
@@ -116,9 +121,11 @@ def delete(
     table: TableName, segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="by name")]
 ) -> None:
     """Delete segments of TABLE that nothing needs; refused for what readers see or lineage holds."""
+    from lake_assets.serving.show import counted
+
     with _serving() as found:
         change = found.writer.delete(table, segments)
-    typer.echo(f"{table}: {len(change.deletions)} segments deleted.")
+    typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
@@ -22,6 +23,9 @@ from lake_assets.serving.status import EntryStatus, TableStatus, lineage_status,
 from lake_assets.serving.store import Serving
 
 LONGEST_QUERY = 20_000
+AT_ONCE = 4
+"""Queries; each may take the memory of its limit. Others wait for a place, as long as a query may take."""
+
 BEARER = HTTPBearer(auto_error=False)
 STATUS = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
 
@@ -47,7 +51,7 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     app = FastAPI(title="Served tables", description="Whole snapshots of tables of the lake, read-only.", version="1")
     app.add_exception_handler(LakeError, _refusal)
     app.add_exception_handler(KazooException, _unreachable)
-    asked = [Depends(_guard(token))]
+    asked, places = [Depends(_guard(token))], BoundedSemaphore(AT_ONCE)
 
     @app.get("/health")
     def health() -> dict[str, str]:
@@ -68,7 +72,12 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     @app.post("/query", dependencies=asked)
     def answer(question: Question) -> Answer:
         """Runs one SELECT; all its tables are as of one moment."""
-        found = query(serving.broker, question.sql, serving.limits)
+        if not places.acquire(timeout=serving.limits.seconds):
+            raise QueryStopped(f"{AT_ONCE} other queries are running.", remedy="Ask again.")
+        try:
+            found = query(serving.broker, question.sql, serving.limits)
+        finally:
+            places.release()
         return Answer(
             columns=list(found.columns),
             types=list(found.types),

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 import dagster as dg
+from pyiceberg.catalog import Catalog
 
+from lake_assets.errors import TableMissing
 from lake_assets.incremental import tables
 from lake_assets.serving.sources import Source
 
@@ -18,14 +20,12 @@ def serving_sensor(assets: Mapping[Source, dg.AssetsDefinition]) -> dg.SensorDef
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        catalog, due = context.resources.iceberg.catalog(), False
-        for source, asset in assets.items():
-            table = tables.load(catalog, source.table)
-            head = table.metadata.current_snapshot_id
-            if head is not None and tables.complete_through(table, source.table) is not None:
-                due = True
-                yield dg.RunRequest(run_key=f"{source.name}:{head}", asset_selection=[asset.key])
-        if not due:
+        catalog = context.resources.iceberg.catalog()
+        heads = {source: _head(catalog, source) for source in assets}
+        for source, head in heads.items():
+            if head is not None:
+                yield dg.RunRequest(run_key=f"{source.name}:{head}", asset_selection=[assets[source].key])
+        if not any(heads.values()):
             yield dg.SkipReason("No source has a complete hour yet.")
 
     return dg.SensorDefinition(
@@ -37,3 +37,13 @@ def serving_sensor(assets: Mapping[Source, dg.AssetsDefinition]) -> dg.SensorDef
         description="Pushes what is served after its table was published.",
         required_resource_keys={"iceberg"},
     )
+
+
+def _head(catalog: Catalog, source: Source) -> int | None:
+    """The snapshot of a source that could be pushed; None while it has no complete hour, or is not there."""
+    try:
+        table = tables.load(catalog, source.table)
+    except TableMissing:
+        return None
+    complete = tables.complete_through(table, source.table)
+    return None if complete is None else table.metadata.current_snapshot_id

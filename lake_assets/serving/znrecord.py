@@ -24,7 +24,7 @@ COMPRESS_BYTES = 250_000
 
 _GZIP = b"\x1f\x8b"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -43,9 +43,7 @@ class SegmentInfo:
 def checked_table(name: str) -> str:
     """The name, if a table can be called so: it becomes part of paths and queries. `UsageError`."""
     if not _TABLE.fullmatch(name):
-        raise UsageError(
-            f"No table can be called {name!r}.", remedy="Use letters, digits and _, such as account_state."
-        )
+        raise UsageError(f"No table can be called {name!r}.", remedy="Use small letters, digits and _: account_state.")
     return name
 
 

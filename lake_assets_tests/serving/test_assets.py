@@ -114,7 +114,6 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
 
 
 def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_hour(lake: Lake) -> None:
-    tables.create_target(lake.catalog, PIPELINE.target(DIM))
     defs = dg.Definitions.merge(serving_definitions(PIPELINE, clock=now), dg.Definitions(resources=lake.resources))
     repository = defs.get_repository_def()
 
@@ -124,6 +123,8 @@ def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_h
             found = repository.get_sensor_def("serving_sensor").evaluate_tick(context)
         return [request.run_key for request in found.run_requests or ()]
 
+    assert requested() == []
+    tables.create_target(lake.catalog, PIPELINE.target(DIM))
     assert requested() == []
     lake.publish(0, ["Active"], complete=0)
     first = requested()
