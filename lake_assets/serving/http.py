@@ -11,6 +11,7 @@ from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from kazoo.exceptions import KazooException
@@ -23,6 +24,7 @@ from lake_assets.serving.status import EntryStatus, TableStatus, lineage_status,
 from lake_assets.serving.store import Serving
 
 LONGEST_QUERY = 20_000
+HOSTS = ("127.0.0.1", "localhost")
 AT_ONCE = 4
 """Queries; each may take the memory of its limit. Others wait for a place, as long as a query may take."""
 
@@ -49,6 +51,7 @@ class Answer(BaseModel):
 def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     """The application. A query is held to the limits of `serving`."""
     app = FastAPI(title="Served tables", description="Whole snapshots of tables of the lake, read-only.", version="1")
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))  # no page of a browser gets here by its name
     app.add_exception_handler(LakeError, _refusal)
     app.add_exception_handler(KazooException, _unreachable)
     asked, places = [Depends(_guard(token))], BoundedSemaphore(AT_ONCE)

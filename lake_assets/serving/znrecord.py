@@ -68,7 +68,7 @@ def decode_lineage(data: bytes, path: str) -> SegmentLineage:
         by_time = sorted(entries, key=lambda e: (e.timestamp, e.id))
         custom = record["mapFields"].get(CUSTOM_MAP)
         return SegmentLineage(record["id"], {e.id: e for e in by_time}, custom)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LineageDamaged(path, f"holds no lineage: {error!r}") from error
 
 
@@ -92,7 +92,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
         rows, size = int(found["segment.total.docs"]), int(found["segment.size.in.bytes"])
         as_of = _from_milliseconds(found["as.of"])
         return SegmentInfo(record["id"], rows, size, found["sha256"], as_of, found["lineage.entry"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LineageDamaged(path, f"describes no segment: {error!r}") from error
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
@@ -146,8 +147,12 @@ def serving(members: World) -> Serving:
     )
 
 
+def local_client(app: FastAPI) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8090")
+
+
 def test_the_endpoint_answers(serving: Serving, members: World) -> None:
-    client = TestClient(endpoint(serving))
+    client = local_client(endpoint(serving))
     assert client.get("/health").json() == {"status": "ok"}
     answer = client.post("/query", json={"sql": f"select * from {members.table} order by name"}).json()
     assert answer["rows"] == [["a", "1.50", "2026-01-01T12:00:00Z"], ["b", "2.50", "2026-01-01T12:00:00Z"]]
@@ -170,13 +175,17 @@ def test_the_endpoint_answers(serving: Serving, members: World) -> None:
     ],
 )
 def test_the_endpoint_refuses(serving: Serving, members: World, sql: str, status: int, problem: str | None) -> None:
-    answer = TestClient(endpoint(serving)).post("/query", json={"sql": sql.format(table=members.table)})
+    answer = local_client(endpoint(serving)).post("/query", json={"sql": sql.format(table=members.table)})
     assert answer.status_code == status
     assert problem is None or problem in answer.json()["problem"]
 
 
+def test_the_endpoint_answers_to_its_own_name_alone(serving: Serving) -> None:
+    assert TestClient(endpoint(serving), base_url="http://elsewhere").get("/health").status_code == 400
+
+
 def test_with_a_token_all_but_health_asks_for_it(serving: Serving, members: World) -> None:
-    client = TestClient(endpoint(serving, token=SecretStr("sesame")))
+    client = local_client(endpoint(serving, token=SecretStr("sesame")))
     assert client.get("/health").status_code == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         assert client.get("/tables", headers=headers).status_code == 401
