@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from lake_assets.engagement.cli import engagement
 from lake_assets.errors import LakeError
+from lake_assets.landing.cli import landing
 from lake_assets.serving.cli import serving
 from lake_assets.settings import settings
 
@@ -33,6 +34,7 @@ app = typer.Typer(
 erasure = typer.Typer(help="What is left of those who were erased.", no_args_is_help=True)
 app.add_typer(erasure, name="erasure")
 app.add_typer(engagement, name="engagement")
+app.add_typer(landing, name="landing")
 app.add_typer(serving, name="serving")
 Name = Annotated[str, typer.Argument(metavar="TARGET", help="a target, such as account_state_dim")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -196,12 +198,14 @@ def new(
     source: Annotated[str, typer.Option(help="the raw table that it is built from, such as raw.payments")],
     time_column: Annotated[str, typer.Option(help="the source's time column")],
     key: Annotated[str, typer.Option(help="the source's key")],
+    grain: Annotated[str, typer.Option(help="what one partition holds: hour or day")] = "hour",
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
 ) -> None:
     """Write the files that TABLE starts from: its declaration and a test, which run as they are."""
     from lake_assets.local import scaffold
 
-    wanted = scaffold.NewTable(table if "." in table else f"core.{table}", mode, source, time_column, key)
+    name = table if "." in table else f"core.{table}"
+    wanted = scaffold.NewTable(name, mode, source, time_column, key, grain)
     for path in scaffold.write(wanted, out):
         typer.echo(f"wrote {path}")
     typer.echo(scaffold.next_steps(wanted, out))
@@ -287,14 +291,24 @@ def erase(
 
 @erasure.command()
 def certify(
-    subject: Annotated[str, typer.Argument(help="such as account")],
-    value: Annotated[str, typer.Argument(metavar="ID", help="the id to look for")],
+    subject: Annotated[str, typer.Argument(help="such as account; org for an id of an org in the engagement lakes")],
+    value: Annotated[str, typer.Argument(metavar="ID", help="the id to look for; the org if it is one of an org")],
+    who_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="of an org: the id to look for")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode every file under the warehouse, and tell where an id still is, or that it is nowhere."""
+    from lake_assets.engagement import cli as engagement_cli
+    from lake_assets.errors import UsageError
     from lake_assets.incremental.certificate import certify
     from lake_assets.local import erasing
 
+    if (subject == "org") != (who_id is not None):
+        raise UsageError(
+            "An id has to be named, and its org if it is one of an org.",
+            remedy="lake erasure certify account ID, or lake erasure certify org ORG ID",
+        )
+    if who_id is not None:
+        sys.exit(0 if engagement_cli.certify(value, who_id, as_json=as_json) else 1)
     engine = _engine()
     engine.pipeline.subject(subject)
     with erasing.bar(shown=not as_json) as progress:

@@ -2,6 +2,8 @@
 
 import dagster as dg
 
+from lake_assets.engagement.assets import engagement_definitions
+from lake_assets.engagement.lakes import LAKES
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
@@ -28,5 +30,15 @@ defs = dg.Definitions.merge(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),
     serving_definitions(_pipeline, clock=utc_now),
+    engagement_definitions(
+        LAKES,
+        seconds={
+            "ingestion": _settings.ingestion_seconds,
+            "mutation": _settings.mutation_seconds,
+            "retention": _settings.retention_seconds,
+        },
+        max_wait=_settings.turn_seconds,
+        clock=utc_now,
+    ),
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )
