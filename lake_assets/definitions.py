@@ -3,7 +3,7 @@
 import dagster as dg
 
 from lake_assets.engagement.assets import engagement_definitions
-from lake_assets.engagement.lakes import LAKES
+from lake_assets.engagement.lakes import LAKES, metrics_locations
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
@@ -13,6 +13,7 @@ from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
 from lake_assets.serving.assets import serving_definitions
+from lake_assets.serving.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()
@@ -29,7 +30,7 @@ defs = dg.Definitions.merge(
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),
-    serving_definitions(_pipeline, clock=utc_now),
+    serving_definitions([*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))], clock=utc_now),
     engagement_definitions(
         LAKES,
         seconds={

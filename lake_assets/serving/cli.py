@@ -14,6 +14,7 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.serving.sources import Source
     from lake_assets.serving.store import Serving
 
 serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
@@ -34,10 +35,10 @@ def push(
     from lake_assets.local import show
     from lake_assets.local.catalog import open_catalog
     from lake_assets.serving.show import counted
-    from lake_assets.serving.sources import from_parquet, source_named
+    from lake_assets.serving.sources import from_parquet
 
     as_of = utc_now()
-    rows = from_parquet(file) if file else source_named(table).read(open_catalog(settings()))[0]
+    rows = from_parquet(file) if file else _source(table).read(open_catalog(settings())).rows
     with _serving() as found:
         (report,) = found.writer.push({table: rows}, push_id=uuid4().hex[:12], as_of=as_of, force=force)
     if as_json:
@@ -139,6 +140,16 @@ def serve() -> None:
         typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
         app = endpoint(found, token=settings().serving_token)
         uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+
+
+def _source(table: str) -> Source:
+    from lake_assets.engagement.lakes import metrics_locations
+    from lake_assets.local.platform import open_pipeline
+    from lake_assets.serving.sources import metrics_sources, pipeline_sources, source_named
+
+    found = settings()
+    sources = [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
+    return source_named(table, sources)
 
 
 def _last_erasure() -> datetime | None:

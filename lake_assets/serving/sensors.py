@@ -1,12 +1,9 @@
-"""When tables are pushed: once for each published snapshot of their source that has a complete hour. From metadata."""
+"""When tables are pushed: once for each state of their source that has rows to serve. From metadata alone."""
 
 from collections.abc import Iterator, Mapping
 
 import dagster as dg
-from pyiceberg.catalog import Catalog
 
-from lake_assets.errors import TableMissing
-from lake_assets.incremental import tables
 from lake_assets.serving.sources import Source
 
 TICK_SECONDS = 60
@@ -21,12 +18,12 @@ def serving_sensor(assets: Mapping[Source, dg.AssetsDefinition]) -> dg.SensorDef
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
         catalog = context.resources.iceberg.catalog()
-        heads = {source: _head(catalog, source) for source in assets}
+        heads = {source: source.head(catalog) for source in assets}
         for source, head in heads.items():
             if head is not None:
                 yield dg.RunRequest(run_key=f"{source.name}:{head}", asset_selection=[assets[source].key])
         if not any(heads.values()):
-            yield dg.SkipReason("No source has a complete hour yet.")
+            yield dg.SkipReason("No source has anything to push yet.")
 
     return dg.SensorDefinition(
         name="serving_sensor",
@@ -37,13 +34,3 @@ def serving_sensor(assets: Mapping[Source, dg.AssetsDefinition]) -> dg.SensorDef
         description="Pushes what is served after its table was published.",
         required_resource_keys={"iceberg"},
     )
-
-
-def _head(catalog: Catalog, source: Source) -> int | None:
-    """The snapshot of a source that could be pushed; None while it has no complete hour, or is not there."""
-    try:
-        table = tables.load(catalog, source.table)
-    except TableMissing:
-        return None
-    complete = tables.complete_through(table, source.table)
-    return None if complete is None else table.metadata.current_snapshot_id
