@@ -91,6 +91,9 @@ def test_the_tables_of_a_query(sql: str, tables: set[str]) -> None:
         "call pragma_version()",
         "explain select 1",
         "selec 1",
+        "select ?",
+        "select * from " + "(select * from " * 900 + "t" + ")" * 900,
+        "select " + "(" * 9000 + "1" + ")" * 9000,
         "",
     ],
 )
@@ -133,6 +136,24 @@ def test_the_database_itself_is_closed_too(members: World, tmp_path: Path, sql: 
 def test_a_query_beyond_its_limits_is_stopped(members: World, limits: Limits, sql: str, match: str) -> None:
     with pytest.raises(QueryStopped, match=match):
         query(members.broker, sql, limits)
+
+
+def test_a_semicolon_and_a_comment_do_no_harm(members: World) -> None:
+    assert query(members.broker, "select 1; -- one", Limits()).rows == [(1,)]
+
+
+def test_a_row_that_fails_late_fails_the_query(members: World) -> None:
+    sql = "select cast(case when range = 9000 then 'x' else '1' end as int) from range(9001)"
+    with pytest.raises(QueryRefused, match="Could not convert string 'x'"):
+        query(members.broker, sql, Limits())
+
+
+def test_a_file_that_is_gone_is_told(members: World, tmp_path: Path) -> None:
+    with world(members.hosts, tmp_path, fresh_name()) as found:
+        found.push(1)
+        found.files.remove(found.table, found.registry.read(found.table)[found.table].routed)
+        with pytest.raises(QueryStopped, match="Segments cannot be read"):
+            found.seen()
 
 
 def test_more_rows_than_allowed_are_left_out_and_said_to_be(members: World) -> None:
