@@ -12,6 +12,7 @@ from lake_assets.incremental.upkeep.assets import maintenance_definitions
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
+from lake_assets.serving.assets import serving_definitions
 from lake_assets.settings import settings
 
 _settings = settings()
@@ -28,6 +29,7 @@ defs = dg.Definitions.merge(
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),
+    serving_definitions(_pipeline, clock=utc_now),
     engagement_definitions(
         LAKES,
         seconds={

@@ -1,11 +1,13 @@
-"""What Dagster is handed: an Iceberg catalog, a Spark session, where the engagement lakes are; and a run launcher that
-notices when a run has died.
+"""What Dagster is handed: an Iceberg catalog, a Spark session, where the engagement lakes are, served tables; and a run
+launcher that notices when a run has died.
 
 Domain objects, no Dagster contexts. The daemon and the webserver load this module too, so it imports no Spark.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from lake_assets.engagement.lake import EngagementLake
     from lake_assets.engagement.tables import LakeTables
+    from lake_assets.serving.store import Serving
 
 
 class IcebergResource(dg.ConfigurableResource[Any]):
@@ -38,6 +41,17 @@ class IcebergResource(dg.ConfigurableResource[Any]):
 @lru_cache(maxsize=1)
 def _catalog() -> Catalog:
     return open_catalog(settings())
+
+
+class ServingResource(dg.ConfigurableResource[Any]):
+    """Hands out the served tables, for the length of a block."""
+
+    def tables(self) -> AbstractContextManager[Serving]:
+        """`ServiceError` if no ZooKeeper is named or runs."""
+        from lake_assets.serving.store import serving_at
+
+        hosts = required(zookeeper_address(settings()), "ZooKeeper")
+        return serving_at(hosts, settings(), clock=lambda: datetime.now(UTC))
 
 
 class EngagementResource(dg.ConfigurableResource[Any]):
@@ -57,7 +71,7 @@ class EngagementResource(dg.ConfigurableResource[Any]):
 
 
 def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
-    """`iceberg`, `spark` and `engagement`.
+    """`iceberg`, `spark`, `engagement` and `serving`.
 
     Lazy, for a session without rows needs no Spark, which takes seconds without a server.
     """
@@ -66,7 +80,12 @@ def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]
     from lake_assets.local.spark import session_conf
 
     spark = LazyPySparkResource(spark_config=session_conf(settings))
-    return {"iceberg": IcebergResource(), "spark": spark, "engagement": EngagementResource()}
+    return {
+        "iceberg": IcebergResource(),
+        "spark": spark,
+        "engagement": EngagementResource(),
+        "serving": ServingResource(),
+    }
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

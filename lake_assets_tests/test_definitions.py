@@ -47,6 +47,7 @@ def test_all_checks_and_which_of_them_block() -> None:
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
     assert found.pop("maintenance/erasures") == {"erasures_finished": False}
+    assert found.pop("serving/account_state") == {"row_count": False, "served_checksum": False}
     assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
@@ -96,6 +97,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "account_state_dim_sensor",
             "account_state_daily_sensor",
             "raw_tables_sensor",
+            "serving_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,
     )
@@ -127,3 +129,10 @@ def test_columns_are_traced_to_their_sources() -> None:
         ("raw/signups", "event_ts")
     ]
     assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in deps["plan"]] == [("raw/signups", "plan")]
+
+
+def test_what_is_served_follows_its_table_one_push_at_a_time() -> None:
+    (node,) = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
+    assert (node.key.to_user_string(), words(node.parent_keys)) == ("serving/account_state", ["core/account_state_dim"])
+    assert (node.pools, node.partitions_def) == ({"serving.account_state"}, None)
+    assert defs.resolve_job_def("revert_push").name == "revert_push"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
@@ -23,11 +23,33 @@ class Messages:
     spark: SparkSession
     topic: KafkaTopic
     shape: Format
+    _kept: list[tuple[Batch, DataFrame]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def of(self, batch: Batch) -> DataFrame:
         """As `messages.judged` gives them, with the orgs that were known when the batch began."""
         orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
         return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
+
+    def once(self, batch: Batch) -> DataFrame:
+        """The same, read and judged once, and kept until `forget`. Of a sound message the text is null."""
+        from pyspark.sql import functions as F
+
+        from lake_assets.incremental.stage import once
+
+        for known, found in self._kept:
+            if known == batch:
+                return found
+        text = F.when(F.col("reason").isNotNull(), F.col("message"))
+        found = once(self.of(batch).withColumn("message", text))
+        self._kept.append((batch, found))
+        return found
+
+    def forget(self) -> None:
+        """What `once` has kept is not needed any more."""
+        from lake_assets.incremental.stage import release
+
+        self._kept.clear()
+        release(self.spark)
 
 
 @dataclass(frozen=True)
@@ -39,9 +61,10 @@ class DeadLetters:
     table: str = DEAD_LETTER
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        dead = self.messages.of(batch).where("reason is not null").withColumn("batch_id", number(batch))
+        dead = self.messages.once(batch).where("reason is not null").withColumn("batch_id", number(batch))
         rows = dead.select(*DEAD_LETTER_COLUMNS)
         self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
+        self.messages.forget()
 
 
 def number(batch: Batch) -> Column:

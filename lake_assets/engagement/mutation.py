@@ -77,7 +77,7 @@ class Requests:
         from pyspark.sql import functions as F
 
         first = F.row_number().over(Window.partitionBy(_ID).orderBy("executed_at", "partition", "offset"))
-        sound = self.messages.of(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
+        sound = self.messages.once(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
         unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
         fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
         return fresh.select(*MUTATION_REQUEST_COLUMNS)

@@ -1,12 +1,10 @@
-"""One turn of a stream in a process of its own, which a test lets die: `python -m ...child LAKE TOPIC STREAM`.
+"""One turn of a stream in a process of its own, which a test lets die or stops.
 
 Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
 lake is this process's alone.
 """
 
 from __future__ import annotations
-
-import sys
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
@@ -28,7 +26,3 @@ def main(name: str, topic: str, stream_name: StreamName) -> None:
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
         take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
