@@ -80,11 +80,12 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
         pool=lake.app_name(stream),
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        services, spark = context.resources.engagement, context.resources.spark.spark_session
-        tables, servers = services.tables(lake), services.kafka()
-        opened = open_stream(stream, tables, spark, servers)
+        services = context.resources.engagement
         try:
-            with zookeeper_client(services.zookeeper()) as zk:
+            tables, servers, hosts = services.tables(lake), services.kafka(), services.zookeeper()
+            spark = context.resources.spark.spark_session
+            opened = open_stream(stream, tables, spark, servers)
+            with zookeeper_client(hosts) as zk:
                 report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
             batch = report.batch.batch if report.batch else None
             verdicts = list(check_results(tables, spark, servers, stream, batch))
