@@ -71,23 +71,26 @@ class Attempt:
         return said
 
 
-def start(home: Settings, *turn: str) -> Attempt:
-    """A turn, begun. home: its settings, with the point at which to die or stop. turn: as `child.main` takes it."""
+def start(home: Settings, *turn: str, act: str = "main") -> Attempt:
+    """A turn, begun. home: its settings, with the point at which to die or stop. turn: as `child.main` takes it.
+
+    act: another function of `child`, which takes these arguments instead.
+    """
     values = {name: getattr(home, name) for name in type(home).model_fields}
     variables = {f"LAKE_{name.upper()}": str(value) for name, value in values.items() if value is not None}
     hears, says = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_run, args=(variables, turn, says))
+    process = FORKS.Process(target=_run, args=(variables, act, turn, says))
     process.start()
     says.close()
     return Attempt(process, hears)
 
 
-def _run(variables: dict[str, str], turn: tuple[str, ...], says: Connection) -> None:
+def _run(variables: dict[str, str], act: str, turn: tuple[str, ...], says: Connection) -> None:
     os.environ.update(variables)
-    from lake_assets_tests.engagement.child import main
+    from lake_assets_tests.engagement import child
 
     try:
-        main(*turn)
+        getattr(child, act)(*turn)
     except Exception as error:  # of ours, of Spark, of Delta: what stopped it is what is asked
         says.send(type(error).__name__)
     else:
