@@ -7,13 +7,17 @@ from benchmarks import (
     engagement_ingestion,
     engagement_streams,
     identity,
+    landing_files,
+    landing_zones,
     latency,
     planning,
     traffic,
 )
 
-for part in (
+PARTS = (
     planning,
+    landing_files,
+    landing_zones,
     coordination,
     identity,
     traffic,
@@ -22,6 +26,8 @@ for part in (
     latency,
     accounts,
     baselines,
-):
+)
+
+for part in PARTS:
     print(f"== {part.__name__}", flush=True)
     part.main()

@@ -65,6 +65,11 @@ def erasure_key(found: Settings) -> bytes:
     return file.read_bytes()
 
 
+def keyed_hash(key: bytes, subject: str, value: str) -> str:
+    """The keyed hash of an id, hexadecimal."""
+    return hmac.new(key, f"{subject}\0{value}".encode(), hashlib.sha256).hexdigest()
+
+
 def _make_key(file: Path) -> None:
     """Whole or not at all, whoever dies and however many call at once; of its owner alone."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +144,7 @@ class Erasures:
 
     def hash(self, subject: str, value: str) -> str:
         """The keyed hash of an id, hexadecimal."""
-        return hmac.new(self._key, f"{subject}\0{value}".encode(), hashlib.sha256).hexdigest()
+        return keyed_hash(self._key, subject, value)
 
     @cached_property
     def _key(self) -> bytes:
