@@ -11,6 +11,7 @@ from benchmarks import (
     landing_zones,
     latency,
     planning,
+    serving,
     traffic,
 )
 
@@ -23,6 +24,7 @@ PARTS = (
     traffic,
     engagement_ingestion,
     engagement_streams,
+    serving,
     latency,
     accounts,
     baselines,

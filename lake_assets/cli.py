@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from lake_assets.engagement.cli import engagement
 from lake_assets.errors import LakeError
 from lake_assets.landing.cli import landing
+from lake_assets.serving.cli import serving
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ erasure = typer.Typer(help="What is left of those who were erased.", no_args_is_
 app.add_typer(erasure, name="erasure")
 app.add_typer(engagement, name="engagement")
 app.add_typer(landing, name="landing")
+app.add_typer(serving, name="serving")
 Name = Annotated[str, typer.Argument(metavar="TARGET", help="a target, such as account_state_dim")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 

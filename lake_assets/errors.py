@@ -35,6 +35,7 @@ LakeError
 │   ├── FilesDiffer
 │   ├── FileDamaged
 │   └── SumsDisagree
+├── ServingError            what serving refuses (lake_assets/serving/errors.py)
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -336,3 +337,18 @@ class SumsDisagree(LandingError):
             f"The {operation} of {names} took in {taken}, but put out {given}.",
             remedy="The files are as they were. Run `lake landing verify`, and report the operation as a bug.",
         )
+
+
+class ServingError(LakeError):
+    """What serving refuses; its own tree is in `lake_assets.serving.errors`."""
+
+
+class ChangesExpired(StreamError):
+    """The change data feed no longer reaches back to a cursor. version: where its reader starts again."""
+
+    def __init__(self, table: str, *, cursor: int, version: int) -> None:
+        super().__init__(
+            f"The changes of {table} after version {cursor} are gone: VACUUM or an erasure has taken them.",
+            remedy=f"Read the table as of version {version}, then go on with {version} as the cursor.",
+        )
+        self.version = version

@@ -72,7 +72,21 @@ class Settings(BaseSettings):
     landing_loads: Literal["verified", "provisional"] = Field(
         "verified", description="files that go into raw tables: those found equal in both zones, or others, too"
     )
+    ingestion_seconds: int = Field(
+        3600, description="from one turn to the next of an engagement lake's ingestion", ge=1
+    )
+    mutation_seconds: int = Field(3600, description="the same, of its mutation", ge=1)
+    retention_seconds: int = Field(86_400, description="the same, of its retention", ge=1)
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
+    serving_folder: Path | None = Field(None, description="where segments are stored; default: a folder in the home")
+    serving_snapshots: int = Field(2, description="of a served table: kept, the newest included", ge=2)
+    serving_quota_mb: int | None = Field(None, description="what a served table may take; default: no limit", ge=1)
+    serving_retain_hours: float = Field(24, description="what a push replaced, or left, is kept so long", ge=0)
+    serving_port: int = Field(8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
+    serving_token: SecretStr | None = Field(None, description="what the query endpoint asks for; default: nothing")
+    query_seconds: float = Field(30, description="so long a query of served tables may take", gt=0)
+    query_rows: int = Field(10_000, description="so many rows of a result are returned", ge=1)
+    query_mb: int = Field(512, description="so much memory a query of served tables may take", ge=32)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property
@@ -86,6 +100,10 @@ class Settings(BaseSettings):
     @property
     def landing_folder(self) -> Path:
         return self.landing or self.home / "landing"
+
+    @property
+    def segments(self) -> Path:
+        return self.serving_folder or self.home / "serving"
 
     @property
     def warehouse_address(self) -> str:
