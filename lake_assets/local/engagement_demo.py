@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 LAKE = EMAIL_EVENT
-SIMULATION = Simulation(orgs=6, people=150, touches=1_200, poison=0, missing=0, retention=0)
+SIMULATION = Simulation(orgs=6, people=150, touches=1_000, poison=0, missing=0, retention=0)
 """All is sound, and every request meets its engagement in the end: what is left of it is one thing."""
-PARTS = 3
+PARTS = 2
 PARTITIONS = 2
 WAIT_SECONDS = 60.0
 
