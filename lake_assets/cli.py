@@ -291,14 +291,24 @@ def erase(
 
 @erasure.command()
 def certify(
-    subject: Annotated[str, typer.Argument(help="such as account")],
-    value: Annotated[str, typer.Argument(metavar="ID", help="the id to look for")],
+    subject: Annotated[str, typer.Argument(help="such as account; org for an id of an org in the engagement lakes")],
+    value: Annotated[str, typer.Argument(metavar="ID", help="the id to look for; the org if it is one of an org")],
+    who_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="of an org: the id to look for")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode every file under the warehouse, and tell where an id still is, or that it is nowhere."""
+    from lake_assets.engagement import cli as engagement_cli
+    from lake_assets.errors import UsageError
     from lake_assets.incremental.certificate import certify
     from lake_assets.local import erasing
 
+    if (subject == "org") != (who_id is not None):
+        raise UsageError(
+            "An id has to be named, and its org if it is one of an org.",
+            remedy="lake erasure certify account ID, or lake erasure certify org ORG ID",
+        )
+    if who_id is not None:
+        sys.exit(0 if engagement_cli.certify(value, who_id, as_json=as_json) else 1)
     engine = _engine()
     engine.pipeline.subject(subject)
     with erasing.bar(shown=not as_json) as progress:

@@ -75,6 +75,25 @@ def retain(lake: LakeName, as_json: AsJson = False) -> None:
     _take_turn(lake, "retention", as_json=as_json)
 
 
+def certify(org: str, who_id: str, *, as_json: bool) -> bool:
+    """What `lake erasure certify org ORG ID` does: print where the id is in the lakes. Whether it is nowhere."""
+    from lake_assets.engagement.certificate import certify
+    from lake_assets.engagement.lakes import LAKES
+    from lake_assets.engagement.tables import folder
+    from lake_assets.local import erasing
+
+    with erasing.bar(shown=not as_json) as progress:
+        found = certify(folder(settings()), LAKES, org, who_id, _kafka(), progress=progress)
+    if as_json:
+        typer.echo(erasing.as_json(found))
+        return found.nowhere
+    erasing.certificate(found)
+    for kept in found.kafka:
+        until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without end"
+        typer.echo(f"  Kafka holds {kept.messages:,} messages of {kept.topic} {until}")
+    return found.nowhere
+
+
 @engagement.command()
 def metrics(
     lake: LakeName,

@@ -115,9 +115,14 @@ class Commit:
     metrics: Mapping[str, str]
 
 
+def folder(settings: Settings) -> str:
+    """The folder of all lakes in the warehouse that the settings name, as an address."""
+    return f"{settings.warehouse_address}/engagement"
+
+
 def open_tables(settings: Settings, lake: EngagementLake) -> LakeTables:
     """The tables of a lake in the warehouse that the settings name. Nothing is created."""
-    return LakeTables(lake, f"{settings.warehouse_address}/engagement")
+    return LakeTables(lake, folder(settings))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental import publish
 from lake_assets.incremental.cleaning import ListedFile, listing, place
 
-Kind = Literal["data", "delete", "manifest", "manifest list", "metadata", "other"]
+Kind = Literal["data", "delete", "change feed", "manifest", "manifest list", "metadata", "other"]
 Reference = Literal["main", "history", "nothing"]
 
 _BATCH_ROWS = 65_536
@@ -78,6 +78,9 @@ class _Known:
 
 Progress = Callable[[int, int], None]
 
+Part = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What to search of some rows of a Parquet file."""
+
 
 def certify(catalog: Catalog, subject: str, value: str, *, progress: Progress = lambda done, of: None) -> Certificate:
     """Search every file for an id. progress: bytes read, of how many. Raises `UsageError` for an empty id."""
@@ -86,10 +89,10 @@ def certify(catalog: Catalog, subject: str, value: str, *, progress: Progress = 
     opened = [catalog.load_table(t) for n in catalog.list_namespaces() for t in catalog.list_tables(n)]
     known, io = _known(opened), load_file_io(dict(catalog.properties), catalog.properties["warehouse"])
     files = {f.path: f for location in _roots(catalog, opened) for f in listing(io, location)}
-    size, done, needle = sum(f.bytes for f in files.values()), 0, _Needle(value)
+    size, done, needle = sum(f.bytes for f in files.values()), 0, Needle(value)
     findings, undecoded = [], []
     for path, file in sorted(files.items()):
-        count, decoded = _search(io, file, needle)
+        count, decoded = search(io, file, needle)
         if not decoded:
             undecoded.append(path)
         if count:
@@ -105,8 +108,8 @@ def word(value: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
 
 
-class _Needle:
-    """The id, as it is looked for."""
+class Needle:
+    """An id, as it is looked for."""
 
     def __init__(self, value: str) -> None:
         self.value, self.bytes = value, value.encode()
@@ -139,37 +142,43 @@ class _Needle:
         return 0
 
 
-def _search(io: FileIO, file: ListedFile, needle: _Needle) -> tuple[int, bool]:
-    """How often a file holds the id; and whether it could be decoded as what its name says it is."""
+def search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None = None) -> tuple[int, bool]:
+    """How often a file holds the id; and whether it could be decoded as what its name says it is.
+
+    part: of the rows of a Parquet file; then bounds, which may be those of other rows, are not searched.
+    """
     name = file.path.rpartition("/")[2]
     if name.endswith((".parquet", ".avro")):
         try:
-            return (_in_parquet if name.endswith(".parquet") else _in_avro)(io, file, needle), True
+            decoded = _in_parquet(io, file, needle, part) if name.endswith(".parquet") else _in_avro(io, file, needle)
+            return decoded, True
         except Exception:  # of pyarrow, pyiceberg or a codec: whatever a broken or foreign file leads to
-            return needle.in_bytes(_content(io, file)), False
-    content = _content(io, file)
+            return needle.in_bytes(content(io, file)), False
+    found = content(io, file)
     if name.endswith((".gz", ".gz.metadata.json")):
         try:
-            return needle.in_bytes(gzip.decompress(content)), True
+            return needle.in_bytes(gzip.decompress(found)), True
         except (OSError, EOFError):
-            return needle.in_bytes(content), False
-    return needle.in_bytes(content), True
+            return needle.in_bytes(found), False
+    return needle.in_bytes(found), True
 
 
-def _in_parquet(io: FileIO, file: ListedFile, needle: _Needle) -> int:
+def _in_parquet(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> int:
     """Rows that hold it; without any, mentions in the footer."""
     with io.new_input(file.path).open() as opened:
         parquet = pq.ParquetFile(opened)
-        rows = sum(_rows(batch, needle) for batch in parquet.iter_batches(_BATCH_ROWS))
-        return rows or _in_footer(parquet.metadata, needle)
+        batches = parquet.iter_batches(_BATCH_ROWS)
+        rows = sum(_rows(part(batch) if part else batch, needle) for batch in batches)
+        notes = needle.in_value(parquet.metadata.metadata or {})
+        return rows or notes + (0 if part else _in_bounds(parquet.metadata, needle))
 
 
-def _rows(batch: pa.RecordBatch, needle: _Needle) -> int:
+def _rows(batch: pa.RecordBatch, needle: Needle) -> int:
     held = [mask for column in batch.columns if (mask := _mask(column, needle)) is not None]
     return sum(map(any, zip(*held, strict=True)))
 
 
-def _mask(column: pa.Array, needle: _Needle) -> list[bool] | None:
+def _mask(column: pa.Array, needle: Needle) -> list[bool] | None:
     """For each row whether the column holds it; None when none does."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -182,8 +191,8 @@ def _mask(column: pa.Array, needle: _Needle) -> list[bool] | None:
     return mask if any(mask) else None
 
 
-def _in_footer(metadata: pq.FileMetaData, needle: _Needle) -> int:
-    found = needle.in_value(metadata.metadata or {})
+def _in_bounds(metadata: pq.FileMetaData, needle: Needle) -> int:
+    found = 0
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
             told = metadata.row_group(group).column(column).statistics
@@ -192,13 +201,14 @@ def _in_footer(metadata: pq.FileMetaData, needle: _Needle) -> int:
     return found
 
 
-def _in_avro(io: FileIO, file: ListedFile, needle: _Needle) -> int:
+def _in_avro(io: FileIO, file: ListedFile, needle: Needle) -> int:
     with AvroFile[Record](io.new_input(file.path)) as records:
         header = needle.in_value(records.header.meta)
         return header + sum(needle.in_value(record) > 0 for record in records)
 
 
-def _content(io: FileIO, file: ListedFile) -> bytes:
+def content(io: FileIO, file: ListedFile) -> bytes:
+    """The bytes of a file."""
     with io.new_input(file.path).open() as opened:
         return opened.read()
 

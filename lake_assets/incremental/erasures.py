@@ -65,11 +65,6 @@ def erasure_key(found: Settings) -> bytes:
     return file.read_bytes()
 
 
-def keyed_hash(key: bytes, subject: str, value: str) -> str:
-    """The keyed hash of an id, hexadecimal."""
-    return hmac.new(key, f"{subject}\0{value}".encode(), hashlib.sha256).hexdigest()
-
-
 def _make_key(file: Path) -> None:
     """Whole or not at all, whoever dies and however many call at once; of its owner alone."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -85,12 +80,40 @@ def _make_key(file: Path) -> None:
         draft.unlink()
 
 
+@dataclass(frozen=True)
+class KeyedHash:
+    """What ids are hashed with. key: asked for when an id is hashed, not before; default: the key of the home."""
+
+    key: Callable[[], bytes] = lambda: erasure_key(settings())
+
+    def of(self, *words: str) -> str:
+        """The keyed hash of an id, hexadecimal; words: what it is an id of, then the id."""
+        return hmac.new(self._key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
+
+    def check(self, table: str, key_ids: Iterable[str]) -> None:
+        """`ConfigurationError` when rows of a table were made with another key: then nobody would be recognized."""
+        if any(key_id != self.key_id for key_id in key_ids):
+            raise ConfigurationError(
+                f"{table} was written with another key: nobody who was erased could be recognized.",
+                remedy=f"Restore the key: LAKE_ERASURE_KEY, or {KEY_FILE} in the home.",
+            )
+
+    @cached_property
+    def key_id(self) -> str:
+        """Which key it is."""
+        return hmac.new(self._key, b"key id", hashlib.sha256).hexdigest()[:16]
+
+    @cached_property
+    def _key(self) -> bytes:
+        return self.key()
+
+
 class Erasures:
     """Reads and writes `etl.erasure`. key: asked for when an id is hashed, not before."""
 
     def __init__(self, catalog: Catalog, *, key: Callable[[], bytes] | None = None) -> None:
         self.catalog = catalog
-        self._key_of_home = key or (lambda: erasure_key(settings()))
+        self._keyed = KeyedHash(key) if key else KeyedHash()
 
     def rows(self) -> list[Erasure]:
         """All erasures, in no order; one look at the catalog when there is none.
@@ -104,11 +127,7 @@ class Erasures:
         if table.current_snapshot() is None:
             return []
         rows = table.scan().to_arrow().to_pylist()
-        if any(r["key_id"] != self._key_id for r in rows):
-            raise ConfigurationError(
-                f"{ERASURE} was written with another key: nobody who was erased could be recognized.",
-                remedy=f"Restore the key: LAKE_ERASURE_KEY, or {KEY_FILE} in the home.",
-            )
+        self._keyed.check(ERASURE, (r["key_id"] for r in rows))
         newest: dict[tuple[str, str], Erasure] = {}
         for r in sorted(rows, key=lambda r: (r["erased_at"], r["state"] == "requested", r["recorded_at"])):
             # Of one erasure `done` comes first here, and a request with the same time does not undo it.
@@ -126,7 +145,7 @@ class Erasures:
         row = {
             "subject": subject,
             "id_hash": self.hash(subject, value),
-            "key_id": self._key_id,
+            "key_id": self._keyed.key_id,
             "state": state,
             "erased_at": erased_at,
             "recorded_at": now,
@@ -144,12 +163,4 @@ class Erasures:
 
     def hash(self, subject: str, value: str) -> str:
         """The keyed hash of an id, hexadecimal."""
-        return keyed_hash(self._key, subject, value)
-
-    @cached_property
-    def _key(self) -> bytes:
-        return self._key_of_home()
-
-    @cached_property
-    def _key_id(self) -> str:
-        return hmac.new(self._key, b"key id", hashlib.sha256).hexdigest()[:16]
+        return self._keyed.of(subject, value)

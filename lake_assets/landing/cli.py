@@ -257,11 +257,11 @@ def _print(found: Verification) -> None:
 
 def _scrub_by() -> Scrub:
     """By the key of a message, hashed with the key of erasures."""
-    from lake_assets.incremental.erasures import erasure_key, keyed_hash
+    from lake_assets.incremental.erasures import KeyedHash
     from lake_assets.landing.scrub import Scrub
     from lake_assets.landing.sharding import key_of
 
-    return Scrub(key_of, partial(keyed_hash, erasure_key(settings()), "distinct id"))
+    return Scrub(key_of, partial(KeyedHash().of, "distinct id"))
 
 
 def _zones(names: list[str] | None = None) -> list[ZoneWriter]:
