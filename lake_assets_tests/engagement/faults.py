@@ -127,9 +127,9 @@ confirmed for the last time, directly before the write.
 """
 NOTES = {
     "at one point": """- **killed at one point**: too long for the tests, which play the first table.""",
-    "twice in a row": """- **killed twice in a row**: too long for the tests. The pairs are all of which the second can be
-  reached from the first, of points that leave something else: `before-` leaves nothing new.""",
-    "with the lock": f"""- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s here.
+    "twice in a row": """- **killed twice in a row**: too long for the tests. The pairs are all of which the second can
+  be reached from the first, of points that leave something else: `before-` leaves nothing new.""",
+    "with the lock": f"""- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s.
   When the lock is free, mutation asks for a turn, then ingestion.""",
     "stopped": """- **stopped**: by SIGSTOP, for longer than the session. Another process of the stream takes a turn.
   Then the first goes on (SIGCONT); its write comes too late.""",
