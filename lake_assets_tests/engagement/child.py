@@ -17,7 +17,16 @@ from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
 
 
-def main(name: str, topic: str, stream_name: StreamName) -> None:
+def turn(argument: str) -> str:
+    """`LAKE TOPIC STREAM` → what became of its turn: `ended`, or the name of the error that stopped it."""
+    try:
+        _turn(*argument.split())
+    except Exception as error:  # of ours, of Spark, of Delta
+        return type(error).__name__
+    return "ended"
+
+
+def _turn(name: str, topic: str, stream_name: StreamName) -> None:
     spark = open_spark(settings())
     stream = open_stream(stream_name, open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
     hosts = settings().zookeeper
