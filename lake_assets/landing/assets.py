@@ -17,10 +17,10 @@ from lake_assets.landing.checks import LAG, lag_check, load_key, zone_key, zones
 from lake_assets.landing.compact import merge
 from lake_assets.landing.compaction import Limits
 from lake_assets.landing.loading import Loaded
-from lake_assets.landing.messages import Feed
+from lake_assets.landing.messages import Feed, feed_of
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.sensors import SHARDS, landing_sensor
-from lake_assets.landing.sharding import key_of, parse_shard
+from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station
 from lake_assets.landing.status import status
 from lake_assets.landing.zones import ZONES
@@ -150,9 +150,10 @@ def reshard_job(clock: Clock) -> dg.JobDefinition:
     @dg.op(required_resource_keys={"landing"})
     def reshard_shard(context: dg.OpExecutionContext, config: ReshardConfig) -> None:
         station, shard = context.resources.landing.station(), parse_shard(context.partition_key)
+        distinct_id = feed_of(station.feeds, shard.topic).distinct_id_of
         # Copies of the first zone are verified by those of the last: so the first is asked once more.
         for writer in [*station.zones, *station.zones[:-1]]:
-            done = reshard(writer, shard, config.shards, key_of, now=clock())
+            done = reshard(writer, shard, config.shards, distinct_id, now=clock())
             state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
             context.log.info(f"{shard} in {writer.zone.name}: {len(done.copies)} copies made; {state}")
 
