@@ -74,6 +74,29 @@ def retain(lake: LakeName, as_json: AsJson = False) -> None:
     _take_turn(lake, "retention", as_json=as_json)
 
 
+@engagement.command()
+def maintain(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of maintenance of LAKE: files are written anew, sorted, and what no version needs is removed."""
+    from lake_assets.coordination import zookeeper_client
+    from lake_assets.engagement import maintenance
+    from lake_assets.local import show
+    from lake_assets.local.spark import open_spark
+    from lake_assets.local.state import required, zookeeper_address
+
+    found, tables = settings(), _engagement_tables(lake)
+    hosts = required(zookeeper_address(found), "ZooKeeper")
+    spark = open_spark(found)
+    with zookeeper_client(hosts) as zk:
+        coordinated = maintenance.coordinator(tables, zk, spark, timeout=found.turn_seconds)
+        with coordinated.turn(max_wait=found.turn_seconds):
+            done = maintenance.maintain(tables, spark, coordinated, retain_hours=found.retain_hours)
+    if as_json:
+        typer.echo(show.as_json(done))
+    else:
+        files = sum(done.removed.values())
+        typer.echo(f"{lake}: {done.orgs} orgs sorted, {files} files removed, {done.kept_hours} hours kept")
+
+
 def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     """What `lake erasure certify org ORG ID` does: print where the id is in the lakes. Whether it is nowhere."""
     from lake_assets.engagement.certificate import certify

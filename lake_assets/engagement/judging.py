@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.memory import Memory
 from lake_assets.engagement.messages import Format, judged
 from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ORG, LakeTables
 
@@ -25,9 +26,10 @@ class Messages:
     shape: Format
 
     def of(self, batch: Batch) -> DataFrame:
-        """As `messages.judged` gives them, with the orgs that were known when the batch began."""
+        """As `messages.judged` gives them, with the orgs and the erasures that were known when the batch began."""
         orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
-        return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
+        found = judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
+        return Memory(self.tables, self.spark).drop(found, self.shape.people, batch)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""One turn of a stream in a process of its own, which a test lets die: `python -m ...child LAKE TOPIC STREAM`.
+"""One turn of a stream, or of maintenance, in a process of its own, which a test lets die.
+
+    python -m lake_assets_tests.engagement.child LAKE TOPIC STREAM
 
 Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
 lake is this process's alone.
@@ -7,10 +9,12 @@ lake is this process's alone.
 from __future__ import annotations
 
 import sys
+from typing import cast
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.maintenance import MAINTENANCE, maintain
 from lake_assets.engagement.tables import open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark
@@ -18,9 +22,12 @@ from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
 
 
-def main(name: str, topic: str, stream_name: StreamName) -> None:
-    spark = open_spark(settings())
-    stream = open_stream(stream_name, open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
+def main(name: str, topic: str, stream_name: str) -> None:
+    spark, tables = open_spark(settings()), open_tables(settings(), lake_of(name, topic))
+    if stream_name == MAINTENANCE:
+        maintain(tables, spark, Alone(), retain_hours=settings().retain_hours)
+        return
+    stream = open_stream(cast("StreamName", stream_name), tables, spark, str(settings().kafka))
     hosts = settings().zookeeper
     if hosts is None:
         run_batch(stream, Alone())
