@@ -15,6 +15,7 @@ demo: setup ## from nothing to the end: late data in, a correct dimension out
 	@$(BIN)/lake demo
 
 test: setup ## style, types, tests
+	@$(PYTHON) -I lake_assets/local/bootstrap.py --tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

@@ -1,7 +1,37 @@
 """All measurements, one after the other."""
 
-from benchmarks import accounts, baselines, coordination, identity, ingestion, latency, planning, traffic
+from benchmarks import (
+    accounts,
+    baselines,
+    coordination,
+    engagement_ingestion,
+    engagement_mutation,
+    engagement_streams,
+    identity,
+    landing_files,
+    landing_zones,
+    latency,
+    planning,
+    serving,
+    traffic,
+)
 
-for part in (planning, coordination, identity, traffic, ingestion, latency, accounts, baselines):
+PARTS = (
+    planning,
+    landing_files,
+    landing_zones,
+    coordination,
+    identity,
+    traffic,
+    engagement_ingestion,
+    engagement_mutation,
+    engagement_streams,
+    serving,
+    latency,
+    accounts,
+    baselines,
+)
+
+for part in PARTS:
     print(f"== {part.__name__}", flush=True)
     part.main()

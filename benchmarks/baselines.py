@@ -57,8 +57,11 @@ WARM_UP_LANDINGS, WARM_UP_ACCOUNTS = 2, 1_000
 
 Open = Callable[[Settings, "SparkSession"], Side]
 
+ENGINE = "incremental"
+"""The side that the others are compared with."""
+
 SIDES: dict[str, Open] = {
-    "incremental": lambda home, spark: EngineSide(Engine, home, spark),
+    ENGINE: lambda home, spark: EngineSide(Engine, home, spark),
     "lookback-6": lambda home, spark: EngineSide(SixHoursBack, home, spark),
     "lookback-24": lambda home, spark: EngineSide(DayBack, home, spark),
     "full-rebuild": lambda home, spark: EngineSide(LookingBack, home, spark),
@@ -113,6 +116,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         tallies, seconds = _compare(Path(folder), warm_up, landings, targets, arguments.sides)
     _print(tallies, seconds)
+    _print_ratios(tallies, seconds)
     print(f"again: python -m benchmarks.baselines {shlex.join(sys.argv[1:])}".rstrip())
 
 
@@ -184,6 +188,20 @@ def _print(tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
         wall, median = sum(tally.seconds), statistics.median(tally.seconds)
         figures = f"{tally.rows:>12,}{tally.hours:>8,}{seconds[tally.name]:>9.1f}{wall:>9.1f}{median:>8.2f}"
         print(f"{tally.target.name:<22}{tally.side:<14}{figures}{tally.missed:>9,}")
+
+
+def _print_ratios(tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
+    """The engine's task time as a part of each other side's: target by target, and of those that both did together."""
+    ours = {t.target.name: seconds[t.name] for t in tallies if t.side == ENGINE}
+    for side in dict.fromkeys(t.side for t in tallies if ours and t.side != ENGINE):
+        theirs = {t.target.name: seconds[t.name] for t in tallies if t.side == side}
+        for name, other in theirs.items():
+            print(f"task time of {name}, {ENGINE} : {side}: {_ratio(ours[name], other)}")
+        print(f"task time of all, {ENGINE} : {side}: {_ratio(sum(ours[n] for n in theirs), sum(theirs.values()))}")
+
+
+def _ratio(ours: float, theirs: float) -> str:
+    return f"{ours:.1f} : {theirs:.1f} s, {ours / theirs:.2f}" if theirs else f"{ours:.1f} : 0.0 s"
 
 
 if __name__ == "__main__":

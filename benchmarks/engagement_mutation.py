@@ -14,7 +14,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -30,10 +29,8 @@ from lake_assets.engagement.maintenance import write_anew
 from lake_assets.engagement.pruning import dated
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
-from lake_assets.local.kafka import kafka
-from lake_assets.local.service import all_running, free_port
+from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
-from lake_assets.local.stack import spark as spark_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,7 +59,10 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2_000, help="of a batch; two batches, the first warms up")
     parser.add_argument("--singly", type=int, default=5, help="requests that get a MERGE of their own")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder, _services(Path(folder)) as home:
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
+        lake_services(Settings(home=Path(folder), spark_java_options="")) as home,
+    ):
         spark, tables = open_spark(home), open_tables(home, replace(EMAIL_EVENT, max_file_bytes=FILE_BYTES))
         _fill(tables, spark, arguments.rows)
         ids = _recent(arguments.rows // ROWS_OF_AN_ID)
@@ -70,14 +70,6 @@ def main() -> None:
             _batch(tables, spark, str(home.kafka), run, [next(ids) for _ in range(arguments.requests)])
         _singly(tables, spark, [next(ids) for _ in range(arguments.singly)])
         spark.stop()
-
-
-@contextmanager
-def _services(folder: Path) -> Iterator[Settings]:
-    home, spark_port, kafka_port = Settings(home=folder, spark_java_options=""), free_port(), free_port()
-    with all_running([spark_service(home, spark_port), kafka(home, kafka_port, free_port())]):
-        addresses = {"spark_remote": f"sc://127.0.0.1:{spark_port}", "kafka": f"127.0.0.1:{kafka_port}"}
-        yield home.model_copy(update=addresses)
 
 
 def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:

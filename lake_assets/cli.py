@@ -18,6 +18,8 @@ from pydantic import ValidationError
 
 from lake_assets.engagement.cli import engagement
 from lake_assets.errors import LakeError
+from lake_assets.landing.cli import landing
+from lake_assets.serving.cli import serving
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ app = typer.Typer(
 erasure = typer.Typer(help="What is left of those who were erased.", no_args_is_help=True)
 app.add_typer(erasure, name="erasure")
 app.add_typer(engagement, name="engagement")
+app.add_typer(landing, name="landing")
+app.add_typer(serving, name="serving")
 Name = Annotated[str, typer.Argument(metavar="TARGET", help="a target, such as account_state_dim")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
@@ -194,12 +198,14 @@ def new(
     source: Annotated[str, typer.Option(help="the raw table that it is built from, such as raw.payments")],
     time_column: Annotated[str, typer.Option(help="the source's time column")],
     key: Annotated[str, typer.Option(help="the source's key")],
+    grain: Annotated[str, typer.Option(help="what one partition holds: hour or day")] = "hour",
     out: Annotated[Path, typer.Option(help="the folder to write to")] = Path(),
 ) -> None:
     """Write the files that TABLE starts from: its declaration and a test, which run as they are."""
     from lake_assets.local import scaffold
 
-    wanted = scaffold.NewTable(table if "." in table else f"core.{table}", mode, source, time_column, key)
+    name = table if "." in table else f"core.{table}"
+    wanted = scaffold.NewTable(name, mode, source, time_column, key, grain)
     for path in scaffold.write(wanted, out):
         typer.echo(f"wrote {path}")
     typer.echo(scaffold.next_steps(wanted, out))

@@ -2,6 +2,8 @@
 
 import dagster as dg
 
+from lake_assets.engagement.assets import engagement_definitions
+from lake_assets.engagement.lakes import LAKES
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
@@ -10,6 +12,7 @@ from lake_assets.incremental.upkeep.assets import maintenance_definitions
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
+from lake_assets.serving.assets import serving_definitions
 from lake_assets.settings import settings
 
 _settings = settings()
@@ -25,6 +28,17 @@ defs = dg.Definitions.merge(
     maintenance_definitions(_pipeline, clock=utc_now, policy=upkeep_policy(_settings), cron=_settings.maintenance_cron),
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
+    ),
+    serving_definitions(_pipeline, clock=utc_now),
+    engagement_definitions(
+        LAKES,
+        seconds={
+            "ingestion": _settings.ingestion_seconds,
+            "mutation": _settings.mutation_seconds,
+            "retention": _settings.retention_seconds,
+        },
+        max_wait=_settings.turn_seconds,
+        clock=utc_now,
     ),
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )

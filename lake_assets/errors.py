@@ -30,6 +30,12 @@ LakeError
 │   ├── LockLost
 │   ├── ClaimRefused
 │   └── RegistryDamaged
+├── LandingError            files that landing refuses; the manifest is as it was, but for what is quarantined
+│   ├── OffsetsOverlap
+│   ├── FilesDiffer
+│   ├── FileDamaged
+│   └── SumsDisagree
+├── ServingError            what serving refuses (lake_assets/serving/errors.py)
 └── ServiceError            a service of this machine, or what it needs
 """
 
@@ -285,3 +291,64 @@ class RegistryDamaged(CoordinationError):
 
 class ServiceError(LakeError):
     """A service of this machine, or something that it needs, is not there."""
+
+
+class LandingError(LakeError):
+    """Something that landing refuses. The manifest is as it was, but for what is quarantined."""
+
+
+class OffsetsOverlap(LandingError):
+    """Two files of one shard have the same offset of a partition."""
+
+    def __init__(self, partition: int, offset: int, *, names: tuple[str, str]) -> None:
+        super().__init__(
+            f"Offset {offset} of partition {partition} is in two files, {names[0]} and {names[1]}.",
+            remedy="Take the one that does not belong there out of the manifest: `lake landing quarantine discard`.",
+        )
+
+
+class FilesDiffer(LandingError):
+    """A file holds other records than the other zone's file of the same offsets. It is quarantined."""
+
+    def __init__(self, name: str, offsets: str, *, found: str, expected: str, zone: str) -> None:
+        super().__init__(
+            f"{name} ({offsets}) has the checksum {found}, but that of zone {zone} has {expected}.",
+            remedy="Find out which of the two is right: `lake landing quarantine release` takes the quarantined one, "
+            "`discard` the other.",
+        )
+
+
+class FileDamaged(LandingError):
+    """A file is not what the manifest says of it."""
+
+    def __init__(self, name: str, what: str) -> None:
+        super().__init__(
+            f"{name} {what}.",
+            remedy="Look up the file again in the manifest, which may have replaced it; else restore it from the other "
+            "zone, or land its offsets again.",
+        )
+
+
+class SumsDisagree(LandingError):
+    """What an operation took in and what it put out do not hold the same records. Nothing was added."""
+
+    def __init__(self, operation: str, names: str, *, taken: str, given: str) -> None:
+        super().__init__(
+            f"The {operation} of {names} took in {taken}, but put out {given}.",
+            remedy="The files are as they were. Run `lake landing verify`, and report the operation as a bug.",
+        )
+
+
+class ServingError(LakeError):
+    """What serving refuses; its own tree is in `lake_assets.serving.errors`."""
+
+
+class ChangesExpired(StreamError):
+    """The change data feed no longer reaches back to a cursor. version: where its reader starts again."""
+
+    def __init__(self, table: str, *, cursor: int, version: int) -> None:
+        super().__init__(
+            f"The changes of {table} after version {cursor} are gone: VACUUM or an erasure has taken them.",
+            remedy=f"Read the table as of version {version}, then go on with {version} as the cursor.",
+        )
+        self.version = version

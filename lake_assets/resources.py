@@ -1,10 +1,13 @@
-"""What Dagster is handed: an Iceberg catalog, a Spark session, and a run launcher that notices when a run has died.
+"""What Dagster is handed: an Iceberg catalog, a Spark session, where the engagement lakes are, served tables; and a run
+launcher that notices when a run has died.
 
 Domain objects, no Dagster contexts. The daemon and the webserver load this module too, so it imports no Spark.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +17,17 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster_shared.serdes import deserialize_value
 
+from lake_assets.engagement.tables import open_tables
 from lake_assets.local.catalog import open_catalog
+from lake_assets.local.state import kafka_address, required, zookeeper_address
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+
+    from lake_assets.engagement.lake import EngagementLake
+    from lake_assets.engagement.tables import LakeTables
+    from lake_assets.serving.store import Serving
 
 
 class IcebergResource(dg.ConfigurableResource[Any]):
@@ -34,13 +43,49 @@ def _catalog() -> Catalog:
     return open_catalog(settings())
 
 
+class ServingResource(dg.ConfigurableResource[Any]):
+    """Hands out the served tables, for the length of a block."""
+
+    def tables(self) -> AbstractContextManager[Serving]:
+        """`ServiceError` if no ZooKeeper is named or runs."""
+        from lake_assets.serving.store import serving_at
+
+        hosts = required(zookeeper_address(settings()), "ZooKeeper")
+        return serving_at(hosts, settings(), clock=lambda: datetime.now(UTC))
+
+
+class EngagementResource(dg.ConfigurableResource[Any]):
+    """Where the engagement lakes are, as the settings of this process say: tables, Kafka and ZooKeeper.
+
+    The addresses raise `ServiceError` if the service is neither named nor runs for this home.
+    """
+
+    def tables(self, lake: EngagementLake) -> LakeTables:
+        return open_tables(settings(), lake)
+
+    def kafka(self) -> str:
+        return required(kafka_address(settings()), "Kafka")
+
+    def zookeeper(self) -> str:
+        return required(zookeeper_address(settings()), "ZooKeeper")
+
+
 def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
-    """`iceberg` and `spark`. Lazy, for a session without rows needs no Spark, which takes seconds without a server."""
+    """`iceberg`, `spark`, `engagement` and `serving`.
+
+    Lazy, for a session without rows needs no Spark, which takes seconds without a server.
+    """
     from dagster_pyspark import LazyPySparkResource
 
     from lake_assets.local.spark import session_conf
 
-    return {"iceberg": IcebergResource(), "spark": LazyPySparkResource(spark_config=session_conf(settings))}
+    spark = LazyPySparkResource(spark_config=session_conf(settings))
+    return {
+        "iceberg": IcebergResource(),
+        "spark": spark,
+        "engagement": EngagementResource(),
+        "serving": ServingResource(),
+    }
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -53,12 +54,56 @@ class Settings(BaseSettings):
     erasure_key: SecretStr | None = Field(
         None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
     )
+    landing: Path | None = Field(
+        None, description="folder of landed files, one of each zone in it; default: in the home"
+    )
+    landing_manifest_uri: str | None = Field(
+        None, description="manifest of landed files, a database that the zones share; default: SQLite in the home"
+    )
+    landing_deadline_seconds: int = Field(
+        900, description="a landed file that waits longer for the other zone's is an alarm", ge=1
+    )
+    landing_prefix: str = Field("", description="of the topics of landing, before the names of their raw tables")
+    landing_message_bytes: int = Field(1 << 20, description="a longer message is a dead letter", ge=1)
+    landing_file_messages: int = Field(10_000, description="a landed file is closed when it has so many messages", ge=1)
+    landing_file_bytes: int = Field(8 << 20, description="or so many bytes", ge=1)
+    landing_age_seconds: int = Field(60, description="or a message so much older or younger than its first one", ge=1)
+    landing_heartbeat_seconds: int = Field(5, description="from one heartbeat into each partition to the next", ge=1)
+    landing_loads: Literal["verified", "provisional"] = Field(
+        "verified", description="files that go into raw tables: those found equal in both zones, or others, too"
+    )
+    ingestion_seconds: int = Field(
+        3600, description="from one turn to the next of an engagement lake's ingestion", ge=1
+    )
+    mutation_seconds: int = Field(3600, description="the same, of its mutation", ge=1)
+    retention_seconds: int = Field(86_400, description="the same, of its retention", ge=1)
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
+    serving_folder: Path | None = Field(None, description="where segments are stored; default: a folder in the home")
+    serving_snapshots: int = Field(2, description="of a served table: kept, the newest included", ge=2)
+    serving_quota_mb: int | None = Field(None, description="what a served table may take; default: no limit", ge=1)
+    serving_retain_hours: float = Field(24, description="what a push replaced, or left, is kept so long", ge=0)
+    serving_port: int = Field(8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
+    serving_token: SecretStr | None = Field(None, description="what the query endpoint asks for; default: nothing")
+    query_seconds: float = Field(30, description="so long a query of served tables may take", gt=0)
+    query_rows: int = Field(10_000, description="so many rows of a result are returned", ge=1)
+    query_mb: int = Field(512, description="so much memory a query of served tables may take", ge=32)
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property
     def catalog_address(self) -> str:
         return self.catalog_uri or f"sqlite:///{self.home / 'catalog.db'}"
+
+    @property
+    def landing_manifest_address(self) -> str:
+        return self.landing_manifest_uri or f"sqlite:///{self.home / 'landing.db'}"
+
+    @property
+    def landing_folder(self) -> Path:
+        return self.landing or self.home / "landing"
+
+    @property
+    def segments(self) -> Path:
+        return self.serving_folder or self.home / "serving"
 
     @property
     def warehouse_address(self) -> str:

@@ -1,4 +1,4 @@
-"""The table of a page that a test holds: what came of each point, scenario by scenario."""
+"""The tables of a page that a test holds: what came of each point, scenario by scenario."""
 
 from __future__ import annotations
 
@@ -13,3 +13,17 @@ def table(heading: str, points: Iterable[str], found: Mapping[str, Outcomes]) ->
     rows = [[heading, *found], *([point, *(outcomes[point] for outcomes in found.values())] for point in points)]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([lines[0], f"|{' --- |' * (len(found) + 1)}", *lines[1:]])
+
+
+def columns(page: str) -> dict[str, Outcomes]:
+    """What the tables of a page say, column by column; points without their backticks."""
+    found: dict[str, dict[str, str]] = {}
+    heads: list[str] = []
+    for line in page.splitlines():
+        row = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if not heads or not row:
+            heads = row[1:]
+        elif set(row) != {"---"}:
+            for head, cell in zip(heads, row[1:], strict=True):
+                found.setdefault(head, {})[row[0].strip("`")] = cell
+    return dict(found)

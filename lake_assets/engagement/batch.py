@@ -106,9 +106,9 @@ def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint 
         _check_unseen(stream, process, batch_id)
     concerned = sorted({*stream.reads, *(process.table for process in stream.processes)})
     reads = {table: tables.version(table) for table in concerned}
-    reach("before-intent", stream.process_names)
     intent = Checkpoint(Batch(batch_id, messages, reads, since), stream.process_names)
     guard.confirm()
+    reach("before-intent", stream.process_names)
     opened = tables.checkpoints.move(stream.app_name, last, intent)
     reach("after-intent", stream.process_names)
     return opened
@@ -128,8 +128,8 @@ def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) 
     commits = {}
     for process in stream.processes:
         if process.name not in opened.done:
-            reach(f"before-{process.name}", stream.process_names)
             guard.confirm()
+            reach(f"before-{process.name}", stream.process_names)
             commit = commits[process.name] = _commit(stream, process, opened)
             reach(f"written-{process.name}", stream.process_names)
             done = opened.with_done(process.name, commit.version if commit else None)

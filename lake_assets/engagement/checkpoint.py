@@ -80,9 +80,13 @@ class CheckpointStore:
     def __init__(self, location: str) -> None:
         self.location = location
 
+    def exists(self) -> bool:
+        """Whether the table was created."""
+        return DeltaTable.is_deltatable(self.location)
+
     def create(self) -> bool:
         """Create the table unless it is there; whether it was created."""
-        if DeltaTable.is_deltatable(self.location):
+        if self.exists():
             return False
         DeltaTable.create(self.location, SCHEMA, mode="ignore", partition_by="app_name")
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -114,6 +115,42 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
         until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without end"
         typer.echo(f"  Kafka holds {kept.messages:,} messages of {kept.topic} {until}")
     return found.nowhere
+
+
+@engagement.command()
+def metrics(
+    lake: LakeName,
+    orgs: Annotated[list[str] | None, typer.Option("--org", help="compute all of its metrics anew; repeatable")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the metrics of LAKE up to date: the days of orgs that notifications since the last time name."""
+    from lake_assets.engagement.metrics import Metrics
+    from lake_assets.local import show
+    from lake_assets.local.spark import open_spark
+
+    done = Metrics(_engagement_tables(lake), open_spark(settings())).refresh(orgs or ())
+    if as_json:
+        typer.echo(show.as_json(done))
+        return
+    cells = "everything" if done.cells is None else f"{done.cells} days of orgs"
+    typer.echo(f"{lake}: {cells} computed anew; the metrics show version {done.cursor}")
+
+
+@engagement.command()
+def dashboard(
+    lake: LakeName,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="default: <lake>.html in the home", dir_okay=False)
+    ] = None,
+    orgs: Annotated[list[str] | None, typer.Option("--org", help="show this org alone; repeatable")] = None,
+) -> None:
+    """Make one HTML page of the metrics of LAKE, with filters and charts. Starts no Spark, changes nothing."""
+    from lake_assets.engagement.metrics import metrics_cursor, read_metrics
+    from lake_assets.local import dashboard, page
+
+    tables = _engagement_tables(lake)
+    made = dashboard.page(read_metrics(tables, orgs or ()), lake=lake, version=metrics_cursor(tables))
+    typer.echo(f"The dashboard is in {page.write(made, out or settings().home / f'{lake}.html')}")
 
 
 @engagement.command()

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from lake_assets.incremental.failpoints import strike
 
+METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
+"""Of a refresh of the metrics: before its one commit, and after it."""
+
 
 def points(processes: Iterable[str]) -> tuple[str, ...]:
     """All points of a batch with these processes, in their order."""

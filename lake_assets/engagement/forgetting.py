@@ -71,6 +71,8 @@ class ForgottenRequests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         if not self.limits.people(batch):
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
@@ -78,7 +80,7 @@ class ForgottenRequests:
         carried = typed(log, "insert_record", record_format(tables.lake)).select("*", f"{RECORD}.who_id")
         named = carried.join(F.broadcast(self.limits.erased(batch)), F.col("org_id") == F.col("of_org"))
         gone = named.where(_by_then("old_id") | _by_then("new_id") | _by_then("who_id"))
-        found = gone.select("of_org", F.col("request_id").alias("of_request")).distinct().localCheckpoint()
+        found = once(gone.select("of_org", F.col("request_id").alias("of_request")).distinct())
         if found.isEmpty():
             return
         same = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))

@@ -21,6 +21,12 @@ def mark(app_id: str, batch_id: int) -> str:
     return f"{app_id}:{batch_id}"
 
 
+def marked(mark: str | None) -> tuple[str, int]:
+    """The id and the batch that a commit's user metadata tells; an empty id if it is no `mark`."""
+    app_id, _, number = (mark or "").rpartition(":")
+    return (app_id, int(number)) if number.isdecimal() else ("", 0)
+
+
 def options(app_id: str, batch_id: int) -> dict[str, str]:
     """For the write of a DataFrame: they hold for this write alone."""
     return {"txnAppId": app_id, "txnVersion": str(batch_id), "userMetadata": mark(app_id, batch_id)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
@@ -24,12 +24,37 @@ class Messages:
     spark: SparkSession
     topic: KafkaTopic
     shape: Format
+    _kept: list[tuple[Batch, DataFrame]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def of(self, batch: Batch) -> DataFrame:
-        """As `messages.judged` gives them, with the orgs and the erasures that were known when the batch began."""
+        """As `messages.judged` gives them, with the orgs that were known when the batch began."""
         orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
-        found = judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
-        return Memory(self.tables, self.spark).drop(found, self.shape.people, batch)
+        return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
+
+    def once(self, batch: Batch) -> DataFrame:
+        """The same, read and judged once, and kept until `forget`. Of a sound message the text is null.
+
+        Those that name somebody who was known to be erased when the batch began are not sound.
+        """
+        from pyspark.sql import functions as F
+
+        from lake_assets.incremental.stage import once
+
+        for known, found in self._kept:
+            if known == batch:
+                return found
+        text = F.when(F.col("reason").isNotNull(), F.col("message"))
+        kept = once(self.of(batch).withColumn("message", text))
+        found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch)
+        self._kept.append((batch, found))
+        return found
+
+    def forget(self) -> None:
+        """What `once` has kept is not needed any more."""
+        from lake_assets.incremental.stage import release
+
+        self._kept.clear()
+        release(self.spark)
 
 
 @dataclass(frozen=True)
@@ -41,9 +66,10 @@ class DeadLetters:
     table: str = DEAD_LETTER
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        dead = self.messages.of(batch).where("reason is not null").withColumn("batch_id", number(batch))
+        dead = self.messages.once(batch).where("reason is not null").withColumn("batch_id", number(batch))
         rows = dead.select(*DEAD_LETTER_COLUMNS)
         self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
+        self.messages.forget()
 
 
 def number(batch: Batch) -> Column:

@@ -28,11 +28,13 @@ class Limits:
 
     def of(self, batch: Batch) -> DataFrame:
         """As `collapsing.limited` gives them: org_id string, who_id string, until timestamp; worked out at once."""
+        from lake_assets.incremental.stage import once
+
         if batch.batch_id not in self._made:
             tables, spark = self.messages.tables, self.messages.spark
-            requests = self.messages.of(batch).where("reason is null")
+            requests = self.messages.once(batch).where("reason is null")
             log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-            self._made[batch.batch_id] = limited(requests, log.where("status = 'applied'")).localCheckpoint()
+            self._made[batch.batch_id] = once(limited(requests, log.where("status = 'applied'")))
         return self._made[batch.batch_id]
 
     def ids(self, batch: Batch) -> DataFrame:

@@ -26,6 +26,7 @@ from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
     ENGAGEMENT,
+    ENGAGEMENT_METRICS,
     ERASURE,
     MUTATION_REQUEST,
     NOTIFICATION,
@@ -41,7 +42,16 @@ MAINTENANCE = "maintenance"
 AFTER = ("retention", MAINTENANCE)
 """Who must have run last: retention follows mutation alone, so no row waits to be looked at by it."""
 
-TABLES = (ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE, ORG, CHECKPOINT)
+TABLES = (
+    ENGAGEMENT,
+    MUTATION_REQUEST,
+    NOTIFICATION,
+    DEAD_LETTER,
+    ERASURE,
+    ORG,
+    ENGAGEMENT_METRICS,
+    CHECKPOINT,
+)
 
 FORGOTTEN = "lake.forgotten"
 """Property of the erasure table: the last batch of retention whose erasures no old file knows any more."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.batch import Stream
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.collapsing import RECORD_IDS, collapsed, tried
+from lake_assets.engagement.collapsing import collapsed, tried
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.judging import DeadLetters, Messages, number
 from lake_assets.engagement.kafka import KafkaTopic
@@ -61,18 +61,17 @@ class Requests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        requests = self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch))
-        requests = requests.localCheckpoint()
+        requests = once(self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch)))
         concerned = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
-        present = self._present(batch, concerned).localCheckpoint()
+        present = once(self._present(batch, concerned))
         carried = with_record_ids(requests, tables.lake)
         outcomes = tried(carried, present.select("org_id", "who_id"), max_attempts=tables.lake.max_attempts)
-        dated = outcomes.drop(*RECORD_IDS, *_DATES).join(
-            present.withColumnRenamed("who_id", "old_id"), ["org_id", "old_id"], "left"
-        )
-        rows = dated.select(*MUTATION_REQUEST_COLUMNS)
+        dates = present.withColumnRenamed("who_id", "old_id")
+        rows = outcomes.drop(*_DATES).join(dates, ["org_id", "old_id"], "left").select(*MUTATION_REQUEST_COLUMNS)
         tables.append(MUTATION_REQUEST, rows, app_id=app_id, batch_id=batch.batch_id)
 
     def _present(self, batch: Batch, concerned: DataFrame) -> DataFrame:
@@ -101,7 +100,7 @@ class Requests:
         from pyspark.sql import functions as F
 
         first = F.row_number().over(Window.partitionBy(_ID).orderBy("executed_at", "partition", "offset"))
-        sound = self.messages.of(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
+        sound = self.messages.once(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
         unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
         fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
         fresh = fresh.withColumns({name: F.lit(None).cast("date") for name in _DATES})
@@ -123,14 +122,16 @@ class Mutations:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         applied = log.where(F.col("batch_id") == batch.batch_id).where("status = 'applied'")
         records = arriving(applied, self.tables.lake)
-        late = self._late(batch, records)
+        late = once(self._late(batch, records))
         changes = _changes(collapsed(applied), late)
         if records is not None:
             changes = changes.unionByName(insertions(records), allowMissingColumns=True)
-        changes = changes.localCheckpoint()
+        changes = once(changes)
         if changes.isEmpty():
             return
         reach = dated(applied.select("org_id", *_DATES).unionByName(_dates(late)))
@@ -146,7 +147,7 @@ class Mutations:
         if records is not None:
             replaced = replaced_rows(self.tables, self.spark, batch, records)
             late = late.join(replaced, ROW_ID, "left_anti").unionByName(replaced)
-        return late.localCheckpoint()
+        return late
 
 
 def _merge(changes: DataFrame, table: str, reach: Reach) -> MergeIntoWriter:

@@ -75,14 +75,19 @@ def counts_by_org(spark: SparkSession, tables: LakeTables, version: int) -> dict
 
 def check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> None:
     """What a commit did to all orgs is what its metrics say, of an append or a merge; else `CountsDiffer`."""
-    told = Counts(
+    told = counted(commit)
+    fed = Counts(*(sum(getattr(c, name) for c in counts.values()) for name in asdict(told)))
+    if fed != told:
+        raise CountsDiffer(table, commit.version, feed=fed, metrics=told)
+
+
+def counted(commit: Commit) -> Counts:
+    """What a commit did to all orgs together, by its own metrics: of an append or a merge."""
+    return Counts(
         inserted=_metric(commit, "numTargetRowsInserted", "numOutputRows"),
         updated=_metric(commit, "numTargetRowsUpdated"),
         deleted=_metric(commit, "numTargetRowsDeleted"),
     )
-    fed = Counts(*(sum(getattr(c, name) for c in counts.values()) for name in asdict(told)))
-    if fed != told:
-        raise CountsDiffer(table, commit.version, feed=fed, metrics=told)
 
 
 def _metric(commit: Commit, *names: str) -> int:

@@ -41,13 +41,15 @@ def arriving(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     """
     from pyspark.sql import functions as F
 
+    from lake_assets.incremental.stage import once
+
     carried = applied.where("insert_record is not null")
     if carried.isEmpty():
         return None
     values = typed(carried, "insert_record", record_format(lake)).select("org_id", "request_id", f"{RECORD}.*")
     places = placed_records(with_record_ids(applied, lake))
     rows = places.join(values.drop("who_id", "engagement_id"), ["org_id", "request_id"])
-    return rows.withColumn("engagement_date", F.to_date("engaged_at")).select(*COLUMNS).localCheckpoint()
+    return once(rows.withColumn("engagement_date", F.to_date("engaged_at")).select(*COLUMNS))
 
 
 def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records: DataFrame) -> DataFrame:

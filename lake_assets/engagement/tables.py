@@ -30,6 +30,7 @@ NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
 ERASURE = "erasure"
 ORG = "org"
+ENGAGEMENT_METRICS = "engagement_metrics"
 CHECKPOINT = "checkpoint"
 
 ENGAGEMENT_COLUMNS: Mapping[str, str] = {
@@ -98,6 +99,17 @@ ERASURE_COLUMNS: Mapping[str, str] = {
 """Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept."""
 
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
+ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "engagement_date": "date",
+    "rep_id": "string",
+    "cadence_id": "string",
+    "template_id": "string",
+    **dict.fromkeys(("sent", "opened", "replied", "bounced"), "bigint"),
+    **dict.fromkeys(("calls", "meaningful_contact", "not_interested", "left_voicemail"), "bigint"),
+    **dict.fromkeys(("open_rate", "reply_rate", "bounce_rate"), "double"),
+    **dict.fromkeys(("meaningful_contact_rate", "not_interested_rate", "left_voicemail_rate"), "double"),
+}
 
 _ENGAGEMENT_PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
@@ -160,6 +172,10 @@ class LakeTables:
     def checkpoints(self) -> CheckpointStore:
         return CheckpointStore(self.location(CHECKPOINT))
 
+    def exist(self) -> bool:
+        """Whether all tables were created: the checkpoint's is the last."""
+        return self.checkpoints.exists()
+
     def create(self, spark: SparkSession) -> None:
         """Create the tables that are not there yet."""
         fields = ", ".join(f"{name}: {kind}" for name, kind in self.lake.fields.items())
@@ -171,6 +187,7 @@ class LakeTables:
         self._create(spark, DEAD_LETTER, DEAD_LETTER_COLUMNS, (), _NO_STATISTICS)
         self._create(spark, ERASURE, ERASURE_COLUMNS, (), _NO_STATISTICS)
         self._create(spark, ORG, ORG_COLUMNS, (), {})
+        self._create(spark, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, by_org, {})
         self.checkpoints.create()
 
     def read(self, spark: SparkSession, table: str, version: int | None = None) -> DataFrame:
@@ -215,6 +232,10 @@ class LakeTables:
         """The commit that made a version of a table."""
         return next(commit for commit in map(_commit, self._history(table, version - 1)) if commit.version == version)
 
+    def marks(self, table: str, since: int) -> dict[int, str | None]:
+        """Each version after one → the user metadata of its commit, as far back as the log tells of commits."""
+        return {int(entry["version"]): entry.get("userMetadata") for entry in self._history(table, since)}
+
     def changes(self, spark: SparkSession, table: str, version: int, last: int | None = None) -> DataFrame:
         """The rows that one commit changed, with `_change_type`, of the change data feed.
 
@@ -223,6 +244,10 @@ class LakeTables:
         end = version if last is None else last
         only = {"readChangeFeed": "true", "startingVersion": str(version), "endingVersion": str(end)}
         return spark.read.format("delta").options(**only).load(self.location(table))
+
+    def orgs(self) -> list[str]:
+        """The orgs that are known, sorted."""
+        return sorted(self._log(ORG).to_pyarrow_table(columns=["org_id"])["org_id"].to_pylist())
 
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:
         """Make orgs known, or change how long their engagements are kept, in days; None: without end."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,14 @@ OPEN: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
 
 @dataclass(frozen=True)
 class TurnReport:
-    """predecessor: who ran before; None if nobody had. batch: None if none was due: then the turn alone was taken."""
+    """predecessor: who ran before; None if nobody had. batch: None if none was due: then the turn alone was taken.
+
+    waited: seconds until the turn was had.
+    """
 
     predecessor: str | None
     batch: BatchReport | None
+    waited: float = field(default=0.0, compare=False)
 
 
 def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
@@ -49,13 +54,17 @@ def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout
     return JobCoordinator(stream.tables.lake.lock, stream.name, PREDECESSORS[stream.name], zk, timeout, claim=claim)
 
 
-def take_turn(stream: Stream, coordinated: JobCoordinator, *, max_wait: float) -> TurnReport:
+def take_turn(
+    stream: Stream, coordinated: JobCoordinator, *, max_wait: float, clock: Callable[[], float] = time.monotonic
+) -> TurnReport:
     """Take a turn, with one batch at most; max_wait: seconds. Raises what `run_batch` and the coordinator raise.
 
     A turn that stopped is the stream's to go on with: nobody else gets one before.
     """
+    begun = clock()
     with coordinated.turn(max_wait=max_wait) as predecessor:
+        waited = clock() - begun
         report = run_batch(stream, coordinated)
         reach("before-unlock", stream.process_names)
     reach("after-unlock", stream.process_names)
-    return TurnReport(predecessor, report)
+    return TurnReport(predecessor, report, waited)

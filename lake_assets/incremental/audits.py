@@ -7,9 +7,10 @@ were, or everything, if it cannot tell. To add one, write one function that retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
@@ -29,16 +30,22 @@ MOST_HOURS = 100
 """An audit that fails in more hours, or days, than this is not told by hour: something is wrong with all of them."""
 
 KEY, HOUR = "k", "h"
-HOUR_KEY = "yyyy-MM-dd-HH:mm"
+
+RowsByHour = Callable[[Collection[int]], Mapping[int, int]]
+"""Event hours → rows of each of them that has any."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """counts: what was counted, by name. sample: keys of offending rows, at most `SAMPLE`."""
+    """counts: what was counted, by name. sample: keys of offending rows, at most `SAMPLE`.
+
+    hours: event hour → what offends in it; empty where that cannot be told.
+    """
 
     passed: bool
     counts: Mapping[str, int] = field(default_factory=dict)
     sample: tuple[str, ...] = ()
+    hours: Mapping[int | None, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,8 @@ class AuditScope:
         (columns of the source).
     counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`; and `written`, the rows staged.
     table: any other table by name, as this session reads it.
-    few: whether all of it is few rows, which one partition holds.
+    staged_rows, earlier_rows: of the staged snapshot, and of the target before this session; any hours.
+    few: whether staged and kept are few rows, each one partition.
     """
 
     target: Target
@@ -71,6 +79,8 @@ class AuditScope:
     kept: DataFrame
     counts: Mapping[str, int]
     table: Callable[[str], DataFrame]
+    staged_rows: RowsByHour
+    earlier_rows: RowsByHour
     few: bool = False
 
 
@@ -87,9 +97,8 @@ class Audit:
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
     """The verdict of every audit, in order."""
     found = [audit.run(scope) for audit in audits]
-    offenders = _offenders({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
-    counts = _counted(offenders)
-    verdicts = [_judged(f, sum(counts.get(i, {}).values()), offenders, i) for i, f in enumerate(found)]
+    counts = _counted({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
+    verdicts = [_judged(f, counts.get(i, {})) for i, f in enumerate(found)]
     return tuple(
         AuditResult(
             name=audit.name,
@@ -98,9 +107,9 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
             counts=dict(v.counts),
             sample=v.sample,
             description=audit.description,
-            hours={} if v.passed else hours_told(counts.get(i, {}), scope.hours, scope.target.grain),
+            hours={} if v.passed else hours_told(v.hours, scope.hours, scope.target.grain),
         )
-        for i, (audit, v) in enumerate(zip(audits, verdicts, strict=True))
+        for audit, v in zip(audits, verdicts, strict=True)
     )
 
 
@@ -124,9 +133,11 @@ def no_missing_events() -> Audit:
                 f"no_missing_events() of {scope.target.table} needs a single key, and a key of its first source.",
                 remedy="Give the Source a key=, or drop the audit.",
             )
+        from lake_assets.incremental.stage import beside
+
         there = scope.staged.select(_text(key[0]).alias(KEY))
         wanted = scope.kept.select(_text(source_key).alias(KEY), _hour(scope.target.sources[0].time_column).alias(HOUR))
-        return Offenders(wanted.join(there, KEY, "left_anti"), "missing")
+        return Offenders(wanted.join(beside(there, few=scope.few), KEY, "left_anti"), "missing")
 
     return Audit("no_missing_events", run, "no source key is missing in the target")
 
@@ -173,9 +184,9 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
         from pyspark.sql import functions as F
 
         known = scope.table(to).select(F.col(ref_column).alias(column))
-        if scope.few:  # the other table may be large: it is read through, and neither sorted nor moved
-            known = known.join(F.broadcast(scope.staged.select(column)), column, "left_semi")
-        return Offenders(_keys(scope, scope.staged.join(known.distinct(), column, "left_anti")), "unknown")
+        if scope.few:  # the other table may be large: it is read through, and what is looked for moves alone
+            known = F.broadcast(known.join(F.broadcast(scope.staged.select(column)), column, "left_semi").distinct())
+        return Offenders(_keys(scope, scope.staged.join(known, column, "left_anti")), "unknown")
 
     return Audit(f"referential_{column}", run, f"{column} is in {to}.{ref_column}", blocking)
 
@@ -183,22 +194,12 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
 def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: bool = False) -> Audit:
     """An hour's rows lie within a factor of the mean of the same hour of earlier days; without history, all is well."""
 
-    def run(scope: AuditScope) -> Offenders:
-        from pyspark.sql import functions as F
-
-        from lake_assets.incremental.stage import within
-
-        time = scope.target.time_column
+    def run(scope: AuditScope) -> Verdict:
         same_hours = {h - 24 * d for h in scope.hours for d in range(1, days + 1)}
-        earlier = _per_hour(within(scope.table(scope.target.table), time, sorted(same_hours)), time)
-        shifted = earlier.withColumn("days", F.explode(F.sequence(F.lit(1), F.lit(days))))
-        usual = shifted.groupBy((F.col(HOUR) + F.col("days") * 24).alias(HOUR)).agg(F.avg("n").alias("usual"))
-        hours = scope.staged.sparkSession.range(1).select(F.explode(F.lit(list(scope.hours))).alias(HOUR))
-        both = hours.join(usual, HOUR).join(_per_hour(scope.staged, time), HOUR, "left")
-        now = F.coalesce("n", F.lit(0))
-        odd = both.where((now < F.col("usual") / factor) | (now > F.col("usual") * factor))
-        key = F.date_format(F.timestamp_seconds(F.col(HOUR) * 3600), HOUR_KEY)
-        return Offenders(odd.select(key.alias(KEY), HOUR), "odd hours")
+        now, earlier = scope.staged_rows(scope.hours), scope.earlier_rows(same_hours)
+        odd = odd_hours(now, earlier, scope.hours, days=days, factor=factor)
+        sample = tuple(hour_key(h) for h in odd[:SAMPLE])
+        return Verdict(not odd, {"odd hours": len(odd)}, sample, dict.fromkeys(odd, 1))
 
     return Audit("row_count_like_earlier", run, f"rows per hour within ×{factor:g} of the {days} days before", blocking)
 
@@ -220,23 +221,32 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
     return Audit(name, run, query, blocking)
 
 
-def _offenders(rows: Mapping[int, DataFrame], *, few: bool) -> DataFrame | None:
-    """The offending rows of all audits as one frame, computed once: i, the audit's number; k, h as of `Offenders`."""
+def odd_hours(
+    now: Mapping[int, int], earlier: Mapping[int, int], hours: Collection[int], *, days: int, factor: float
+) -> list[int]:
+    """The hours whose rows now are not within a factor of the mean of the same hour of so many earlier days; ascending.
+
+    A day without rows in it counts for nothing; without any such day, an hour is as it should be.
+    """
+    found = []
+    for hour in sorted(hours):
+        if same := [earlier[h] for d in range(1, days + 1) if (h := hour - 24 * d) in earlier]:
+            rows, usual = now.get(hour, 0), fmean(same)
+            if not usual / factor <= rows <= usual * factor:
+                found.append(hour)
+    return found
+
+
+def _counted(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, dict[int | None, int]]:
+    """How many rows each audit found, by its number and their hour, in one job; those that found none are not there."""
     from pyspark.sql import functions as F
 
-    from lake_assets.incremental.stage import once
-
-    numbered = [frame.select(F.lit(i).alias("i"), KEY, HOUR) for i, frame in rows.items()]
+    numbered = [frame.select(F.lit(i).alias("i"), HOUR) for i, frame in rows.items()]
     if not numbered:
-        return None
-    found = reduce(lambda a, b: a.unionByName(b), numbered)
-    return once(found.coalesce(1) if few else found)
-
-
-def _counted(offenders: DataFrame | None) -> dict[int, dict[int | None, int]]:
-    """How many rows each audit found, by its number and their hour; those that found none are not there."""
+        return {}
+    offenders = reduce(lambda a, b: a.unionByName(b), numbered)
     found: dict[int, dict[int | None, int]] = {}
-    for row in offenders.groupBy("i", HOUR).count().collect() if offenders else ():
+    for row in (offenders.coalesce(1) if few else offenders).groupBy("i", HOUR).count().collect():
         found.setdefault(row["i"], {})[row[HOUR]] = row["count"]
     return found
 
@@ -254,14 +264,15 @@ def hours_told(counts: Mapping[int | None, int], judged: Sequence[int], grain: G
     return {hour_key(h): found[grain.first(h)] for h in sorted(grain.whole(found))} if len(found) <= MOST_HOURS else {}
 
 
-def _judged(found: Verdict | Offenders, count: int, offenders: DataFrame | None, number: int) -> Verdict:
+def _judged(found: Verdict | Offenders, counts: Mapping[int | None, int]) -> Verdict:
     if isinstance(found, Verdict):
         return found
-    if not count or offenders is None:
+    if not counts:
         return Verdict(True, {found.counted: 0})
-    # Sorted, so that the sample hangs on no order of rows; and only for an audit that fails.
-    sample = offenders.where(f"i = {number}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE).collect()
-    return Verdict(False, {found.counted: count}, tuple(row[KEY] for row in sample))
+    # Sorted, so that the sample hangs on no order of rows. Looked for again, and only if an audit fails: to keep the
+    # offending rows of all audits would cost every session a job.
+    sample = found.rows.select(KEY).distinct().orderBy(KEY).limit(SAMPLE).collect()
+    return Verdict(False, {found.counted: sum(counts.values())}, tuple(row[KEY] for row in sample), counts)
 
 
 def _text(column: str) -> Column:
@@ -284,8 +295,9 @@ def _hour(time_column: str) -> Column:
     return F.floor(F.unix_timestamp(time_column) / 3600)
 
 
-def _per_hour(rows: DataFrame, time_column: str) -> DataFrame:
-    """h: event hour (long); n: rows of it."""
+def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
+    """Event hour → rows of it, counted by Spark; rows without a time are in none."""
     from pyspark.sql import functions as F
 
-    return rows.groupBy(_hour(time_column).alias(HOUR)).agg(F.count("*").alias("n"))
+    timed = rows.where(F.col(time_column).isNotNull())
+    return {row[HOUR]: row["count"] for row in timed.groupBy(_hour(time_column).alias(HOUR)).count().collect()}

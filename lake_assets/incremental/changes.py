@@ -18,6 +18,7 @@ from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.data_files import DataFiles, FileChange, HourRange
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.manifests import entries
 from lake_assets.incremental.tables import complete_through
 
 FILE_PATH_FIELD = 2147483546
@@ -287,7 +288,7 @@ class _Reader:
         self, manifests: Iterable[ManifestFile], snapshot_id: int
     ) -> Iterator[tuple[ManifestFile, DataFile, ManifestEntryStatus]]:
         for manifest in manifests:
-            for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=False):
+            for entry in entries(manifest, self.io, discard_deleted=False):
                 if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
                     yield manifest, entry.data_file, entry.status
 
@@ -299,7 +300,7 @@ class _Reader:
                 (entry.data_file, entry.file_sequence_number or entry.sequence_number or 0)
                 for manifest in snapshot.manifests(self.io)
                 if manifest.content is content
-                for entry in manifest.fetch_manifest_entry(self.io, discard_deleted=True)
+                for entry in entries(manifest, self.io, discard_deleted=True)
             ]
         return self.live_files[key]
 

@@ -74,14 +74,15 @@ class DataFiles:
         return None
 
     def change(self, file: DataFile, snapshot: Snapshot) -> FileChange:
+        times = self._bounds(file, self.time_field)
         landed = self._bounds(file, self.landed_field) if self.landed_field else None
         return FileChange(
             path=file.file_path,
             rows=file.record_count,
             bytes=file.file_size_in_bytes,
             partition={name: _plain(value) for name, value in self._partition(file).items()},
-            hours=self._hours(file, snapshot, landed),
-            times=self._bounds(file, self.time_field),
+            hours=self._hours(file, snapshot, times, landed),
+            times=times,
         )
 
     def _partition(self, file: DataFile) -> dict[str, Any]:
@@ -90,15 +91,18 @@ class DataFiles:
         values = ((name, is_date, file.partition[i]) for i, (name, is_date) in enumerate(fields))
         return {n: date(1970, 1, 1) + timedelta(days=v) if d and isinstance(v, int) else v for n, d, v in values}
 
-    def _hours(self, file: DataFile, snapshot: Snapshot, landed: tuple[int, int] | None) -> HourRange | None:
+    def _hours(
+        self, file: DataFile, snapshot: Snapshot, times: tuple[int, int] | None, landed: tuple[int, int] | None
+    ) -> HourRange | None:
+        """times, landed: bounds of the two columns."""
         if not file.record_count:
             return None
-        found = self._hours_held(file, snapshot)
+        found = self._hours_held(file, snapshot, times)
         if found is None:
             return None
         if self.landed_field is None:
             return (max(found[0], self.start), found[1]) if found[1] >= self.start else None
-        if found[0] >= self.start and not self._is_ahead(file, found, landed):
+        if found[0] >= self.start and not self._is_ahead(file, found, times, landed):
             return found
         try:
             return self._sane_hours(file)
@@ -107,23 +111,23 @@ class DataFiles:
             lower, upper = max(found[0], self.start), found[1] if limit is None else min(found[1], limit)
             return (lower, upper) if lower <= upper else None
 
-    def _is_ahead(self, file: DataFile, hours: HourRange, landed: tuple[int, int] | None) -> bool:
+    def _is_ahead(
+        self, file: DataFile, hours: HourRange, times: tuple[int, int] | None, landed: tuple[int, int] | None
+    ) -> bool:
         """Whether a row may be dated over an hour after its landing."""
-        bounds = self._bounds(file, self.time_field)
-        if bounds and landed:
-            return bounds[1] > landed[1] + HOUR_MICROSECONDS
+        if times and landed:
+            return times[1] > landed[1] + HOUR_MICROSECONDS
         limit = self._landing_hour(file)
         return limit is not None and hours[1] > limit
 
-    def _hours_held(self, file: DataFile, snapshot: Snapshot) -> HourRange | None:
+    def _hours_held(self, file: DataFile, snapshot: Snapshot, times: tuple[int, int] | None) -> HourRange | None:
         """By partition, else by bounds; None if no row has a time. Unknown means every hour, never none."""
         position = self.hour_position[file.spec_id]
         if position is not None:
             hour = file.partition[position]
             return None if hour is None else (hour, hour)
-        bounds = self._bounds(file, self.time_field)
-        if bounds is not None:
-            return bounds[0] // HOUR_MICROSECONDS, bounds[1] // HOUR_MICROSECONDS
+        if times is not None:
+            return times[0] // HOUR_MICROSECONDS, times[1] // HOUR_MICROSECONDS
         if self._all_null(file):
             return None
         return self.start, max(self.start, self._landing_hour(file) or self.last_hour(snapshot))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -15,6 +15,7 @@ from pyiceberg.types import IntegerType
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.grain import DAY, HOUR, Grain
+from lake_assets.incremental.manifests import entries
 
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
 """How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
@@ -65,6 +66,26 @@ def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
     return dict(sorted(found.items()))
 
 
+def rows_in_hours(
+    table: Table, snapshot_id: int | None, time_column: str, hours: Collection[int]
+) -> dict[int, int] | None:
+    """Rows of a snapshot in each of the hours that has any; exact, or None.
+
+    None where metadata cannot tell: a partition holds a day, or delete files may have taken rows away.
+    """
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    manifests = snapshot.manifests(table.io) if snapshot and hours else []
+    if any(m.content is ManifestContent.DELETES for m in manifests):
+        return None
+    near = [m for m in manifests if _may_hold(table, m, time_column, min(hours), max(hours))]
+    found: Counter[int] = Counter()
+    for partition, rows in _rows(table, near, time_column):
+        if len(partition) > 1:
+            return None
+        found[partition[0]] += rows
+    return {hour: rows for hour, rows in found.items() if hour in hours}
+
+
 def _rows(
     table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = _LIVE
 ) -> Iterator[tuple[range, int]]:
@@ -78,7 +99,7 @@ def _rows(
 def _files(table: Table, manifests: list[ManifestFile], statuses: Container[ManifestEntryStatus]) -> Iterator[DataFile]:
     for manifest in manifests:
         if manifest.content is ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+            for entry in entries(manifest, table.io, discard_deleted=False):
                 if entry.status in statuses:
                     yield entry.data_file
 

@@ -15,7 +15,7 @@ from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stat
 from lake_assets.incremental.grain import HOUR, Grain
 from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import Cost, Decision, HeldHour, PlannedHour, SessionPlan, SourceRange, Waiting
-from lake_assets.incremental.verdicts import capped, in_words, still_held
+from lake_assets.incremental.verdicts import capped, check_none_held, in_words, still_held
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,12 @@ class Question:
 
 
 def plan(question: Question) -> Decision:
-    """The next session of a process, or why there is none. Held hours come last, each as a session of its own."""
+    """The next session of a process, or why there is none. Held hours come last, each as a session of its own.
+
+    Raises `ConfigurationError` for a sequential target with held hours.
+    """
     mode = question.mode
+    check_none_held(question.process, mode, question.committed.held)
     decision = _plan_stateless(question) if isinstance(mode, Stateless) else _plan_stateful(question, mode)
     if isinstance(decision, SessionPlan) and decision.load != "none":
         return decision
@@ -91,6 +95,7 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     So is one whose hours depend on their sequence, where an hour that is pending or was skipped is built at last.
     present: all event hours known of the sources; before the first session, those left out become pending.
     token: tells one backfill from the next, so that the same hours can be rebuilt again.
+    Raises `ConfigurationError` for a sequential target with held hours that it would not build.
     """
     committed, upper, grain = question.committed, _reach(question), question.grain
     first_session = any(c.since is None for c in question.changes)
@@ -104,6 +109,7 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     left_out = sorted(wanted - allowed)
     if not allowed:
         return Waiting("wait", f"{grain.spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}")
+    check_none_held(question.process, question.mode, committed.held, first=min(allowed))
     pending = (committed.pending | unread) - allowed
     notes = [f"left out, not complete yet: {grain.spell(left_out)}"] if left_out else []
     planned = tuple(PlannedHour(h, "rebuild, asked for") for h in sorted(allowed))

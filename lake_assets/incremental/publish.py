@@ -106,10 +106,11 @@ def publish(
     parent: int | None,
     session_id: str,
     complete_through: int | None,
+    properties: Mapping[str, str] | None = None,
 ) -> None:
     """Make a staged snapshot main (None: there are no rows) and move complete-through, in one commit.
 
-    Raises `PublishConflict` when main is no longer `parent`.
+    properties: set with them. Raises `PublishConflict` when main is no longer `parent`.
     """
     for attempt in Retrying(
         retry=retry_if_exception_type(CommitFailedException),
@@ -121,7 +122,8 @@ def publish(
             table = tables.load(catalog, name)
             if main_id(table) != parent:
                 raise PublishConflict(name, expected=parent, found=main_id(table))
-            _commit(table, snapshot_id, _properties(table, name, session_id, complete_through))
+            told = _properties(table, name, session_id, complete_through)
+            _commit(table, snapshot_id, {**(properties or {}), **told})
 
 
 def _commit(table: Table, snapshot_id: int | None, properties: Mapping[str, str]) -> None:

@@ -23,19 +23,20 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved, UsageError
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.audits import AuditScope, evaluate
+from lake_assets.incremental.audits import evaluate
 from lake_assets.incremental.declaration import Pipeline, Stateless, Target
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
 from lake_assets.incremental.plan import committed_after
 from lake_assets.incremental.savings import lookback
+from lake_assets.incremental.scope import audit_scope
 from lake_assets.incremental.session import AuditResult, Fates, HeldHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
 from lake_assets.incremental.verdicts import capped, held_by, hours_to_hold, settled
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lake_assets.incremental.stage import Staging
 
@@ -267,33 +268,18 @@ class Runner:
         aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
         if staged.snapshot_id is None and not staged.unchanged:
             return aside
-        return evaluate(work.target.audits, self._scope(work, staged)) + aside
-
-    def _scope(self, work: Work, staged: Staged) -> AuditScope:
-        from lake_assets.incremental.stage import once, read_at, within
-
-        assert staged.staging is not None
-        target, fates, few = work.target, staged.fates, staged.staging.few
-        rows = within(
-            read_at(self.spark(), target.table, staged.snapshot_id or staged.parent), target.time_column, staged.judged
+        scope = audit_scope(
+            self.catalog,
+            self.spark(),
+            work.target,
+            work.plan,
+            staged.staging,
+            snapshot_id=staged.snapshot_id,
+            parent=staged.parent,
+            hours=staged.judged,
+            rows=staged.rows,
         )
-        rows = once(rows.coalesce(1) if few else rows)
-        counts = {"read": fates.read, "duplicates": fates.duplicates, "quarantined": fates.quarantined}
-        counts["written"] = staged.rows + staged.staging.rows_unchanged
-        return AuditScope(target, staged.judged, rows, staged.staging.kept, counts, self._reader(work, staged), few)
-
-    def _reader(self, work: Work, staged: Staged) -> Callable[[str], DataFrame]:
-        """Reads tables for audits: sources as of the plan, the target before the session, others as they are."""
-        from lake_assets.incremental.stage import gathered, read_at
-
-        at = {s.source: s.to_snapshot_id for s in work.plan.sources} | {work.target.table: staged.parent}
-
-        def read(name: str) -> DataFrame:
-            table = tables.load(self.catalog, name)
-            snapshot_id = at[name] if name in at else publish.main_id(table)
-            return gathered(read_at(self.spark(), name, snapshot_id), publish.rows_of(table, snapshot_id))
-
-        return read
+        return evaluate(work.target.audits, scope) + aside
 
     def _stop_if_audits_failed(self, work: Work, staged: Staged) -> None:
         failed = failures(staged.audits)

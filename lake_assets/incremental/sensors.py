@@ -86,7 +86,7 @@ def target_sensor(
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         decision = engine.decide(target)
         reach("tick-decided")
-        busy = _busy(context.instance, asset.key)
+        busy = busy_run(context.instance, asset.key)
         if isinstance(decision, Waiting):
             return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)
         if busy:
@@ -266,8 +266,8 @@ def _skip(reason: str, *, cursor: str = NOT_WAITING) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=reason, cursor=cursor)
 
 
-def _busy(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    """A run of the target that is queued or running, whoever started it, in words; None if there is none."""
+def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """A run of an asset that is queued or running, whoever started it, in words; None if there is none."""
     for run in instance.get_runs(RunsFilter(statuses=BUSY)):
         if key in (run.asset_selection or ()):
             return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."

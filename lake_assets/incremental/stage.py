@@ -107,6 +107,14 @@ def gathered(rows: DataFrame, number: float) -> DataFrame:
     return rows.coalesce(1) if number <= FEW_ROWS else rows
 
 
+def beside(rows: DataFrame, *, few: bool) -> DataFrame:
+    """The right side of a join, hashed where it is if both sides are few rows, `gathered`.
+
+    Left to itself, Spark sends so small a side to all tasks of the other, which is a job of its own.
+    """
+    return rows.hint("shuffle_hash") if few else rows
+
+
 def once(rows: DataFrame) -> DataFrame:
     """The rows, computed now and kept until `release`, or the end of this Spark session.
 
@@ -196,6 +204,7 @@ class Stager:
         rows = judge.judged(new, source, columns=columns, start=self.start)
         if source.key and len(self.target.key) == 1 and self.main is not None and plan.hours:
             stored = within(self._published(), self.target.time_column, plan.hour_numbers)
+            stored = beside(stored, few=self.rows <= FEW_ROWS)
             rows = judge.against(stored, rows, source, self.target, columns=columns)
         rows = once(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
+from math import inf
 from operator import attrgetter
 
+from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential
-from lake_assets.incremental.hours import parse_hour, spell
+from lake_assets.incremental.hours import hour_key, parse_hour, spell
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 
 NAMED = 3
@@ -59,6 +61,21 @@ def still_held(before: Iterable[HeldHour], done: Collection[int], now: Iterable[
     return tuple(kept[hour] for hour in sorted(kept))
 
 
+def check_none_held(table: str, mode: Mode, held: Sequence[HeldHour], *, first: float = inf) -> None:
+    """Where hours build on each other none may be held back: a target that holds some back cannot become sequential.
+
+    first: the first hour that is about to be built, with all behind it; the held ones among these are no hindrance.
+    Raises `ConfigurationError`.
+    """
+    left = [h.hour for h in held if h.hour < first]
+    if isinstance(mode, Sequential) and left:
+        raise ConfigurationError(
+            f"{table} is declared sequential, and audits hold back its {_hours(left)}: those behind build on these.",
+            remedy=f"Mend their rows and run `lake rebuild {table} {hour_key(left[0])} {hour_key(left[-1])}`, "
+            "or declare the former mode again.",
+        )
+
+
 def capped(through: int | None, held: Iterable[int], before: int | None) -> int | None:
     """How far a target may be called complete: below each held hour, but for those up to `before`, where it was."""
     if through is None:
@@ -69,13 +86,17 @@ def capped(through: int | None, held: Iterable[int], before: int | None) -> int 
 def in_words(held: Sequence[HeldHour]) -> str:
     """Held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
     alike = [(why, [h.hour for h in hours]) for why, hours in groupby(held, key=attrgetter("why"))]
-    named = [f"{_hours(hours)} held back by {why}" for why, hours in alike[:NAMED]]
+    named = [f"{_hours(hours)} {_are(hours)} held back by {why}" for why, hours in alike[:NAMED]]
     left = sum(len(hours) for _, hours in alike[NAMED:])
     return "; ".join([*named, *([f"and {left} hours more"] if left else [])])
 
 
 def _hours(hours: Sequence[int]) -> str:
-    return f"hour {spell(hours)} is" if len(hours) == 1 else f"hours {spell(hours)} are"
+    return f"hour{'s' * (len(hours) > 1)} {spell(hours)}"
+
+
+def _are(hours: Sequence[int]) -> str:
+    return "is" if len(hours) == 1 else "are"
 
 
 def _counted(audit: AuditResult, rows: int) -> str:

@@ -3,6 +3,7 @@
 Run by the system's Python before anything is installed, so it needs nothing but the standard library and reads nothing
 of this package. Each step runs once: a stamp holds the hash of what went in, and goes before the step begins, so a step
 that was interrupted is done again. What is done is not looked at again: the second call takes a tenth of a second.
+With `--tests`, what the tests alone need is fetched too.
 """
 
 from __future__ import annotations
@@ -102,11 +103,18 @@ def steps(project: Path) -> list[Step]:
     ]
 
 
-def set_up(project: Path) -> None:
+def steps_of_tests(project: Path) -> list[Step]:
+    """What the tests need besides: Pinot's own code (125 MB), which they compare with."""
+    venv, pinot = project / ".venv", project / "ivy-pinot.xml"
+    return [Step("pinot-jars", pinot.read_bytes(), lambda: fetch_jars(venv, pinot, venv / "pinot-jars"))]
+
+
+def set_up(project: Path, *, for_tests: bool = False) -> None:
     """Does what is not done yet; `SetupError` if it cannot."""
     check_python(sys.version_info[:2])
     venv = project / ".venv"
-    missing = [step for step in steps(project) if not step.is_done(venv)]
+    wanted = [*steps(project), *(steps_of_tests(project) if for_tests else [])]
+    missing = [step for step in wanted if not step.is_done(venv)]
     if not missing:
         return
     check_java(java_version())
@@ -192,7 +200,7 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path) -> None:
     resolver = next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    pattern = str(partial / "[artifact]-[revision].[ext]")
+    pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")
     java = [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver)]
     run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
     wanted, found = ivy.read_text().count("<dependency "), len(list(partial.glob("*.jar")))
@@ -248,7 +256,7 @@ def say(text: str) -> None:
 
 def main() -> int:
     try:
-        set_up(PROJECT)
+        set_up(PROJECT, for_tests="--tests" in sys.argv[1:])
     except SetupError as error:
         print(f"Error: {error}", file=sys.stderr)
     except KeyboardInterrupt:

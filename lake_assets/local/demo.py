@@ -390,7 +390,7 @@ def _prepare_home() -> Settings:
 
 
 def _clear(found: Settings) -> None:
-    for name in ("warehouse", "dagster", "logs", "spark-warehouse", "kafka", "zookeeper"):
+    for name in ("warehouse", "dagster", "logs", "spark-warehouse", "kafka", "zookeeper", "serving"):
         shutil.rmtree(found.home / name, ignore_errors=True)
     for file in found.home.glob("catalog.db*"):
         file.unlink()

@@ -1,7 +1,4 @@
-"""The report as one HTML page that needs nothing else: figures, tables, plotly itself. It loads nothing from anywhere.
-
-Every value goes through Jinja's escaping, into tables and into the JSON of the charts alike.
-"""
+"""The report as one HTML page: figures and tables."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
-
 from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.overview import Overview
 from lake_assets.local import charts
+from lake_assets.local import page as pages
 from lake_assets.local.charts import Figure
 
 TEMPLATE = "report.html"
@@ -44,20 +38,16 @@ class Card:
 
 def write(overview: Overview, file: Path) -> Path:
     """Write the page; its absolute path. Its folder is made when missing; an older page is replaced."""
-    file = file.expanduser().absolute()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(page(overview), encoding="utf-8")
-    return file
+    return pages.write(page(overview), file)
 
 
 def page(overview: Overview) -> str:
     """The whole page."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters |= _FILTERS
     sections = list(_sections(overview))
     failed = sorted(_failed_audits(overview), key=lambda audit: str(audit["at"]), reverse=True)
-    return jinja.get_template(TEMPLATE).render(
+    return pages.render(
+        TEMPLATE,
+        _FILTERS,
         overview=overview,
         cards=list(_cards(overview)),
         sections=sections,
@@ -65,7 +55,6 @@ def page(overview: Overview) -> str:
         failed_before=len(failed[MOST_AUDITS:]),
         newest=max((s.complete_through for s in overview.standings if s.complete_through is not None), default=None),
         figures=[c.figure for _, _, found in sections for c in found if c.figure],
-        plotly=Markup(get_plotlyjs()),
     )
 
 

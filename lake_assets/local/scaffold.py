@@ -6,28 +6,33 @@ Pure text: identifiers are checked, then put into templates. Nothing of the plat
 from __future__ import annotations
 
 import keyword
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import IDENTIFIER, LANDING_COLUMNS, TABLE
-from lake_assets.local.scaffold_templates import DECLARATION, MODES, TEST
+from lake_assets.local.scaffold_templates import DECLARATION, GRAINS, MODES, TEST
 
 
 @dataclass(frozen=True)
 class NewTable:
-    """A table to be declared. table: `namespace.name`. source: a raw table. `UsageError` for what cannot be a name."""
+    """A table to be declared. table: `namespace.name`. source: a raw table. grain: what one partition holds.
+
+    `UsageError` for what cannot be a name.
+    """
 
     table: str
     mode: str
     source: str
     time_column: str
     key: str
+    grain: str = "hour"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise UsageError(f"The mode is {self.mode!r}.", remedy=f"Use one of: {', '.join(MODES)}.")
+        _require_one_of("The mode", self.mode, MODES)
+        _require_one_of("The grain", self.grain, GRAINS)
         _require_table("The table", self.table)
         _require_table("The source", self.source)
         _require_column("The time column", self.time_column)
@@ -48,8 +53,13 @@ class NewTable:
 
 
 _LETTERS = "Use lower-case letters, digits and _, and no word of Python's own"
-_TAKEN = {*LANDING_COLUMNS, "amount", "events", "hour", "state_hour"}
+_TAKEN = {*LANDING_COLUMNS, "amount", "events", "hour", "state_hour", "day", "state_day"}
 """Columns that the written files have by themselves."""
+
+
+def _require_one_of(what: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise UsageError(f"{what} is {value!r}.", remedy=f"Use one of: {', '.join(known)}.")
 
 
 def _require_table(what: str, table: str) -> None:
@@ -77,6 +87,7 @@ def files(new: NewTable) -> dict[str, str]:
         "key": new.key,
         "rows": rows if rows not in ("session", new.name, "F") else "rows",
         "constant": rows.upper() if rows.upper() not in ("PIPELINE", "F") else "SOURCE",
+        **GRAINS[new.grain],
     }
     filled = {name: Template(text).substitute(words) for name, text in mode.items()}
     words |= filled

@@ -34,7 +34,7 @@ $constant = RawTable(
     mode=$mode_class(),
     sources=[Source("$source", time_column="$time", key="$key")],
     key="$key",
-    time_column="$target_time",
+    time_column="$target_time",$grain_option
     columns={$columns},
     audits=[$audits],
 )
@@ -62,55 +62,57 @@ from lake_assets.local.spark import open_spark
 from lake_assets.settings import Settings
 
 START = PIPELINE.start_hour
+HOURS = PIPELINE.target("$name").grain.hours  # of one partition; they are counted from the start
 
 
-def test_late_rows_reach_their_hours(tmp_path: Path) -> None:
+def test_late_rows_reach_their_partitions(tmp_path: Path) -> None:
     home = Settings(home=tmp_path / "home")
     catalog, spark = open_catalog(home), open_spark(home)
     try:
         engine = Engine(catalog, PIPELINE, clock=lambda: hour_start(START), spark=lambda: spark)
         engine.create_tables()
         land(catalog, {"a": 0, "b": 2}, through=2)
-        assert built(engine) == $first_hours
-        land(catalog, {"c": 1}, through=3)  # late: hour 1 was complete. An hour that comes out equal is left alone
-        assert built(engine) == $late_hours
+        assert built(engine) == $first_built
+        land(catalog, {"c": 1}, through=3)  # late: 1 was complete. What comes out equal is left alone
+        assert built(engine) == $late_built
         assert rows(catalog) == $result
     finally:
         spark.stop()
 
 
-def land(catalog, hours, *, through):
-    """One row for each key, in an hour counted from the start; then complete-through: rows first, never after."""
-    table, landed_at = catalog.load_table("$source"), hour_start(START + through + 1)
+def land(catalog, partitions, *, through):
+    """One row for each key, in its partition; then complete-through: rows first, never after."""
+    table, end = catalog.load_table("$source"), START + HOURS * (through + 1)
+    landed_at = hour_start(end)
     landed = [
         {
             "$key": key,
             "amount": 1,
-            "$time": hour_start(START + hour) + timedelta(minutes=5),
+            "$time": hour_start(START + HOURS * number) + timedelta(minutes=5),
             "landed_at": landed_at,
             "landing_date": landed_at.date(),
             "landing_hour": landed_at.hour,
             "batch_id": str(through),
         }
-        for key, hour in hours.items()
+        for key, number in partitions.items()
     ]
     with table.transaction() as transaction:
         transaction.append(pa.Table.from_pylist(landed, schema=table.schema().as_arrow()))
-        transaction.set_properties({COMPLETE_THROUGH: hour_key(START + through)})
+        transaction.set_properties({COMPLETE_THROUGH: hour_key(end - 1)})
 
 
 def built(engine):
-    """The hours that all due sessions build, counted from the start."""
+    """The partitions that all due sessions build."""
     outcomes = catch_up(engine, PIPELINE.in_order())
     assert not [o.failure for o in outcomes if o.failure]
-    return [hour - START for o in outcomes if o.report for hour in o.report.hours_built]
+    return sorted({(hour - START) // HOURS for o in outcomes if o.report for hour in o.report.hours_built})
 
 
 def rows(catalog):
-    """(hour, key, amount) of every row."""
+    """(partition, key, amount) of every row."""
     found = catalog.load_table("$table").scan().to_arrow().to_pylist()
-    start, hour = hour_start(START), timedelta(hours=1)
-    return sorted(((row["$target_time"] - start) // hour, row["$key"], row["amount"]) for row in found)
+    start, partition = hour_start(START), timedelta(hours=HOURS)
+    return sorted(((row["$target_time"] - start) // partition, row["$key"], row["amount"]) for row in found)
 '''
 
 _WINDOWED = "from pyspark.sql import DataFrame, Window\nfrom pyspark.sql import functions as F"
@@ -127,8 +129,8 @@ _STATELESS = {
     "columns": '"$key": "string", "amount": "long", "$time": "timestamptz"',
     "body": '''    """What one row is. It depends on one row of the source alone, so new rows are appended."""
     return $rows.select("$key", "amount", "$time")''',
-    "first_hours": "[0, 2]",
-    "late_hours": "[1]",
+    "first_built": "[0, 2]",
+    "late_built": "[1]",
     "result": '[(0, "a", 1), (1, "c", 1), (2, "b", 1)]',
 }
 
@@ -141,40 +143,40 @@ _STATEFUL = {
     "columns": '"$key": "string", "amount": "long", "events": "long", "$time": "timestamptz"',
     "body": '''    """What one row is. events: how many rows of the same key there are, up to this one.
 
-    The hours from the earliest that changed to the last complete one are built anew, so a row may depend on any before.
+    The ${period}s from the first that changed to the last complete are built anew, so a row may depend on any before.
     """
     history = Window.partitionBy("$key").orderBy("$time")
     counted = $rows.withColumn("events", F.count("*").over(history))
     return session.within(counted, "$time").select("$key", "amount", "events", "$time")''',
-    "first_hours": "[0, 1, 2]",
-    "late_hours": "[1, 3]",
+    "first_built": "[0, 1, 2]",
+    "late_built": "[1, 3]",
 }
 
 _SEQUENTIAL = {
-    "title": "the state of each $key at the end of every hour",
+    "title": "the state of each $key at the end of every $period",
     "mode_class": "Sequential",
     "spark_imports": _WINDOWED,
     "declaration_imports": "Sequential,\n    SessionContext,\n    Source",
     "hours_import": "\nfrom lake_assets.incremental.hours import hour_start",
     "audit_imports": "not_null, unique_key",
     "audits": 'not_null("amount"), unique_key()',
-    "target_time": "state_hour",
-    "columns": '"state_hour": "timestamptz", "$key": "string", "amount": "long"',
-    "body": '''    """amount: the sum so far: an hour is the hour before it, in `session.published`, plus its rows."""
-    first, last = session.hours[0], session.hours[-1]
-    before = session.published.where(F.col("state_hour") == F.lit(hour_start(first - 1)))
-    before = before.select("$key", F.lit(first).cast("long").alias("hour"), "amount")
-    hour = F.floor(F.unix_seconds(F.col("$time")) / 3600).alias("hour")
-    changes = before.unionByName(session.within($rows, "$time").select("$key", hour, "amount"))
-    to_the_end = F.sequence(F.min("hour"), F.lit(last).cast("long"))
-    hours = changes.groupBy("$key").agg(F.explode(to_the_end).alias("hour"))
-    by_hour = changes.groupBy("$key", "hour").agg(F.sum("amount").alias("amount"))
-    summed = hours.join(by_hour, ["$key", "hour"], "left")
-    so_far = F.sum("amount").over(Window.partitionBy("$key").orderBy("hour"))
-    at = F.timestamp_seconds(F.col("hour") * 3600)
-    return summed.select(at.alias("state_hour"), "$key", so_far.alias("amount"))''',
-    "first_hours": "[0, 1, 2]",
-    "late_hours": "[1, 2, 3]",
+    "target_time": "state_$period",
+    "columns": '"state_$period": "timestamptz", "$key": "string", "amount": "long"',
+    "body": '''    """amount: the sum so far: the $period before, in `session.published`, and its own rows."""
+    first, last = $first_and_last
+    before = session.published.where(F.col("state_$period") == F.lit(hour_start($before_first)))
+    before = before.select("$key", F.lit(first).cast("long").alias("$period"), "amount")
+    $period = F.floor(F.unix_seconds(F.col("$time")) / $seconds).alias("$period")
+    changes = before.unionByName(session.within($rows, "$time").select("$key", $period, "amount"))
+    to_the_end = F.sequence(F.min("$period"), F.lit(last).cast("long"))
+    every = changes.groupBy("$key").agg(F.explode(to_the_end).alias("$period"))
+    summed = changes.groupBy("$key", "$period").agg(F.sum("amount").alias("amount"))
+    filled = every.join(summed, ["$key", "$period"], "left")
+    so_far = F.sum("amount").over(Window.partitionBy("$key").orderBy("$period"))
+    at = F.timestamp_seconds(F.col("$period") * $seconds)
+    return filled.select(at.alias("state_$period"), "$key", so_far.alias("amount"))''',
+    "first_built": "[0, 1, 2]",
+    "late_built": "[1, 2, 3]",
     "result": '[(h, k, 1) for h, keys in enumerate(("a", "ac", "abc", "abc")) for k in keys]',
 }
 
@@ -184,3 +186,21 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "sequential": _SEQUENTIAL,
 }
 """Mode → what differs by it."""
+
+GRAINS: Mapping[str, Mapping[str, str]] = {
+    "hour": {
+        "period": "hour",
+        "grain_option": "",
+        "seconds": "3600",
+        "first_and_last": "session.hours[0], session.hours[-1]",
+        "before_first": "first - 1",
+    },
+    "day": {
+        "period": "day",
+        "grain_option": '\n    grain="day",',
+        "seconds": "86400",
+        "first_and_last": "session.hours[0] // 24, session.hours[-1] // 24",
+        "before_first": "24 * (first - 1)",
+    },
+}
+"""Grain → what differs by it."""

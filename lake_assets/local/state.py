@@ -69,6 +69,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
     found = []
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    psutil.process_iter.cache_clear()  # or a pid that is used again stands for the process that had it before
     for process in psutil.process_iter():
         try:
             if process.pid not in mine and process.environ().get(OWNER_VARIABLE) == str(home) and _lives(process):

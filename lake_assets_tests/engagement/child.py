@@ -1,6 +1,4 @@
-"""One turn of a stream, or of maintenance, in a process of its own, which a test lets die.
-
-    python -m lake_assets_tests.engagement.child LAKE TOPIC STREAM
+"""One turn of a stream, or of maintenance, in a process of its own, which a test lets die or stops.
 
 Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
 lake is this process's alone.
@@ -8,7 +6,6 @@ lake is this process's alone.
 
 from __future__ import annotations
 
-import sys
 from typing import cast
 
 from lake_assets.coordination import zookeeper_client
@@ -35,7 +32,3 @@ def main(name: str, topic: str, stream_name: str) -> None:
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
         take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,7 +21,7 @@ from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.retention import RetentionOp
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
-from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets_tests.engagement.attempt import Attempt, start
 from lake_assets_tests.engagement.oracle import replay
 
 if TYPE_CHECKING:
@@ -72,23 +69,25 @@ class Alone:
 
 @dataclass
 class Traffic:
-    """A lake, its topics and what was sent to them."""
+    """A lake, its topics and what was sent to them. erased: org and id of those whose rows must all be gone."""
 
     home: Settings
     spark: SparkSession
     servers: str
     name: str = "mail"
     topic: str = field(default_factory=lambda: f"mail-{uuid4().hex}")
+    partitions: int = PARTITIONS
     sent: list[Values] = field(default_factory=list)
     poison: list[bytes] = field(default_factory=list)
     requests: list[tuple[str, MutationRequest]] = field(default_factory=list)
+    erased: set[tuple[str, str]] = field(default_factory=set)
     lake: EngagementLake = field(init=False)
 
     def __post_init__(self) -> None:
         self.lake = lake_of(self.name, self.topic)
         self.admin = AdminClient({"bootstrap.servers": self.servers})
         topics = [self.lake.topic(stream) for stream in STREAMS]
-        for done in self.admin.create_topics([NewTopic(topic, PARTITIONS) for topic in topics]).values():
+        for done in self.admin.create_topics([NewTopic(topic, self.partitions) for topic in topics]).values():
             done.result(20)
         self.tables.create(self.spark)
         self.tables.register_orgs(dict.fromkeys(ORGS))
@@ -102,9 +101,15 @@ class Traffic:
 
     def send(self, numbers: Iterable[int], poison: Iterable[bytes] = ()) -> None:
         """Emails of these numbers, which make rows, and messages that make none."""
-        mails, broken = [email(number) for number in numbers], list(poison)
-        self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails] + broken)
+        mails = [email(number) for number in numbers]
+        self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails])
         self.sent += mails
+        self.spoil("ingestion", poison)
+
+    def spoil(self, name: StreamName, poison: Iterable[bytes]) -> None:
+        """Messages to a stream's topic that make no row."""
+        broken = list(poison)
+        self._produce(self.lake.topic(name), broken)
         self.poison += broken
 
     def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None, *, insert: Values | None = None) -> None:
@@ -128,18 +133,14 @@ class Traffic:
         assert report is not None
         return report
 
+    def start(self, point: str = "", name: str = "ingestion", **changed: object) -> Attempt:
+        """A turn in a process of its own, which dies at a point, or stops there. changed: settings of its own."""
+        own = {"kafka": self.servers, "failpoint": point, **changed}
+        return start(self.home.model_copy(update=own), self.name, self.topic, name)
+
     def die(self, point: str, name: str = "ingestion") -> None:
         """Let a turn, in a process of its own, die at a point."""
-        command = [sys.executable, "-m", "lake_assets_tests.engagement.child", self.name, self.topic, name]
-        variables = {
-            "LAKE_HOME": str(self.home.home),
-            "LAKE_SPARK_REMOTE": str(self.home.spark_remote),
-            "LAKE_KAFKA": self.servers,
-            "LAKE_FAILPOINT": point,
-            **({"LAKE_ZOOKEEPER": self.home.zookeeper} if self.home.zookeeper else {}),
-        }
-        done = subprocess.run(command, env={**os.environ, **variables}, timeout=120, check=False)
-        assert done.returncode == EXIT_CODE, f"the turn did not come to {point}"
+        self.start(point, name).has_died()
 
     def rows(self, table: str) -> list[Values]:
         """All rows of a table, as they are, in an order of their own."""
@@ -158,18 +159,18 @@ class Traffic:
         assert self._commits(NOTIFICATION) == self._commits(ENGAGEMENT)
 
     def truth(self) -> dict[str, tuple[str, str]]:
-        """Engagement → its org and its id, after all requests."""
+        """Engagement → its org and its id, after all requests of mutation, and then those to erase an id."""
         found = {}
         for org in ORGS:
             rows = {mail["engagement_id"]: mail["who_id"] for mail in self.sent if mail["org_id"] == org}
             left = replay([request for of, request in self.requests if of == org], rows)
-            found |= {row: (org, identity) for row, identity in left.items()}
+            found |= {row: (org, identity) for row, identity in left.items() if (org, identity) not in self.erased}
         return found
 
     def _produce(self, topic: str, messages: Iterable[bytes]) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
         for place, message in enumerate(messages):
-            producer.produce(topic, message, partition=place % PARTITIONS)
+            producer.produce(topic, message, partition=place % self.partitions)
         assert producer.flush(20) == 0
 
     def _told(self) -> Counter[tuple[int, str, str]]:

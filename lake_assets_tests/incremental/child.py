@@ -1,11 +1,10 @@
-"""One run of one target in a process of its own, which a test may let die or stop: `python -m ...child TARGET`.
+"""One run of one target, for a process of its own that a test may let die or stop.
 
-The home and the point at which to die come from the environment, as for any run. Prints what became of the run.
+The home and the point at which to die come from the environment, as for any run.
 """
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from functools import cache
 
@@ -18,7 +17,8 @@ from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 
 
-def main(target: str) -> str:
+def run(target: str) -> str:
+    """What became of the run: its status, why it waits, or its error."""
     engine = Engine(
         open_catalog(settings()),
         PIPELINE,
@@ -30,7 +30,3 @@ def main(target: str) -> str:
     except LakeError as error:
         return type(error).__name__
     return outcome.status if isinstance(outcome, SessionReport) else outcome.kind
-
-
-if __name__ == "__main__":
-    print(main(sys.argv[1]))

@@ -7,12 +7,8 @@ plays all and writes docs/crash-matrix.md. The tests play the same, and hold the
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,8 +20,10 @@ from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets.settings import PROJECT, Settings
+from lake_assets_tests.incremental.child import run
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.outcomes import Outcomes, table
+from lake_assets_tests.outcomes import Outcomes, columns, table
+from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
     from lake_assets.incremental.sessions import SessionRecord
@@ -103,10 +101,10 @@ def overtaken(lake: Lake, home: Settings) -> Outcomes:
     for point in POINTS:
         land_until_due(lake, "signup_fact", landings, ["raw.signups"])
         child = start(home, "signup_fact", PAUSE + point)
-        os.waitid(os.P_PID, child.pid, os.WSTOPPED)
+        child.stopped()
         lake.catch_up("signup_fact")
-        child.send_signal(signal.SIGCONT)
-        said = child.communicate(timeout=120)[0].strip()
+        child.go_on()
+        said = child.said()
         outcomes[point] = {"StateMoved": "refused, stops", "committed": "had finished"}.get(said, said)
         lake.assert_true("signup_fact", note=point)
     assert_settled(lake, "signup_fact", "raw.signups")
@@ -132,18 +130,14 @@ def outcome(opened: SessionRecord | None, found: SessionReport | Waiting) -> str
     return "acknowledges, writes nothing" if found.status == "already_committed" else "finishes the session as planned"
 
 
-def start(home: Settings, argument: str, failpoint: str = "", *, module: str = "child") -> subprocess.Popen[str]:
-    """One run of a target, or what else a module does with an argument, in a process of its own."""
-    command = [sys.executable, "-m", f"lake_assets_tests.incremental.{module}", argument]
-    variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_FAILPOINT": failpoint}
-    return subprocess.Popen(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True)
+def start(home: Settings, argument: str, failpoint: str = "", *, work: Callable[[str], str] = run) -> Child:
+    """One run of a target, or other work, in a process of its own."""
+    return Child(work, argument, environment(home, failpoint))
 
 
-def die(home: Settings, argument: str, point: str, *, module: str = "child") -> None:
+def die(home: Settings, argument: str, point: str, *, work: Callable[[str], str] = run) -> None:
     """Let what `start` begins die at a point."""
-    child = start(home, argument, point, module=module)
-    child.communicate(timeout=120)
-    assert child.returncode == EXIT_CODE, f"the run did not come to {point}"
+    assert start(home, argument, point, work=work).end() == EXIT_CODE, f"the run did not come to {point}"
 
 
 def land_until_due(lake: Lake, target: str, landings: Iterator[Landing], only: list[str]) -> None:
@@ -173,11 +167,7 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 def told(scenario: str) -> Outcomes:
     """What the page says of a scenario."""
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text().splitlines() if "|" in line
-    ]
-    column = rows[0].index(scenario)
-    return {row[0].strip("`"): row[column] for row in rows[2:]}
+    return columns(PAGE.read_text())[scenario]
 
 
 HEAD = """# The crash matrix

@@ -1,8 +1,7 @@
-"""One erasure in a process of its own, which a test may let die: `python -m ...erasing_child ID`."""
+"""One erasure, for a process of its own that a test may let die."""
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 
 from lake_assets.incremental.engine import Engine
@@ -13,6 +12,8 @@ from lake_assets.membership import PIPELINE
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.scenario import NOW
 
-if __name__ == "__main__":
+
+def erase_account(account_id: str) -> str:
+    """How often the id was found."""
     engine = Engine(open_catalog(settings()), PIPELINE, clock=lambda: NOW, spark=cache(lambda: open_spark(settings())))
-    print(erase(engine, "account", sys.argv[1], now=NOW).found)
+    return str(erase(engine, "account", account_id, now=NOW).found)

@@ -45,11 +45,10 @@ def test_a_run_that_is_killed_in_the_middle_is_finished_by_the_next(lake: Lake, 
     for seconds in (0.1, 0.4, 0.8):
         land_until_due(lake, "plan_fact", landings, ["raw.plan_changes"])
         child = start(home, "plan_fact")
-        while lake.engine.store.state("core.plan_fact").open_session is None and child.poll() is None:
+        while lake.engine.store.state("core.plan_fact").open_session is None and child.runs:
             time.sleep(0.02)
         time.sleep(seconds)
         child.kill()
-        child.communicate()
         lake.catch_up("plan_fact")
         lake.assert_true("plan_fact")
         assert_settled(lake, "plan_fact", "raw.plan_changes")
@@ -60,7 +59,7 @@ def test_g13_of_two_runs_at_once_one_wins(lake: Lake, home: Settings) -> None:
     for _ in range(2):
         land_until_due(lake, "signup_fact", landings, ["raw.signups"])
         children = [start(home, "signup_fact"), start(home, "signup_fact")]
-        outcomes = {child.communicate(timeout=120)[0].strip() for child in children}
+        outcomes = {child.said() for child in children}
         assert outcomes & {"committed", "already_committed"}
         assert outcomes - {"committed", "already_committed"} <= {"StateMoved", "idle"}
         lake.assert_true("signup_fact")

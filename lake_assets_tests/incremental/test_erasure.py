@@ -23,6 +23,7 @@ from lake_assets.incremental.session import AuditResult
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets_tests.incremental.crash_matrix import die
+from lake_assets_tests.incremental.erasing_child import erase_account
 from lake_assets_tests.incremental.scenario import NOW, Lake, signup
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
     lake.append("raw.signups", [signup(3, 3, account_id=GONE)])
     die(home, "signup_fact", "after-staged")
     for point in ERASURE_POINTS:
-        die(home, GONE, point, module="erasing_child")
+        die(home, GONE, point, work=erase_account)
         assert [e.state for e in lake.engine.erasures.rows()] == ["requested"], point
     erase(lake.engine, "account", GONE, now=NOW)
     assert [e.state for e in lake.engine.erasures.rows()] == ["done"]

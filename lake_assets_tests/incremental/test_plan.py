@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.data_files import FileChange
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
@@ -649,6 +650,24 @@ def test_a_held_hour_is_a_session_of_its_own_behind_all_others() -> None:
     world.bad.clear()
     assert played(world) == [([2], [], [])]
     assert not world.committed.held
+
+
+def test_a_target_with_held_hours_becomes_sequential_only_once_they_are_built() -> None:
+    world = loaded(["raw.a"], Stateful(), 5)
+    world.bad = {START + 2, START + 4}
+    world.land("raw.a", "append", late(2, 4))
+    played(world)
+    world.mode = Sequential()
+    words = r"hours 2026-01-01-02:00, 2026-01-01-04:00: .*\n.*rebuild \S+ 2026-01-01-02:00 2026-01-01-04:00`"
+    with pytest.raises(ConfigurationError, match=words):
+        plan(world.question())
+    with pytest.raises(ConfigurationError, match="hold back its hour 2026-01-01-02:00: "):
+        plan_rebuild(world.question(), late(3), present=(), token="from behind the first")
+    decision = plan_rebuild(world.question(), late(2, 4), present=(), token="mended")
+    assert isinstance(decision, SessionPlan)
+    assert numbers(decision.hour_numbers) == [2, 3, 4, 5]
+    world.committed = committed_after(world.mode, world.committed, decision, decision.hour_numbers)
+    assert isinstance(plan(world.question()), Waiting)
 
 
 def test_complete_through_stays_below_a_held_hour_until_it_is_built() -> None:

@@ -15,7 +15,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
 from lake_assets.local.platform import open_pipeline
 from lake_assets.local.scaffold import NewTable, write
-from lake_assets.local.scaffold_templates import MODES
+from lake_assets.local.scaffold_templates import GRAINS, MODES
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -40,33 +40,37 @@ def new(**changed: Any) -> NewTable:
     return NewTable(**{"table": "core.payment_fact", **words, **changed})
 
 
+@pytest.mark.parametrize("grain", GRAINS)
 @pytest.mark.parametrize("mode", MODES)
-def test_the_declaration_is_one_that_the_platform_loads(project: Path, mode: str) -> None:
-    write(new(mode=mode), project)
+def test_the_declaration_is_one_that_the_platform_loads(project: Path, mode: str, grain: str) -> None:
+    write(new(mode=mode, grain=grain), project)
     pipeline: Pipeline = open_pipeline(Settings(pipelines="payment_fact:PIPELINE"))
     target = pipeline.target("payment_fact")
     assert target.table == "core.payment_fact"
     assert isinstance(target.mode, CLASSES[mode])
+    assert target.grain.name == grain
     assert [raw.table for raw in pipeline.raw] == ["raw.payments"]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("grain", GRAINS)
 @pytest.mark.parametrize("mode", MODES)
 def test_the_written_test_passes_on_a_lake(
-    project: Path, mode: str, spark_server: str, monkeypatch: pytest.MonkeyPatch
+    project: Path, mode: str, grain: str, spark_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKE_SPARK_REMOTE", spark_server)
-    write(new(mode=mode), project)
-    importlib.import_module("test_payment_fact").test_late_rows_reach_their_hours(project)
+    write(new(mode=mode, grain=grain), project)
+    importlib.import_module("test_payment_fact").test_late_rows_reach_their_partitions(project)
 
 
 def test_the_command_writes_both_files_and_says_what_comes_next(tmp_path: Path) -> None:
     out = tmp_path / "tables"
     options = ["--source", "raw.payments", "--time-column", "paid_at", "--key", "payment_id", "--out", str(out)]
-    done = CliRunner().invoke(app, ["new", "payment_fact", "--mode", "stateful", *options])
+    done = CliRunner().invoke(app, ["new", "payment_fact", "--mode", "stateful", "--grain", "day", *options])
     assert done.exit_code == 0
     assert sorted(path.name for path in out.iterdir()) == ["payment_fact.py", "test_payment_fact.py"]
     assert "LAKE_PIPELINES=payment_fact:PIPELINE" in done.output
+    assert 'grain="day"' in (out / "payment_fact.py").read_text()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -80,6 +84,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     ("changed", "culprit"),
     [
         ({"mode": "hourly"}, "The mode is 'hourly'"),
+        ({"grain": "week"}, "The grain is 'week'"),
         ({"table": "core.Payments"}, r"The table is called 'core\.Payments'"),
         ({"table": "core.import"}, r"The table is called 'core\.import'"),
         ({"source": "payments"}, "The source is called 'payments'"),

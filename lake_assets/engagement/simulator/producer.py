@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Protocol
 
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
 from lake_assets.engagement.kafka import LOG_ERRORS, KafkaTopic
-from lake_assets.engagement.simulator.traffic import Message
 from lake_assets.errors import ServiceError
 
 DELIVERY_SECONDS = 60
 SHOWN = 3
+
+
+class Message(Protocol):
+    """What is sent, of this simulator or of another. timestamp: ms since 1970."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def value(self) -> bytes: ...
+    @property
+    def timestamp(self) -> int: ...
 
 
 def send(servers: str, messages: Iterable[Message]) -> Counter[str]:

@@ -8,6 +8,7 @@ batches.py      what a landing is: events, and bad rows, as rows of the raw tabl
 arrival.py      the landings of a simulation (pure)
 figures.py      what they amount to, in figures (pure)
 scenes.py       landings laid down by hand: the worked example, rows for quarantine, a batch that an audit stops (pure)
+messages.py     landings as messages to Kafka, and their heartbeats (pure)
 landing.py      the one place that writes: landings into the raw tables, through Spark
 """
 
@@ -15,6 +16,7 @@ from lake_assets.membership.simulator.arrival import generate
 from lake_assets.membership.simulator.batches import Landing
 from lake_assets.membership.simulator.figures import Figures, measure
 from lake_assets.membership.simulator.landing import land, repair
+from lake_assets.membership.simulator.messages import heartbeats, messages
 from lake_assets.membership.simulator.model import Arrival, Outage, Simulation, Stalls, late_day
 from lake_assets.membership.simulator.population import Population
 from lake_assets.membership.simulator.scenes import EXAMPLE, BadBatch, bad_batch, dirty_batch, worked_example
@@ -32,9 +34,11 @@ __all__ = [
     "bad_batch",
     "dirty_batch",
     "generate",
+    "heartbeats",
     "land",
     "late_day",
     "measure",
+    "messages",
     "repair",
     "worked_example",
 ]

@@ -1,6 +1,6 @@
 """How many messages a second the ingestion stream takes from Kafka to rows, dead letters and notifications.
 
-    python -m benchmarks.ingestion [--records 500000] [--batches 3]
+    python -m benchmarks.engagement_ingestion [--records 500000] [--batches 3]
 
 Spark and Kafka are started in a home of their own. Producing the messages is not counted; the first batch, which warms
 everything up, is printed too.
@@ -12,8 +12,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,11 +23,8 @@ from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lakes import EMAIL_EVENT
 from lake_assets.engagement.tables import ENGAGEMENT, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
-from lake_assets.local.kafka import kafka
-from lake_assets.local.service import all_running, free_port
+from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
-from lake_assets.local.stack import spark as spark_service
-from lake_assets.local.zookeeper import zookeeper
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,7 +40,10 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--orgs", type=int, default=20)
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder, _services(Path(folder)) as home:
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
+        lake_services(Settings(home=Path(folder), spark_java_options="")) as home,
+    ):
         spark = open_spark(home)
         tables = open_tables(home, replace(EMAIL_EVENT, max_records=arguments.records))
         tables.create(spark)
@@ -62,21 +60,6 @@ def main() -> None:
                 print(f"{arguments.records:,} messages: {seconds:.1f} s, {arguments.records / seconds:,.0f} a second")
         print(f"rows in all: {tables.read(spark, ENGAGEMENT).count():,}")
         spark.stop()
-
-
-@contextmanager
-def _services(folder: Path) -> Iterator[Settings]:
-    home = Settings(home=folder, spark_java_options="")
-    ports = {name: free_port() for name in ("spark", "zookeeper", "kafka", "controller")}
-    services = [
-        spark_service(home, ports["spark"]),
-        zookeeper(home.home, ports["zookeeper"]),
-        kafka(home, ports["kafka"], ports["controller"]),
-    ]
-    with all_running(services):
-        remote = {"spark_remote": f"sc://127.0.0.1:{ports['spark']}"}
-        hosts = {name: f"127.0.0.1:{ports[name]}" for name in ("zookeeper", "kafka")}
-        yield home.model_copy(update={**remote, **hosts})
 
 
 def _produce(topic: KafkaTopic, count: int, orgs: int) -> None:

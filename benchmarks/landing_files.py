@@ -1,0 +1,110 @@
+"""How fast files are landed, read and verified on one core; and how long it takes to choose what to compact.
+
+python -m benchmarks.landing_files [--messages 50000] [--bytes 1024] [--files 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+from lake_assets.landing import formats
+from lake_assets.landing.checksum import NOTHING, checksum
+from lake_assets.landing.compaction import Limits, select
+from lake_assets.landing.manifest import SUFFIXES, DataFile, Kind
+from lake_assets.landing.records import Record
+from lake_assets.landing.verify import verify
+from lake_assets.landing.writing import ZoneWriter
+from lake_assets.landing.zone import Draft
+from lake_assets.landing.zones import open_zones
+from lake_assets.settings import Settings
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SHARD = "bench/0-of-1"
+RUNS = 3
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=50_000)
+    parser.add_argument("--bytes", type=int, default=1024, help="of a message's value")
+    parser.add_argument("--files", type=int, default=100_000, help="to choose from")
+    arguments = parser.parse_args()
+    chance = random.Random(1)
+    records = [Record(0, n, n, b"person %d" % n, chance.randbytes(arguments.bytes)) for n in range(arguments.messages)]
+    megabytes = arguments.messages * arguments.bytes / 1e6
+    print(f"{arguments.messages:,} messages of {arguments.bytes:,} bytes; best of {RUNS}, by CPU time")
+    seconds = _best(lambda: checksum(record.canonical for record in records))
+    print(f"checksum alone: {megabytes / seconds:.0f} MB/s")
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        _files(Settings(home=Path(folder)), records, megabytes)
+    for count in (arguments.files // 4, arguments.files // 2, arguments.files):
+        files = _small_files(count)
+        seconds = _best(lambda files=files: select(files, Limits(100, 1 << 28)))
+        print(f"select among {count:,} files: {seconds:.2f} s")
+
+
+def _files(settings: Settings, records: list[Record], megabytes: float) -> None:
+    one, other = open_zones(settings)
+    for kind in SUFFIXES:
+        with tempfile.TemporaryFile() as opened:
+            seconds = _best(lambda opened=opened, kind=kind: _write(opened, kind, records))
+        print(f"{kind}: write alone {megabytes / seconds:.0f} MB/s")
+        seconds = _best(lambda kind=kind: _draft(one, records, kind).path.unlink())
+        print(f"{kind}: checksum, write, sync and read again {megabytes / seconds:.0f} MB/s")
+    for writer in (one, other):
+        _land(writer, records)
+    (entry,) = one.manifest.entries(one.zone.name)
+    reading = 2 * _best(lambda: _read(one, entry.file))
+    verifying = _best(lambda: verify(one.manifest, [one.zone, other.zone], now=NOW, deadline=timedelta(hours=1)))
+    print(f"verify: {2 * megabytes / verifying:.0f} MB/s; reading the same files: {2 * megabytes / reading:.0f} MB/s")
+
+
+def _best(act: Callable[[], object]) -> float:
+    """The least CPU seconds of some runs: others use the machine, too."""
+    took = []
+    for _ in range(RUNS):
+        began = time.process_time()
+        act()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+def _write(opened: IO[bytes], kind: Kind, records: list[Record]) -> None:
+    opened.seek(0)
+    formats.write(kind, opened, records)
+
+
+def _draft(writer: ZoneWriter, records: list[Record], kind: Kind) -> Draft:
+    return writer.zone.draft(SHARD, {0: (0, len(records) - 1)}, records, kind=kind)
+
+
+def _land(writer: ZoneWriter, records: list[Record]) -> None:
+    writer.land(_draft(writer, records, "append"), now=NOW)
+
+
+def _read(writer: ZoneWriter, file: DataFile) -> None:
+    """Decode it, and check nothing."""
+    with writer.zone.path(file.name).open("rb") as opened:
+        deque(formats.read(file.kind, opened), maxlen=0)
+
+
+def _small_files(count: int, partitions: int = 64) -> list[DataFile]:
+    """Of one partition each; sizes vary."""
+    chance = random.Random(1)
+    return [
+        DataFile(f"f{n:09}", chance.randrange(1 << 24), SHARD, {n % partitions: (n, n)}, frozenset(), 0, NOTHING)
+        for n in range(count)
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""How many messages a second go from Kafka through both zones, checked against each other, into a raw table.
+
+    python -m benchmarks.landing_zones [--messages 400000] [--bytes 300]
+
+Kafka is started in a home of its own; no Spark. Three processes work at once, as they would: a zone each, and one that
+loads what is verified. Producing is not counted. Memory is the greatest resident set of each process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.tables import create_raw
+from lake_assets.landing.heartbeats import beat
+from lake_assets.landing.station import Station
+from lake_assets.landing.zones import open_zones
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.kafka import kafka
+from lake_assets.local.service import free_port, running
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.raw import SIGNUPS
+from lake_assets.settings import Settings
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTITIONS = 4
+ONE_TABLE = Pipeline(raw=(SIGNUPS,), targets=(), start=PIPELINE.start, subjects=PIPELINE.subjects)
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=400_000)
+    parser.add_argument("--bytes", type=int, default=300, help="of a message's value, about")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        home = Settings(home=Path(folder))
+        with running(kafka(home, free_port(), free_port())) as broker:
+            home = home.model_copy(update={"kafka": f"127.0.0.1:{broker.port}"})
+            _produce(home, arguments.messages, arguments.bytes)
+            _measure(home, arguments.messages)
+
+
+def _measure(home: Settings, count: int) -> None:
+    start = multiprocessing.get_context("spawn")
+    told: Queue[tuple[str, float, int]] = start.Queue()
+    ready = start.Barrier(4)
+    works = [start.Process(target=_tail, args=(home, zone, ready, told)) for zone in ("a", "b")]
+    works.append(start.Process(target=_load, args=(home, count, ready, told)))
+    for work in works:
+        work.start()
+    ready.wait()
+    for _ in works:
+        who, seconds, megabytes = told.get()
+        print(f"{who}: {count:,} messages in {seconds:.1f} s, {count / seconds:,.0f} a second, {megabytes} MB at most")
+    for work in works:
+        work.join()
+
+
+def _tail(home: Settings, zone: str, ready: Barrier, told: Queue[tuple[str, float, int]]) -> None:
+    station = _station(home)
+    with station.tailer(open_zones(home, [zone])[0]) as tailer:
+        ready.wait()
+        began = time.perf_counter()
+        tailer.drain()
+        told.put((f"zone {zone}", time.perf_counter() - began, _megabytes()))
+
+
+def _load(home: Settings, count: int, ready: Barrier, told: Queue[tuple[str, float, int]]) -> None:
+    station, rows = _station(home), 0
+    ready.wait()
+    began = time.perf_counter()
+    while rows < count:
+        rows += sum(loaded.rows for loaded in station.load())
+        time.sleep(0.2)
+    told.put(("Kafka to verified raw snapshots", time.perf_counter() - began, _megabytes()))
+
+
+def _station(home: Settings) -> Station:
+    return Station(home, str(home.kafka), open_catalog(home), ONE_TABLE, lambda: START)
+
+
+def _megabytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _produce(home: Settings, count: int, size: int) -> None:
+    """Messages of distinct ids, and heartbeats that close the last files."""
+    station = _station(home)
+    create_raw(station.catalog, SIGNUPS)
+    (feed,) = station.feeds
+    KafkaTopic(station.servers, feed.topic).create(PARTITIONS)
+    producer = Producer({"bootstrap.servers": station.servers, "linger.ms": 50, "queue.buffering.max.messages": count})
+    for number in range(count):
+        value, at = _message(number, size), START + timedelta(milliseconds=number)
+        timestamp = int(at.timestamp() * 1000)
+        producer.produce(feed.topic, value, b"a-%d" % number, partition=number % PARTITIONS, timestamp=timestamp)
+    producer.flush()
+    beat(station.servers, {feed.topic: START + timedelta(days=1)})
+
+
+def _message(number: int, size: int) -> bytes:
+    values = {
+        "signup_id": f"signup-{number}",
+        "account_id": f"a-{number}",
+        "plan": "standard",
+        "monthly_price": "12.99",
+        "event_ts": (START + timedelta(milliseconds=number)).isoformat(),
+    }
+    bare = json.dumps({**values, "note": ""})
+    return json.dumps({**values, "note": "x" * max(0, size - len(bare))}).encode()
+
+
+if __name__ == "__main__":
+    main()

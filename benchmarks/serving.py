@@ -1,0 +1,216 @@
+"""What serving costs on one ZooKeeper server: the switch and the way back, routing, a query's lease, a large push.
+
+python -m benchmarks.serving [--rounds 50] [--rows 1000000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.local.service import free_port, running
+from lake_assets.local.zookeeper import zookeeper
+from lake_assets.serving.lineage import (
+    Change,
+    LineageEntry,
+    SegmentLineage,
+    State,
+    clean_up,
+    end_replace,
+    revert_replace,
+    routed,
+    start_replace,
+)
+from lake_assets.serving.query import Limits, query
+from lake_assets.serving.registry import Registry, States
+from lake_assets.serving.store import Serving, open_serving
+from lake_assets.serving.znrecord import SegmentInfo
+from lake_assets.settings import Settings
+
+SEGMENTS, ENTRIES = 1_000, 50
+STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    arguments = parser.parse_args()
+    with opened() as serving:
+        switches = Switches(serving.registry, arguments.rounds)
+        ends, reverts = switches.measured()
+        report(f"end_replace, {SEGMENTS:,} segments by {SEGMENTS:,}", ends)
+        report(f"revert_replace of it, its {SEGMENTS:,} segments given up", reverts)
+        report(f"routing {SEGMENTS:,} segments by {ENTRIES} entries, computed", computed(arguments.rounds))
+        report("the same, read from ZooKeeper", read(serving.registry, arguments.rounds))
+        pushed(serving, arguments.rows)
+        report("a query's pin: lease, routing, release", pinned(serving, arguments.rounds))
+        report("a query of a million rows, all of it", asked(serving, arguments.rounds))
+
+
+@contextmanager
+def opened() -> Iterator[Serving]:
+    """Served tables on a ZooKeeper and a folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        home = Settings(home=Path(folder))
+        with running(zookeeper(home.home, free_port())) as service, zookeeper_client(f"127.0.0.1:{service.port}") as zk:
+            yield open_serving(zk, home, clock=now)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Switches:
+    """A table of so many segments, replaced and taken back, again and again. No files: what is timed is the switch."""
+
+    registry: Registry
+    rounds: int
+
+    def measured(self) -> tuple[list[float], list[float]]:
+        """Milliseconds of each end, and of each revert."""
+        self.end(self.begin("first"))
+        ends, reverts = [], []
+        for number in range(self.rounds):
+            entry_id = self.begin(f"round{number}")
+            ends.append(timed(lambda entry_id=entry_id: self.end(entry_id)))
+            reverts.append(timed(lambda entry_id=entry_id: self.revert(entry_id)))
+            self.forget()
+        return ends, reverts
+
+    def begin(self, push: str) -> str:
+        return begin(self.registry, "switched", [f"switched_{push}_{number:04d}" for number in range(SEGMENTS)])
+
+    def forget(self) -> None:
+        """Drops the reverted entry, as clean-up does a day later."""
+        old = now() + timedelta(days=1)
+        self.registry.update(
+            lambda states: {
+                "switched": clean_up(
+                    states["switched"].lineage, present=states["switched"].segments, now=old, retention=timedelta(0)
+                )
+            },
+            "switched",
+        )
+
+    def end(self, entry_id: str) -> None:
+        self.registry.update(
+            lambda states: {
+                "switched": end_replace(
+                    states["switched"].lineage, entry_id, ready=states["switched"].segments, now=now()
+                )
+            },
+            "switched",
+        )
+
+    def revert(self, entry_id: str) -> None:
+        self.registry.update(
+            lambda states: {
+                "switched": revert_replace(
+                    states["switched"].lineage, entry_id, present=states["switched"].segments, now=now()
+                )
+            },
+            "switched",
+        )
+
+
+def begin(registry: Registry, table: str, names: list[str]) -> str:
+    """Starts to replace all that is routed, and registers what would have been uploaded."""
+    begun = []
+
+    def decide(states: States) -> Mapping[str, Change]:
+        state = states[table]
+        started = start_replace(
+            state.lineage, segments_from=state.routed, segments_to=names, routed=state.routed, now=now()
+        )
+        begun.append(started.entry_id)
+        return {table: started}
+
+    registry.update(decide, table)
+    infos = [SegmentInfo(name, 1, 1, "0" * 64, now(), begun[-1]) for name in names]
+    registry.register(table, begun[-1], infos)
+    return begun[-1]
+
+
+def chain() -> tuple[SegmentLineage, list[str]]:
+    """So many entries over so many segments, each a part of the table replaced."""
+    size = SEGMENTS // (ENTRIES + 1)
+    parts = [tuple(f"chain_{part:02d}_{n:04d}" for n in range(size)) for part in range(ENTRIES + 1)]
+    entries = [
+        LineageEntry(f"e{i}", parts[i], parts[i + 1], State.COMPLETED, datetime(2026, 1, 1, tzinfo=UTC))
+        for i in range(ENTRIES)
+    ]
+    names = [name for part in parts for name in part]
+    rest = [f"chain_rest_{n:04d}" for n in range(SEGMENTS - len(names))]
+    return SegmentLineage("chain", {entry.id: entry for entry in entries}), names + rest
+
+
+def computed(rounds: int) -> list[float]:
+    lineage, segments = chain()
+    return [timed(lambda: routed(lineage, segments)) for _ in range(rounds)]
+
+
+def read(registry: Registry, rounds: int) -> list[float]:
+    lineage, segments = chain()
+    begin(registry, "chain", segments)
+    registry.update(lambda states: {"chain": Change(lineage, frozenset())}, "chain")
+    return [timed(lambda: registry.read("chain")["chain"].routed) for _ in range(rounds)]
+
+
+def pushed(serving: Serving, rows: int) -> None:
+    """A push of so many rows, the second of its table."""
+    accounts = pa.table(
+        {
+            "account_id": pa.array([f"a{n}" for n in range(rows)]),
+            "state": pa.array([STATES[n % 4] for n in range(rows)]),
+            "monthly_price": pa.array([n % 25 + 0.99 for n in range(rows)]),
+            "last_event_ts": pa.array([1_767_225_600_000_000 + n for n in range(rows)], pa.timestamp("us", "UTC")),
+        }
+    )
+    for push_id in ("benchmark1", "benchmark2"):
+        begun = time.perf_counter()
+        (found,) = serving.writer.push({"accounts": accounts}, push_id=push_id, as_of=now())
+        seconds = time.perf_counter() - begun
+    print(f"a push of {rows:,} rows: {seconds:.2f} s, {len(found.segments)} segments, {found.size_bytes / 1e6:.1f} MB")
+
+
+def pinned(serving: Serving, rounds: int) -> list[float]:
+    def pin() -> None:
+        with serving.broker.pin("accounts", seconds=30) as found:
+            found.lease.confirm()
+
+    return [timed(pin) for _ in range(rounds)]
+
+
+def asked(serving: Serving, rounds: int) -> list[float]:
+    sql = "select state, count(*), avg(monthly_price) from accounts group by state"
+    return [timed(lambda: query(serving.broker, sql, Limits())) for _ in range(rounds)]
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Milliseconds."""
+    begun = time.perf_counter()
+    act()
+    return 1000 * (time.perf_counter() - begun)
+
+
+def report(what: str, found: list[float]) -> None:
+    p95 = sorted(found)[math.ceil(0.95 * len(found)) - 1]
+    print(f"{what}: p50 {statistics.median(found):.1f} ms  p95 {p95:.1f} ms  of {len(found)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The engagement lakes as Dagster's assets: one for each stream, whose run takes one turn, and the metrics behind them.
+
+What a stream does and when it may is told in `turn.py`; here its report becomes what a person sees. The metrics are
+partitioned by org: a run for chosen orgs computes them anew, one without follows the notifications.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.checks import check_results, check_specs, late_turn
+from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.metrics import Metrics, Refresh
+from lake_assets.engagement.notifying import Notification, counted
+from lake_assets.engagement.sensors import metrics_sensor, turn_sensor
+from lake_assets.engagement.status import StreamStatus, stream_status
+from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.turn import TurnReport, coordinator, open_stream, take_turn
+from lake_assets.errors import LakeError, LockNotFree, TurnRefused
+from lake_assets.incremental.asset import failure
+from lake_assets.incremental.sensors import Clock
+
+GROUP = "engagement"
+RESOURCES = {"engagement", "spark"}
+Metadata = dict[str, Any]
+
+
+def engagement_key(lake: EngagementLake, name: str) -> dg.AssetKey:
+    """A stream's, or that of the metrics: engagement/<lake>/<name>."""
+    return dg.AssetKey([GROUP, lake.name, name])
+
+
+def engagement_definitions(
+    lakes: Sequence[EngagementLake], *, seconds: Mapping[StreamName, int], max_wait: float, clock: Clock
+) -> dg.Definitions:
+    """Assets, checks, jobs and sensors of lakes. Their code location must also have the resources of `RESOURCES`.
+
+    seconds: stream → its interval. max_wait: seconds that a run waits for its turn.
+    """
+    found = [
+        stream_definitions(lake, s, seconds=seconds[s], max_wait=max_wait, clock=clock)
+        for lake in lakes
+        for s in STREAMS
+    ]
+    return dg.Definitions.merge(*found, *map(metrics_definitions, lakes))
+
+
+def stream_definitions(
+    lake: EngagementLake, stream: StreamName, *, seconds: int, max_wait: float, clock: Clock
+) -> dg.Definitions:
+    """One stream: its asset, its job and its sensor."""
+    asset = stream_asset(lake, stream, max_wait=max_wait)
+    job = dg.define_asset_job(f"{lake.name}_{stream}_job", [asset])
+    sensor = turn_sensor(lake, stream, job, asset.key, seconds=seconds, clock=clock)
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
+
+
+def metrics_definitions(lake: EngagementLake) -> dg.Definitions:
+    """The metrics of a lake: their asset, job and sensor."""
+    orgs = dg.DynamicPartitionsDefinition(name=f"{lake.name}_org")
+    asset = metrics_asset(lake, orgs)
+    job = dg.define_asset_job(f"{lake.name}_metrics_job", [asset])
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[metrics_sensor(lake, job, asset.key, orgs)])
+
+
+def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -> dg.AssetsDefinition:
+    """What a stream makes of its messages. A run takes one turn, with one batch at most."""
+    key = engagement_key(lake, stream)
+
+    @dg.asset(
+        key=key,
+        group_name=GROUP,
+        kinds={"delta", "kafka", "spark"},
+        description=f"The {stream} of {lake.name}: a turn under the job coordinator, with one batch at most.",
+        required_resource_keys=RESOURCES,
+        check_specs=check_specs(key, stream),
+        pool=lake.app_name(stream),
+    )
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        services, spark = context.resources.engagement, context.resources.spark.spark_session
+        tables, servers = services.tables(lake), services.kafka()
+        opened = open_stream(stream, tables, spark, servers)
+        try:
+            with zookeeper_client(services.zookeeper()) as zk:
+                report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
+        except (TurnRefused, LockNotFree) as error:
+            yield late_turn(error)
+            raise failure(error) from error
+        except LakeError as error:
+            raise failure(error) from error
+        batch = report.batch.batch if report.batch else None
+        yield dg.MaterializeResult(
+            metadata=turn_metadata(report, stream_status(tables, stream, servers)),
+            check_results=list(check_results(tables, spark, servers, stream, batch)),
+        )
+
+    return step
+
+
+def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) -> dg.AssetsDefinition:
+    """The metrics, by org. Its step marks the orgs that it computed, and nothing else."""
+    key = engagement_key(lake, ENGAGEMENT_METRICS)
+    columns = [dg.TableColumn(name, kind) for name, kind in ENGAGEMENT_METRICS_COLUMNS.items()]
+    spec = dg.AssetSpec(
+        key=key,
+        deps=[dg.AssetDep(engagement_key(lake, stream)) for stream in STREAMS],
+        skippable=True,
+        group_name=GROUP,
+        kinds={"delta", "spark"},
+        description=f"Emails and calls of {lake.name} by org, day, rep, cadence and template, with rates.",
+        partitions_def=orgs,
+        metadata={"dagster/column_schema": dg.TableSchema(columns), "dagster/storage_kind": "delta"},
+    )
+
+    @dg.multi_asset(
+        name=key.to_python_identifier(),
+        specs=[spec],
+        required_resource_keys=RESOURCES,
+        pool=f"{lake.name}.{ENGAGEMENT_METRICS}",
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
+        tables = context.resources.engagement.tables(lake)
+        is_chosen = context.has_partition_key or context.has_partition_key_range
+        chosen = list(context.partition_keys) if is_chosen else []
+        try:
+            done = Metrics(tables, context.resources.spark.spark_session).refresh(chosen)
+        except LakeError as error:
+            raise failure(error) from error
+        metadata = refresh_metadata(done)
+        if chosen:
+            yield dg.MaterializeResult(metadata=metadata)
+        for org in sorted(set(tables.orgs() if done.orgs is None else done.orgs) - set(chosen)):
+            yield dg.AssetMaterialization(key, partition=org, metadata=metadata)
+
+    return step
+
+
+def turn_metadata(report: TurnReport, status: StreamStatus) -> Metadata:
+    """A turn for people. Offsets are by Kafka partition, ends exclusive; lag: so many offsets are still to be read."""
+    shown: Metadata = {
+        "predecessor": report.predecessor or "none",
+        "lock wait (seconds)": round(report.waited, 3),
+        "lag": status.lag,
+        "batch": "none was due",
+    }
+    if report.batch is None:
+        return shown
+    batch, commits = report.batch.batch, report.batch.commits
+    shown |= {
+        "batch": batch.batch_id,
+        "resumed": report.batch.resumed,
+        "start offsets": json.dumps(dict(batch.messages.start)),
+        "end offsets": json.dumps(dict(batch.messages.end)),
+        "commit versions": json.dumps({name: c.version if c else None for name, c in commits.items()}),
+    }
+    if data := commits.get(Notification.of):
+        rows = counted(data)
+        shown |= {"commit version": data.version, "rows inserted": rows.inserted}
+        shown |= {"rows updated": rows.updated, "rows deleted": rows.deleted}
+    return shown
+
+
+def refresh_metadata(done: Refresh) -> Metadata:
+    """A refresh for people. Versions are those of the engagement table, but for the commit's."""
+    return {
+        "since version": done.since,
+        "as of version": done.cursor,
+        "orgs": "all" if done.orgs is None else len(done.orgs),
+        "days of orgs": "all" if done.cells is None else done.cells,
+        "commit version": done.commit.version if done.commit else "none",
+    }

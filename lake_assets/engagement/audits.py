@@ -1,0 +1,104 @@
+"""What must hold of a lake after each turn, counted anew: from Kafka, the tables and their logs. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement import idempotent
+from lake_assets.engagement.checkpoint import Batch
+from lake_assets.engagement.judging import DeadLetters
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.notifying import Notification, counted
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, Commit, LakeTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE = 10
+"""So many ids are named of those that are wrong."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """So many that are wrong, and some of them, sorted."""
+
+    count: int
+    ids: tuple[str, ...]
+
+
+def records_in(spark: SparkSession, batch: Batch, servers: str) -> int:
+    """How many messages Kafka holds in the range of a batch. Raises `TopicReplaced` and `OffsetsMissing`."""
+    return KafkaTopic(servers, batch.messages.topic).read(spark, batch.messages).count()
+
+
+def rows_made(tables: LakeTables, batch: Batch) -> tuple[int, int]:
+    """So many rows and dead letters a finished batch of ingestion has made, by the metrics of its commits."""
+    data = commit_of(tables, "ingestion", ENGAGEMENT, Notification.of, batch)
+    dead = commit_of(tables, "ingestion", DEAD_LETTER, DeadLetters.name, batch)
+    return _inserted(data), _inserted(dead)
+
+
+def commit_of(tables: LakeTables, stream: StreamName, table: str, process: str, batch: Batch) -> Commit | None:
+    """What a process of a batch committed, now or in an earlier turn; None if it committed nothing."""
+    app_id = tables.lake.app_id(stream, process)
+    return tables.commit_of(table, app_id=app_id, batch_id=batch.batch_id, since=batch.reads[table])
+
+
+def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sample:
+    """Engagements that a commit inserted and that are there more than once, by org and id."""
+    from pyspark.sql import functions as F
+
+    key = ["org_id", "engagement_id"]
+    inserted = tables.changes(spark, ENGAGEMENT, version).where("_change_type = 'insert'").select(key).distinct()
+    there = tables.read(spark, ENGAGEMENT, version).join(inserted, key, "left_semi").groupBy(key).count()
+    return _sample(there.where("count > 1").select(F.concat_ws("/", *key)))
+
+
+def dead_requests(spark: SparkSession, tables: LakeTables) -> Sample:
+    """Requests of mutation that met no row, however often they were tried, by org and id."""
+    from pyspark.sql import functions as F
+
+    dead = tables.read(spark, MUTATION_REQUEST).where("status = 'dead'")
+    return _sample(dead.select(F.concat_ws("/", "org_id", "request_id")).distinct())
+
+
+def untold_batches(tables: LakeTables) -> list[str]:
+    """The batches that changed rows and were not told of just once, as `mark` names them; as far as both logs tell."""
+    lake, written, told = tables.lake, _batches(tables, ENGAGEMENT), _batches(tables, NOTIFICATION)
+    return [
+        idempotent.mark(lake.app_id(stream, Notification.of), batch_id)
+        for stream in STREAMS
+        for batch_id in unmatched(
+            written.get(lake.app_id(stream, Notification.of), []), told.get(lake.app_id(stream, Notification.name), [])
+        )
+    ]
+
+
+def unmatched(written: list[int], told: list[int]) -> list[int]:
+    """The batch ids that are not as often in one list as in the other, sorted; what is before the first of either does
+    not count, for a log forgets its oldest commits. Pure.
+    """
+    first = max(min(written, default=0), min(told, default=0))
+    return sorted(b for b in {*written, *told} if b >= first and written.count(b) != told.count(b))
+
+
+def _inserted(commit: Commit | None) -> int:
+    return counted(commit).inserted if commit else 0
+
+
+def _batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:
+    """Transaction id → the ids of its batches, as the log of a table tells of them."""
+    found: dict[str, list[int]] = {}
+    for mark in tables.marks(table, 0).values():
+        app_id, batch_id = idempotent.marked(mark)
+        found.setdefault(app_id, []).append(batch_id)
+    return found
+
+
+def _sample(ids: DataFrame) -> Sample:
+    """ids: one column string."""
+    named = [row[0] for row in ids.orderBy(ids.columns[0]).limit(SAMPLE).collect()]
+    return Sample(ids.count() if len(named) == SAMPLE else len(named), tuple(named))

@@ -1,0 +1,1 @@
+"""STAGE: Kafka → files that two zones write and check against each other → raw tables."""

@@ -1,0 +1,157 @@
+"""What both zones go by, in the manifest: cutover policies, deletion requests, and rounds of compaction and reshard.
+
+Each is recorded once, by whoever comes first, and never changed; a zone that lags does later what it says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from lake_assets.errors import StateMoved, UsageError
+from lake_assets.landing.compaction import Ranges
+from lake_assets.landing.cutover import Policy
+from lake_assets.landing.schema import (
+    DELETIONS,
+    POLICIES,
+    RANGES,
+    ROUNDS,
+    milliseconds,
+    read_ranges,
+    written_ranges,
+)
+from lake_assets.landing.sharding import Shard
+from lake_assets.landing.store import Manifest
+
+
+@dataclass(frozen=True)
+class DeletionRequest:
+    """What was sent of somebody to a topic, up to a time, is to go.
+
+    id_hash: the keyed hash of the distinct id; the id itself is not kept. sent_through: milliseconds since 1970,
+    inclusive: what is sent later stays, so the zones agree even if one lags.
+    """
+
+    request_id: str
+    topic: str
+    id_hash: str
+    sent_through: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is done to the files of a shard, up to a cut: the same in both zones.
+
+    number: from 1 on, without a gap. cut: partition → last offset, inclusive. groups: of a compaction, the ranges of
+    the files of each group. of: of a reshard, how many shards there will be.
+    """
+
+    shard: str
+    number: int
+    cut: Mapping[int, int]
+    groups: tuple[tuple[Ranges, ...], ...] = ()
+    of: int | None = None
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """Reads and records them."""
+
+    manifest: Manifest
+
+    def policies(self, topic: str, partition: int, *, otherwise: Policy) -> list[Policy]:
+        """The cutover policies of a partition, by offset. otherwise: recorded for it if there is none yet."""
+        with self.manifest.change() as (connection, _):
+            found = _policies(connection, topic, partition)
+            if not found:
+                _insert_policy(connection, topic, partition, otherwise)
+            return found or [otherwise]
+
+    def set_policy(self, topic: str, partition: int, policy: Policy) -> None:
+        """Let another policy be effective from an offset on. Raises `UsageError` where a zone may have cut already."""
+        of_topic = RANGES.c.shard.startswith(f"{topic}/", autoescape=True)
+        query = sa.select(sa.func.max(RANGES.c.last)).where(of_topic, RANGES.c.partition == partition)
+        with self.manifest.change() as (connection, _):
+            last = connection.execute(query).scalar_one()
+            first = 0 if last is None else last + 2  # the next offset may be in an open file already
+            if policy.from_offset < first or policy.from_offset in {
+                p.from_offset for p in _policies(connection, topic, partition)
+            }:
+                raise UsageError(
+                    f"A cutover policy of {topic}, partition {partition}, can not be effective from offset "
+                    f"{policy.from_offset}: a zone has cut there, or another policy is.",
+                    remedy=f"Take a later offset, {first} at the least.",
+                )
+            _insert_policy(connection, topic, partition, policy)
+
+    def request_deletion(self, request: DeletionRequest, *, now: datetime) -> None:
+        """Record a request. The same again is no change. Raises `UsageError` for one from the future."""
+        if request.sent_through > milliseconds(now):
+            raise UsageError(
+                f"Deletion request {request.request_id} is of {request.sent_through} ms since 1970, "
+                f"and now it is {milliseconds(now)}.",
+                remedy="Request what was sent by now at the latest: a lagging zone could not agree otherwise.",
+            )
+        with self.manifest.change() as (connection, _):
+            found = {r.request_id: r for r in _deletions(connection, request.topic)}
+            if request.request_id not in found:
+                connection.execute(sa.insert(DELETIONS).values(asdict(request)))
+            elif found[request.request_id] != request:
+                raise UsageError(
+                    f"Deletion request {request.request_id} of {request.topic} is another one already.",
+                    remedy="Give each request an id of its own.",
+                )
+
+    def deletions(self, topic: str) -> list[DeletionRequest]:
+        """All requests of a topic, by id."""
+        with self.manifest.engine.connect() as connection:
+            return _deletions(connection, topic)
+
+    def rounds(self, shard: Shard) -> list[Round]:
+        """The rounds of a shard, in order."""
+        query = sa.select(ROUNDS).where(ROUNDS.c.shard == str(shard)).order_by(ROUNDS.c.number)
+        with self.manifest.engine.connect() as connection:
+            return [_round_of(row) for row in connection.execute(query)]
+
+    def open_round(self, proposed: Round) -> None:
+        """Record the next round of a shard, compare-and-swap. Raises `StateMoved` if somebody else did so first."""
+        last = sa.select(sa.func.coalesce(sa.func.max(ROUNDS.c.number), 0)).where(ROUNDS.c.shard == proposed.shard)
+        with self.manifest.change() as (connection, _):
+            found = connection.execute(last).scalar_one()
+            if found != proposed.number - 1:
+                raise StateMoved(f"shard {proposed.shard}", expected=f"round {proposed.number - 1}", found=found)
+            connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
+
+
+def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
+    place = (POLICIES.c.topic == topic) & (POLICIES.c.partition == partition)
+    columns = (POLICIES.c.max_messages, POLICIES.c.max_bytes, POLICIES.c.max_age_ms, POLICIES.c.from_offset)
+    return [Policy(*row) for row in connection.execute(sa.select(*columns).where(place).order_by(columns[-1]))]
+
+
+def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:
+    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **asdict(policy)))
+
+
+def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
+    columns = (DELETIONS.c.request_id, DELETIONS.c.topic, DELETIONS.c.id_hash, DELETIONS.c.sent_through)
+    query = sa.select(*columns).where(DELETIONS.c.topic == topic).order_by(DELETIONS.c.request_id)
+    return [DeletionRequest(*row) for row in connection.execute(query)]
+
+
+def _row_of(found: Round) -> dict[str, Any]:
+    groups = [[written_ranges(ranges) for ranges in group] for group in found.groups]
+    plan = json.dumps({"groups": groups, "of": found.of})
+    return {"shard": found.shard, "number": found.number, "cut": json.dumps(found.cut), "plan": plan}
+
+
+def _round_of(row: sa.Row[Any]) -> Round:
+    plan = json.loads(row.plan)
+    groups = tuple(tuple(read_ranges(ranges) for ranges in group) for group in plan["groups"])
+    cut = {int(partition): int(last) for partition, last in json.loads(row.cut).items()}
+    return Round(row.shard, row.number, cut, groups, plan["of"])

@@ -1,0 +1,82 @@
+"""Compaction: append files become columnar ones of the same records, alone or several together.
+
+Both zones make the same files of the same files: a round is recorded in the manifest, with a cut and the groups that
+were chosen up to it, before either zone begins. A zone does the rounds of a shard in order, each when it has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import chain
+
+from lake_assets.landing.agreements import Agreements, Round
+from lake_assets.landing.compaction import Limits, last_offsets, merged_ranges, select
+from lake_assets.landing.manifest import DataFile
+from lake_assets.landing.rounds import ShardFiles, place, shard_files
+from lake_assets.landing.sharding import Shard
+from lake_assets.landing.writing import ZoneWriter, reach
+
+
+def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
+    """Write each verified append file of a topic anew as a columnar one; the names of these."""
+    found = writer.manifest.entries(writer.zone.name, topic, verdicts=("verified",))
+    return [_write(writer, [e.file], now=now) for e in found if e.file.kind == "append"]
+
+
+def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) -> list[str]:
+    """Do the rounds of a shard that this zone has not done, or else the next one; the names of what was made.
+
+    limits: of the round that is then chosen, of verified files. Where files are not here yet, or not scrubbed alike,
+    the work ends; the next call goes on. Raises `StateMoved` when the other zone opens a round meanwhile.
+    """
+    agreements = Agreements(writer.manifest)
+    rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
+    due = [found for found in rounds if not files.has_done(found)]
+    made = []
+    for found in due or _open(agreements, files, shard, limits, number=len(rounds) + 1):
+        for group in _due(shard_files(writer.manifest, writer.zone.name, shard), found):
+            made.append(_write(writer, group, now=now))
+        if not shard_files(writer.manifest, writer.zone.name, shard).has_done(found):
+            break
+    return made
+
+
+def _open(agreements: Agreements, files: ShardFiles, shard: Shard, limits: Limits, *, number: int) -> list[Round]:
+    """Agree on the next round, up to all that this zone has verified; none if there is nothing to merge."""
+    settled = files.settled()
+    groups = tuple(tuple(f.ranges for f in group) for group in select(settled, limits))
+    if not groups:
+        return []
+    found = Round(str(shard), number, last_offsets(settled), groups)
+    agreements.open_round(found)
+    reach("landing-round-opened")
+    return [found]
+
+
+def _due(files: ShardFiles, found: Round) -> list[list[DataFile]]:
+    """The groups of a round that this zone has all files of, and has not merged; none of a reshard's.
+
+    They were verified in the zone that opened the round. Those that were scrubbed here since need not be again: the
+    other zone has none to compare them with any more, only the merged file.
+    """
+    due = []
+    for group in found.groups:
+        entries = [files.present.get(place(ranges)) for ranges in group]
+        ready = [e.file for e in entries if e and e.stage == "live"]
+        if len(ready) == len(group) and len({f.deletions for f in ready}) == 1:
+            due.append(ready)
+    return due
+
+
+def _write(writer: ZoneWriter, taken: Sequence[DataFile], *, now: datetime) -> str:
+    draft = writer.zone.draft(
+        taken[0].shard,
+        merged_ranges(taken),
+        chain.from_iterable(writer.records(file) for file in taken),
+        deletions=taken[0].deletions,
+        kind="columnar",
+        made_from=tuple(file.name for file in taken),
+    )
+    writer.replace("compaction", taken, draft, now=now)
+    return draft.file.name

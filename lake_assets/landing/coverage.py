@@ -1,0 +1,56 @@
+"""Which offsets may be loaded next, by the files that cover them. Pure.
+
+An offset is ready when all files of a zone that cover it may be read, and so is each before it. Files come
+and go (they are compacted, resharded, scrubbed): offsets are what a loader counts by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+Ends = Mapping[int, int]
+"""Partition → an offset, exclusive."""
+
+
+class Cover(NamedTuple):
+    """What a file covers, and whether it may be read. ranges: partition → first and last offset, both inclusive."""
+
+    ranges: Mapping[int, tuple[int, int]]
+    readable: bool
+
+
+def first_offsets(covers: Iterable[Cover]) -> dict[int, int]:
+    """Partition → the least offset of any file."""
+    found: dict[int, int] = {}
+    for cover in covers:
+        for partition, (first, _) in cover.ranges.items():
+            found[partition] = min(first, found.get(partition, first))
+    return found
+
+
+def ready(covers: Iterable[Cover], starts: Ends) -> dict[int, int]:
+    """How far each partition may be loaded from its start on: the offset after the last that is ready."""
+    spans: dict[int, list[tuple[int, int, bool]]] = {partition: [] for partition in starts}
+    for cover in covers:
+        for partition, (first, last) in cover.ranges.items():
+            if partition in spans and last >= starts[partition]:
+                spans[partition].append((first, last, cover.readable))
+    return {partition: _reach(sorted(spans[partition]), start) for partition, start in starts.items()}
+
+
+def limited(starts: Ends, ends: Ends, *, most: int) -> dict[int, int]:
+    """The ends, but for so many offsets at most behind each start."""
+    return {partition: min(end, starts[partition] + most) for partition, end in ends.items()}
+
+
+def _reach(spans: list[tuple[int, int, bool]], start: int) -> int:
+    """spans: ascending. A span that may not be read ends it where it begins."""
+    barrier = min((first for first, _, readable in spans if not readable), default=None)
+    reach = start
+    for first, last, readable in spans:
+        if first > reach:
+            break
+        if readable:
+            reach = max(reach, last + 1)
+    return reach if barrier is None else max(start, min(reach, barrier))

@@ -1,0 +1,150 @@
+"""Messages of Kafka partitions, from given offsets on, as records. Nothing is committed to Kafka: the manifest tells.
+
+Only committed messages of transactions are read, so every reader sees the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+
+from lake_assets.errors import ServiceError
+from lake_assets.landing.records import Record
+
+TIMEOUT_SECONDS = 20
+LOG_ERRORS = 3
+"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
+
+QUEUED_KILOBYTES = 16 << 10
+"""What a reader fetches ahead at most, of all its partitions together."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+Starts = Mapping[Place, int | None]
+"""Partition → the first offset to read; None: the earliest that is there."""
+
+
+def client(servers: str) -> dict[str, str | int | float | bool]:
+    """What every client is configured with. servers: `host:port`, comma-separated."""
+    return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
+
+
+def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Topic → its partitions, ascending. `ServiceError` if Kafka or one of them is not there."""
+    wanted = list(topics)
+    try:
+        known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
+    except KafkaException as error:
+        raise ServiceError(
+            f"Kafka at {servers} does not answer: {error.args[0].str()}.",
+            remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
+        ) from error
+    if absent := [topic for topic in wanted if topic not in known]:
+        raise ServiceError(
+            f"Kafka at {servers} has no topic {', '.join(absent)}.",
+            remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
+        )
+    return {topic: tuple(sorted(known[topic].partitions)) for topic in wanted}
+
+
+class Reader:
+    """Reads partitions together, each in order; a context manager. Memory: what is fetched ahead, and one batch."""
+
+    def __init__(self, servers: str, starts: Starts) -> None:
+        self._servers, self._starts = servers, starts
+        self._consumer = Consumer(
+            {
+                **client(servers),
+                "group.id": "landing",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                # An offset that is gone is told, never skipped.
+                "auto.offset.reset": "error",
+                "queued.max.messages.kbytes": QUEUED_KILOBYTES,
+                "fetch.max.bytes": QUEUED_KILOBYTES << 10,
+            }
+        )
+        self._at_end: set[Place] = set()
+        self._left: set[Place] = set()
+
+    def __enter__(self) -> Self:
+        begin = ((place, OFFSET_BEGINNING if at is None else at) for place, at in self._starts.items())
+        self._consumer.assign([TopicPartition(place.topic, place.partition, at) for place, at in begin])
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    @property
+    def at_end(self) -> bool:
+        """Whether each partition has been read to what was its end then."""
+        return self._at_end | self._left == set(self._starts)
+
+    def leave(self, place: Place) -> None:
+        """Read no further in a partition."""
+        self._consumer.pause([TopicPartition(place.topic, place.partition)])
+        self._left.add(place)
+
+    def read(self, most: int, *, seconds: float) -> list[tuple[str, Record]]:
+        """The next messages with their topics, so many at most, waiting so long for them. Raises `ServiceError`."""
+        found = []
+        for message in self._consumer.consume(most, timeout=seconds):
+            place = Place(message.topic() or "", message.partition() or 0)
+            error = message.error()
+            if error is None:
+                self._at_end.discard(place)
+                found.append((place.topic, _record(message)))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._at_end.add(place)
+            elif not error.retriable():
+                raise self._unreadable(place, error)
+        return found
+
+    def _unreadable(self, place: Place, error: KafkaError) -> ServiceError:
+        return ServiceError(
+            f"Kafka at {self._servers} does not give partition {place.partition} of {place.topic} "
+            f"from offset {self._starts.get(place)} on: {error.str()}.",
+            remedy="Restore what is missing, or send it again to a topic of another name; lengthen its retention.",
+        )
+
+
+def _record(message: Message) -> Record:
+    kind, timestamp = message.timestamp()
+    return Record(
+        partition=message.partition() or 0,
+        offset=message.offset() or 0,
+        timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
+        key=_bytes(message.key()),
+        value=_bytes(message.value()),
+        headers=tuple((name, _bytes(value)) for name, value in _headers(message)),
+    )
+
+
+def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
+    found = message.headers()
+    return list(found.items()) if isinstance(found, dict) else found or []
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value

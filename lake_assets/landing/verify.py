@@ -1,0 +1,132 @@
+"""Everything that was checked when it was added, checked again: each file is read, and compared with the other zones'.
+
+Here belongs what only looks. Nothing is changed, and nothing is believed but the bytes that are there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+from itertools import combinations
+from operator import add
+
+from lake_assets.errors import FileDamaged, OffsetsOverlap
+from lake_assets.landing.checksum import NOTHING
+from lake_assets.landing.compaction import graph
+from lake_assets.landing.manifest import DataFile, compare, identity, offsets
+from lake_assets.landing.schema import Entry
+from lake_assets.landing.store import Manifest
+from lake_assets.landing.zone import DRAFT, Zone
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it should be. problem: in words, with offsets and checksums."""
+
+    zone: str
+    name: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """files, records, bytes: what was read; bytes as in `DataFile.size`. findings: in a fixed order; none is well."""
+
+    files: int
+    records: int
+    bytes: int
+    findings: Sequence[Finding]
+
+
+def verify(manifest: Manifest, zones: Sequence[Zone], *, now: datetime, deadline: timedelta) -> Verification:
+    """Read every file of the zones that readers may read, or that waits to be; and say what is wrong.
+
+    deadline: how long a file may wait for the other zone's.
+    """
+    entries = [e for zone in zones for e in manifest.entries(zone.name, stages=("staged", "live"))]
+    by_zone = {zone.name: zone for zone in zones}
+    findings = [f for e in entries if (f := _read(by_zone[e.file.zone], e.file))]
+    findings += [f for zone in zones for f in _strays(manifest, zone)]
+    findings += _differing(entries)
+    findings += _overlapping(entries)
+    findings += _unequal_to_their_origin(manifest, entries)
+    findings += [_overdue(e, now) for e in manifest.overdue(now, deadline) if e.file.zone in by_zone]
+    findings += [_quarantined(e) for e in quarantined(manifest) if e.file.zone in by_zone]
+    files = [e.file for e in entries]
+    return Verification(len(files), sum(f.count for f in files), sum(f.size for f in files), findings)
+
+
+def quarantined(manifest: Manifest) -> list[Entry]:
+    """The files that differ from another zone's, and wait for somebody's decision."""
+    return manifest.entries(stages=("staged", "live", "retired"), verdicts=("quarantined",))
+
+
+def _read(zone: Zone, file: DataFile) -> Finding | None:
+    try:
+        deque(zone.records(file), maxlen=0)
+    except FileDamaged as damaged:
+        return Finding(zone.name, file.name, damaged.problem.removeprefix(f"{file.name} ").rstrip("."))
+    return None
+
+
+def _strays(manifest: Manifest, zone: Zone) -> Iterator[Finding]:
+    """Files that lie there, and that no manifest names."""
+    known = {e.file.name for e in manifest.entries(zone.name, stages=("staged", "live", "retired"))}
+    for name in zone.names():
+        if name not in known:
+            what = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
+            yield Finding(zone.name, name, what)
+
+
+def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Comparable files that are not equal, by what the manifest says of them."""
+    alike: dict[str, list[DataFile]] = {}
+    for entry in entries:
+        file = entry.file
+        alike.setdefault(identity(file.shard, file.ranges, file.deletions), []).append(file)
+    for files in alike.values():
+        for one, other in combinations(files, 2):
+            if compare(one, other) == "corrupt":
+                problem = (
+                    f"({offsets(one)}) has the checksum {one.checksum}, that of zone {other.zone} {other.checksum}"
+                )
+                yield Finding(one.zone, one.name, problem)
+
+
+def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
+    shards: dict[tuple[str, str], list[DataFile]] = {}
+    for entry in entries:
+        shards.setdefault((entry.file.zone, entry.file.shard), []).append(entry.file)
+    for (zone, shard), files in sorted(shards.items()):
+        try:
+            graph(files)
+        except OffsetsOverlap as overlap:
+            yield Finding(zone, shard, overlap.problem.rstrip("."))
+
+
+def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Compacted files whose sum is not that of the files that they were made from, as far as these are known."""
+    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=("staged", "live", "retired"))}
+    for entry in entries:
+        file = entry.file
+        origin = [known.get((file.zone, name)) for name in file.made_from]
+        parts = [f for f in origin if f and f.shard == file.shard and f.deletions == file.deletions]
+        if parts and len(parts) == len(origin):
+            total = reduce(add, (f.checksum for f in parts), NOTHING)
+            if total != file.checksum:
+                yield Finding(file.zone, file.name, f"has the checksum {file.checksum}, what it was made from {total}")
+
+
+def _overdue(entry: Entry, now: datetime) -> Finding:
+    waited = int((now - entry.added_at).total_seconds())
+    problem = (
+        f"({offsets(entry.file)}) has waited {waited} s for the other zone's: it lags, or a manifest write was lost"
+    )
+    return Finding(entry.file.zone, entry.file.name, problem)
+
+
+def _quarantined(entry: Entry) -> Finding:
+    return Finding(entry.file.zone, entry.file.name, f"is quarantined: {entry.reason}".rstrip("."))

@@ -1,0 +1,62 @@
+"""The zones of a home, opened: what `lake landing` works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Literal
+
+from lake_assets.errors import UsageError
+from lake_assets.landing.schema import Entry
+from lake_assets.landing.sharding import Shard, parse_shard
+from lake_assets.landing.store import Manifest, open_manifest
+from lake_assets.landing.writing import ZoneWriter
+from lake_assets.landing.zone import Zone
+from lake_assets.settings import Settings
+
+ZONES = ("a", "b")
+
+
+def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter]:
+    """The zones of a home, or those named, with the one manifest that they share. Raises `UsageError`."""
+    wanted = tuple(names) or ZONES
+    for name in wanted:
+        if name not in ZONES:
+            raise UsageError(f"There is no zone {name!r}.", remedy=f"Name one of: {', '.join(ZONES)}.")
+    manifest = open_manifest(settings)
+    return [ZoneWriter(Zone(name, settings.landing_folder / name), manifest) for name in wanted]
+
+
+def shards_of(manifest: Manifest, topic: str | None = None) -> list[Shard]:
+    """The shards that have files, of all topics or of one; dead letters are none."""
+    found = {e.file.shard for e in manifest.entries(topic=topic)}
+    return [shard for shard in map(parse_shard, sorted(found)) if not shard.dead_letters]
+
+
+def topics_of(manifest: Manifest, topic: str | None = None) -> list[str]:
+    """The topics that have files; the one that is named. Raises `UsageError` if it has none."""
+    found = sorted({shard.topic for shard in shards_of(manifest, topic)})
+    if topic and not found:
+        raise UsageError(f"Nothing of the topic {topic!r} has landed.", remedy="See `lake landing status`.")
+    return found
+
+
+Decision = Literal["release", "discard"]
+
+
+def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decision, *, now: datetime) -> list[Entry]:
+    """Release or discard a file of a zone that is in quarantine; the files that are quarantined in its stead.
+
+    Cut short, it is finished by the next call: files follow the manifest. Raises `UsageError`.
+    """
+    by_name = {writer.zone.name: writer for writer in writers}
+    writer = by_name[zone]
+    if decision == "discard":
+        writer.manifest.discard(zone, name)
+        writer.zone.drop(name)
+        return []
+    writer.zone.take_back(name)
+    others = writer.manifest.release(zone, name, now=now)
+    for other in others:
+        by_name[other.file.zone].zone.set_aside(other.file.name)
+    return others

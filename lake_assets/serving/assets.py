@@ -1,0 +1,129 @@
+"""Pushes as assets: one for each table of the lake that is served, with checks; and a job that takes a push back.
+
+Each is held back by a pool of its own, so pushes of a table never meet. Each ends with a cycle of clean-up.
+"""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import dagster as dg
+
+from lake_assets.errors import LakeError
+from lake_assets.incremental.asset import asset_key, failure
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.sensors import Clock
+from lake_assets.serving.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
+from lake_assets.serving.sensors import serving_sensor
+from lake_assets.serving.sources import SOURCES, Source, last_erasure
+from lake_assets.serving.status import EntryStatus, lineage_status
+from lake_assets.serving.store import Serving
+from lake_assets.serving.writer import PushReport
+
+GROUP = "serving"
+SHOWN = 10
+"""Entries of the lineage that are drawn, the newest."""
+
+
+def serving_key(source: Source) -> dg.AssetKey:
+    """account_state → serving/account_state."""
+    return dg.AssetKey([GROUP, source.name])
+
+
+def serving_asset(source: Source, clock: Clock) -> dg.AssetsDefinition:
+    """The push of one table: a new snapshot of its source, as a whole, with its lineage as metadata."""
+    key = serving_key(source)
+
+    @dg.asset(
+        key=key,
+        deps=[asset_key(source.table)],
+        group_name=GROUP,
+        kinds={"parquet", "duckdb"},
+        description=f"What readers of {source.name} see: the newest complete hour of {source.table}, whole.",
+        required_resource_keys={"iceberg", "serving"},
+        pool=".".join(key.path),
+        check_specs=[dg.AssetCheckSpec(name, asset=key) for name in (ROW_COUNT, SERVED_CHECKSUM)],
+    )
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
+        as_of, catalog = clock(), context.resources.iceberg.catalog()
+        try:
+            rows, hour = source.read(catalog)
+            with context.resources.serving.tables() as serving:
+                # The pool holds every other push back, so what is in progress has died.
+                tables = {source.name: rows}
+                (report,) = serving.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=True)
+                erased_at = last_erasure(catalog)
+                serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
+                yield dg.MaterializeResult(
+                    metadata=push_metadata(serving, report, hour),
+                    check_results=check_push(serving, source, report, hour, catalog),
+                )
+        except LakeError as error:
+            raise failure(error) from error
+
+    return step
+
+
+def push_metadata(serving: Serving, report: PushReport, hour: int) -> dict[str, dg.MetadataValue]:
+    """The figures of a push, and the lineage that it left."""
+    numbers = {"rows": report.rows, "bytes": report.size_bytes, "segments": len(report.segments)}
+    return {
+        **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
+        "hour": dg.MetadataValue.text(hour_key(hour)),
+        "lineage id": dg.MetadataValue.text(report.entry_id),
+        "to go back": dg.MetadataValue.text(f"lake serving revert {report.table} {report.entry_id}"),
+        "lineage": dg.MetadataValue.md(drawn(lineage_status(serving.registry, report.table)[:SHOWN])),
+    }
+
+
+def drawn(entries: list[EntryStatus]) -> str:
+    """A lineage in Markdown, an arrow for each entry."""
+    rows = [
+        f"| {_snapshot(e.segments_from)} → {_snapshot(e.segments_to)} | {e.state} | {e.timestamp:%Y-%m-%d %H:%M:%S} |"
+        f" {e.id} | {'yes' if e.can_revert else ''} |"
+        for e in entries
+    ]
+    return "\n".join(["| replaced → brought | state | since | id | can be reverted |", "|" + " --- |" * 5, *rows])
+
+
+def _snapshot(segments: tuple[str, ...]) -> str:
+    """The first segment's name, and how many there are."""
+    return f"{min(segments)} ({len(segments)})" if segments else "nothing"
+
+
+class Revert(dg.Config):
+    """table: a served one. entry_id: of its lineage. later: the pushes that came on top of it too. force: as `lake`."""
+
+    table: str
+    entry_id: str
+    later: bool = False
+    force: bool = False
+
+
+@dg.op(required_resource_keys={"iceberg", "serving"})
+def revert_entry(context: dg.OpExecutionContext, config: Revert) -> None:
+    """Goes back to what a push replaced; refused if somebody was erased since."""
+    try:
+        erased_at = last_erasure(context.resources.iceberg.catalog())
+        with context.resources.serving.tables() as serving:
+            change = serving.writer.revert(
+                config.table, config.entry_id, force=config.force, later=config.later, erased_at=erased_at
+            )
+    except LakeError as error:
+        raise failure(error) from error
+    context.log.info(f"{config.table} is as it was before; {len(change.deletions)} segments were given up.")
+
+
+@dg.job(description="Takes a push of a served table back. Its lineage, with the ids, is metadata of serving/<table>.")
+def revert_push() -> None:
+    revert_entry()
+
+
+def serving_definitions(pipeline: Pipeline, *, clock: Clock) -> dg.Definitions:
+    """The pushes of those tables of a pipeline that are served, their sensor, and the job that reverts."""
+    built = {target.table for target in pipeline.targets}
+    sources = [source for source in SOURCES.values() if source.table in built]
+    if not sources:
+        return dg.Definitions()
+    assets = {source: serving_asset(source, clock) for source in sources}
+    return dg.Definitions(assets=list(assets.values()), jobs=[revert_push], sensors=[serving_sensor(assets)])

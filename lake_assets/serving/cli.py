@@ -1,0 +1,150 @@
+"""`lake serving`: served tables on the command line."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from uuid import uuid4
+
+import typer
+
+from lake_assets.errors import UsageError
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.serving.store import Serving
+
+serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="a served table, such as account_state")]
+EntryId = Annotated[str, typer.Argument(metavar="ID", help="of its lineage: `lake serving lineage TABLE`")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@serving.command()
+def push(
+    table: TableName,
+    file: Annotated[Path | None, typer.Option(help="push this Parquet file; default: the table's own source")] = None,
+    force: Annotated[bool, typer.Option("--force", help="revert a push that is in progress: it has died")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Push a new snapshot of TABLE: readers see it as a whole, at once. What fails is reverted."""
+    from lake_assets.incremental.engine import utc_now
+    from lake_assets.local import show
+    from lake_assets.local.catalog import open_catalog
+    from lake_assets.serving.sources import from_parquet, source_named
+
+    as_of = utc_now()
+    rows = from_parquet(file) if file else source_named(table).read(open_catalog(settings()))[0]
+    with _serving() as found:
+        (report,) = found.writer.push({table: rows}, push_id=uuid4().hex[:12], as_of=as_of, force=force)
+    if as_json:
+        typer.echo(show.as_json(report))
+        return
+    size = f"{report.rows:,} rows in {len(report.segments)} segments, {report.size_bytes / 1e6:.1f} MB"
+    typer.echo(f"{table}: {size}.\nTo go back: lake serving revert {table} {report.entry_id}")
+
+
+@serving.command("list")
+def list_tables(as_json: AsJson = False) -> None:
+    """List the served tables: what readers see of each, and what is stored."""
+    from lake_assets.local.show import as_json as to_json
+    from lake_assets.serving import show
+    from lake_assets.serving.status import table_status
+
+    with _serving() as found:
+        listed = [table_status(found.registry, name) for name in found.registry.tables()]
+    typer.echo(to_json(listed)) if as_json else show.tables(listed)
+
+
+@serving.command()
+def query(
+    table: TableName,
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="one SELECT from TABLE; other served tables may join it")],
+    as_json: AsJson = False,
+) -> None:
+    """Run a SELECT over TABLE as it is served now."""
+    from lake_assets.local.show import as_json as to_json
+    from lake_assets.serving import query, show
+    from lake_assets.serving.sql import tables_of
+
+    if table not in tables_of(sql):
+        raise UsageError(f"The query does not ask for {table}.", remedy=f'Write it as "select ... from {table}".')
+    with _serving() as found:
+        result = query.query(found.broker, sql, found.limits)
+    typer.echo(to_json(result)) if as_json else show.result(result)
+
+
+@serving.command()
+def lineage(table: TableName, as_json: AsJson = False) -> None:
+    """Show the pushes of TABLE, the newest first, and which of them can be reverted."""
+    from lake_assets.local.show import as_json as to_json
+    from lake_assets.serving import show
+    from lake_assets.serving.status import lineage_status
+
+    with _serving() as found:
+        entries = lineage_status(found.registry, table)
+    typer.echo(to_json(entries)) if as_json else show.lineage(entries)
+
+
+@serving.command()
+def revert(
+    table: TableName,
+    entry_id: EntryId,
+    force: Annotated[bool, typer.Option("--force", help="also a push that is in progress: it has died")] = False,
+    later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
+) -> None:
+    """Go back to what TABLE was before a push. Refused if somebody was erased since."""
+    erased_at = _last_erasure()
+    with _serving() as found:
+        change = found.writer.revert(table, entry_id, force=force, later=later, erased_at=erased_at)
+    typer.echo(f"{table} is as it was before {entry_id}; {len(change.deletions)} segments were given up.")
+
+
+@serving.command("clean-up")
+def clean_up(table: TableName) -> None:
+    """Delete what old pushes of TABLE replaced or left, and what is from before an erasure: one cycle of two."""
+    erased_at = _last_erasure()
+    with _serving() as found:
+        change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
+    typer.echo(f"{table}: {len(change.deletions)} segments deleted, {len(change.lineage.entries)} entries left.")
+
+
+@serving.command()
+def delete(
+    table: TableName, segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="by name")]
+) -> None:
+    """Delete segments of TABLE that nothing needs; refused for what readers see or lineage holds."""
+    with _serving() as found:
+        change = found.writer.delete(table, segments)
+    typer.echo(f"{table}: {len(change.deletions)} segments deleted.")
+
+
+@serving.command()
+def serve() -> None:
+    """Answer queries over HTTP on loopback, until interrupted: /query, /tables, /lineage, /health and /docs."""
+    import uvicorn
+
+    from lake_assets.serving.http import endpoint
+
+    with _serving() as found:
+        typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
+        app = endpoint(found, token=settings().serving_token)
+        uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+
+
+def _last_erasure() -> datetime | None:
+    from lake_assets.local.catalog import open_catalog
+    from lake_assets.serving.sources import last_erasure
+
+    return last_erasure(open_catalog(settings()))
+
+
+def _serving() -> AbstractContextManager[Serving]:
+    from lake_assets.incremental.engine import utc_now
+    from lake_assets.local.state import required, zookeeper_address
+    from lake_assets.serving.store import serving_at
+
+    hosts = required(zookeeper_address(settings()), "ZooKeeper")
+    return serving_at(hosts, settings(), clock=utc_now)

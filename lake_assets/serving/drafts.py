@@ -1,0 +1,84 @@
+"""Segments as they are before they are uploaded: Parquet files in a folder of the push's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lake_assets.errors import UsageError
+from lake_assets.serving.files import sha256_of
+from lake_assets.serving.lineage import whole_milliseconds
+from lake_assets.serving.znrecord import SegmentInfo, checked_table
+
+SEGMENT_ROWS = 250_000
+"""Rows of a segment at most. DuckDB reads segments side by side, and row groups of 122,880."""
+
+_PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """One segment to be. path: of its local file."""
+
+    name: str
+    path: Path
+    rows: int
+    size_bytes: int
+    sha256: str
+
+    def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
+        """What is registered of it once it is uploaded."""
+        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, whole_milliseconds(as_of), entry_id)
+
+
+def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
+    """Used once: by the table, the time of its rows in milliseconds, the push's id, and the number within the push."""
+    if not _PUSH_ID.fullmatch(push_id):
+        raise UsageError(f"No push can have the id {push_id!r}.", remedy="Use 8 to 32 lower-case letters and digits.")
+    stamp = f"{as_of:%Y%m%dT%H%M%S}{as_of.microsecond // 1000:03d}Z"
+    return f"{checked_table(table)}_{stamp}_{push_id}_{number:04d}"
+
+
+def write_drafts(
+    table: str,
+    rows: pa.Table | pa.RecordBatchReader,
+    folder: Path,
+    *,
+    push_id: str,
+    as_of: datetime,
+    segment_rows: int = SEGMENT_ROWS,
+) -> list[Draft]:
+    """Cuts rows into files. One file at least: a table without rows still has columns."""
+    reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
+    found = []
+    for number, part in enumerate(_parts(reader, segment_rows)):
+        name = segment_name(table, push_id, as_of, number)
+        path = folder / f"{name}.parquet"
+        with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:
+            for batch in part:
+                writer.write_batch(batch)
+        rows = sum(batch.num_rows for batch in part)
+        found.append(Draft(name, path, rows, path.stat().st_size, sha256_of(path)))
+    return found
+
+
+def _parts(reader: pa.RecordBatchReader, segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """Batches of so many rows together; an empty one if there is none at all."""
+    held: list[pa.RecordBatch] = []
+    free, seen = segment_rows, False
+    for batch in reader:
+        while batch.num_rows:
+            piece, batch = batch.slice(0, free), batch.slice(free)
+            held.append(piece)
+            free -= piece.num_rows
+            if not free:
+                yield held
+                held, free, seen = [], segment_rows, True
+    if held or not seen:
+        yield held

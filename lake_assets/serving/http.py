@@ -1,0 +1,101 @@
+"""The read-only endpoint over served tables, for loopback: queries, tables, lineage, health, and its OpenAPI page.
+
+Errors are answered as {"problem", "remedy"}. With a token, all but /health asks for `Authorization: Bearer <token>`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from kazoo.exceptions import KazooException
+from pydantic import BaseModel, Field, SecretStr
+
+from lake_assets.errors import LakeError, UsageError
+from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
+from lake_assets.serving.query import query
+from lake_assets.serving.status import EntryStatus, TableStatus, lineage_status, table_status
+from lake_assets.serving.store import Serving
+
+LONGEST_QUERY = 20_000
+BEARER = HTTPBearer(auto_error=False)
+STATUS = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
+
+
+class Question(BaseModel):
+    """One SELECT over served tables."""
+
+    sql: str = Field(max_length=LONGEST_QUERY, examples=["select state, count(*) from account_state group by state"])
+
+
+class Answer(BaseModel):
+    """rows: in the order of the query; decimals as text, times in UTC. versions: of each table's lineage."""
+
+    columns: list[str]
+    types: list[str]
+    rows: list[list[Any]]
+    truncated: bool
+    versions: dict[str, int | None]
+
+
+def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
+    """The application. A query is held to the limits of `serving`."""
+    app = FastAPI(title="Served tables", description="Whole snapshots of tables of the lake, read-only.", version="1")
+    app.add_exception_handler(LakeError, _refusal)
+    app.add_exception_handler(KazooException, _unreachable)
+    asked = [Depends(_guard(token))]
+
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        """Whether ZooKeeper answers."""
+        serving.registry.sync()
+        return {"status": "ok"}
+
+    @app.get("/tables", dependencies=asked)
+    def tables() -> list[TableStatus]:
+        """What is served."""
+        return [table_status(serving.registry, name) for name in serving.registry.tables()]
+
+    @app.get("/lineage/{table}", dependencies=asked)
+    def lineage(table: str) -> list[EntryStatus]:
+        """The pushes of a table, the newest first."""
+        return lineage_status(serving.registry, table)
+
+    @app.post("/query", dependencies=asked)
+    def answer(question: Question) -> Answer:
+        """Runs one SELECT; all its tables are as of one moment."""
+        found = query(serving.broker, question.sql, serving.limits)
+        return Answer(
+            columns=list(found.columns),
+            types=list(found.types),
+            rows=[list(row) for row in found.rows],
+            truncated=found.truncated,
+            versions=dict(found.versions),
+        )
+
+    return app
+
+
+def _guard(token: SecretStr | None) -> Callable[..., None]:
+    """Lets a request pass that bears the token; any, if there is none."""
+
+    def check(found: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
+        given = found.credentials if found else ""
+        if token and not secrets.compare_digest(given.encode(), token.get_secret_value().encode()):
+            raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
+
+    return check
+
+
+def _refusal(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, LakeError)
+    status = next((status for kind, status in STATUS if isinstance(error, kind)), 503)
+    return JSONResponse({"problem": error.problem, "remedy": error.remedy}, status)
+
+
+def _unreachable(_: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"problem": f"ZooKeeper did not answer: {error!r}.", "remedy": "See that it runs."}, 503)

@@ -1,0 +1,104 @@
+"""Read leases: as long as a query may read a segment's file, nobody removes it.
+
+    /serving/leases/<table>/<id>     ephemeral; holds how long it lasts, in seconds
+
+A lease is taken before the lineage is read, and a file is removed only after the lineage has given its segment up, and
+the leases that were there then have ended. A client reads at least what was there when it wrote: so a lease that comes
+later never leads to that segment. It ends when its query does, when its session does, or, for who waits, after as long
+as it lasts; the query stops itself by then. Both sides measure how long with their own clock, and only that.
+
+It assumes that a query stops within `GRACE_SECONDS` of its limit. One whose process was stopped for longer finds its
+lease lost, and has no result.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from kazoo.exceptions import KazooException, NoNodeError
+
+from lake_assets.serving.errors import QueryStopped
+from lake_assets.serving.znrecord import checked_table
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+ROOT = "/serving/leases"
+GRACE_SECONDS = 2.0
+POLL_SECONDS = 0.05
+
+
+class Lease:
+    """One holding, of one or several tables."""
+
+    def __init__(self, zk: KazooClient, paths: Sequence[str], ends: float, clock: Callable[[], float]) -> None:
+        self._zk, self._paths, self._ends, self._clock = zk, paths, ends, clock
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the query has to end; negative afterwards."""
+        return self._ends - self._clock()
+
+    def confirm(self) -> None:
+        """Raises `QueryStopped` unless it was held until now: what was read may lack a file otherwise."""
+        if self.seconds_left < 0 or not all(self._zk.exists(path) for path in self._paths):
+            raise QueryStopped("The query's read lease ended before the query.", remedy="Ask again.")
+
+    def release(self) -> None:
+        """Ends it. Without a connection, its session's end does."""
+        for path in self._paths:
+            with suppress(KazooException):
+                self._zk.delete(path)
+
+
+class Leases:
+    """Takes leases, and waits for those of others. zk: started. clock: seconds, monotonic."""
+
+    def __init__(self, zk: KazooClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._zk, self._clock = zk, clock
+
+    def open(self, *tables: str) -> None:
+        """Makes it possible to take leases on tables. Safe to repeat."""
+        for name in tables:
+            self._zk.ensure_path(f"{ROOT}/{checked_table(name)}")
+
+    @contextmanager
+    def hold(self, tables: Sequence[str], *, seconds: float) -> Iterator[Lease]:
+        """A lease on tables for the block, which must end within so many seconds. `NoNodeError` if one is not open."""
+        ends = self._clock() + seconds
+        paths = [f"{ROOT}/{checked_table(name)}/{uuid.uuid4().hex}" for name in tables]
+        lease = Lease(self._zk, paths, ends, self._clock)
+        try:
+            for path in paths:
+                self._zk.create(path, json.dumps(seconds).encode(), ephemeral=True)
+            yield lease
+        finally:
+            lease.release()
+
+    def held(self, table: str) -> list[str]:
+        """The leases on a table that are there now, as nodes."""
+        folder = f"{ROOT}/{checked_table(table)}"
+        try:
+            return [f"{folder}/{name}" for name in sorted(self._zk.get_children(folder))]
+        except NoNodeError:
+            return []
+
+    def drain(self, table: str) -> None:
+        """Waits until all leases that are there now have ended; at most as long as the longest lasts."""
+        begun = self._clock()
+        for path in self.held(table):
+            lasts = self._lasts(path)
+            while self._clock() - begun < lasts and self._zk.exists(path):
+                self._zk.handler.sleep_func(POLL_SECONDS)
+
+    def _lasts(self, path: str) -> float:
+        """Seconds, for who waits; 0 if it has ended."""
+        try:
+            return float(json.loads(self._zk.get(path)[0])) + GRACE_SECONDS
+        except NoNodeError:
+            return 0.0

@@ -1,0 +1,111 @@
+"""Queries over served tables: DuckDB on the routed segments, each query in a database of its own, in memory.
+
+It can read the files that its lease covers and nothing else: no file, no network, no extension, no setting, no variable
+of Python; and it is held to limits of time, rows and memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lake_assets.serving.broker import Broker, Pinned
+from lake_assets.serving.errors import QueryRefused, QueryStopped
+from lake_assets.serving.sql import tables_of
+
+CLOSED: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of one query. rows: those beyond are left out, and the result says so."""
+
+    seconds: float = 30.0
+    rows: int = 10_000
+    memory_mb: int = 512
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """Rows in the order of the query; Python values, times in UTC. versions: of the lineage of each table."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    truncated: bool
+    versions: Mapping[str, int | None]
+
+
+def query(broker: Broker, sql: str, limits: Limits) -> Result:
+    """Runs one SELECT over served tables, all as of one moment. `QueryRefused`, `QueryStopped`, `TableNotServed`."""
+    with broker.pin(*sorted(tables_of(sql)), seconds=limits.seconds) as pinned:
+        try:
+            with database(pinned.files, limits) as connection, _interrupted(connection, pinned.lease.seconds_left):
+                found = connection.sql(sql).limit(limits.rows + 1).to_arrow_table()
+        except duckdb.InterruptException as error:
+            raise QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.") from error
+        except duckdb.Error as error:
+            pinned.lease.confirm()
+            raise _error(error, limits) from error
+        pinned.lease.confirm()
+        return _result(found, limits, pinned)
+
+
+@contextmanager
+def database(files: Mapping[str, tuple[Path, ...]], limits: Limits) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that has a view of each table, and access to its files alone."""
+    config = {**CLOSED, "threads": limits.threads, "memory_limit": f"{limits.memory_mb}MB"}
+    paths = {table: [str(path) for path in of_table] for table, of_table in files.items()}
+    with duckdb.connect(config=config) as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.execute("set allowed_paths = ?", [[path for of_table in paths.values() for path in of_table]])
+        connection.execute("set enable_external_access = false")
+        for table, of_table in paths.items():
+            connection.read_parquet(of_table).create_view(table)
+        connection.execute("set lock_configuration = true")
+        yield connection
+
+
+@contextmanager
+def _interrupted(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
+    """Stops what the connection does after so many seconds, unless the block has ended."""
+    timer = threading.Timer(max(seconds, 0), connection.interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _result(found: pa.Table, limits: Limits, pinned: Pinned) -> Result:
+    shown = found.slice(0, limits.rows)
+    return Result(
+        columns=tuple(found.column_names),
+        types=tuple(str(field.type) for field in found.schema),
+        rows=list(zip(*(column.to_pylist() for column in shown.columns), strict=True)),
+        truncated=found.num_rows > limits.rows,
+        versions=pinned.versions,
+    )
+
+
+def _error(error: duckdb.Error, limits: Limits) -> QueryRefused | QueryStopped:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")
+    problem = f"DuckDB could not run the query: {str(error).splitlines()[0]}"
+    if isinstance(error, duckdb.IOException | duckdb.InternalException):
+        return QueryStopped(problem, remedy="Ask again; if it happens again, verify the segments.")
+    return QueryRefused(problem, remedy="Correct it.")

@@ -1,0 +1,54 @@
+"""What the commands of `lake serving` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lake_assets.serving.query import Result
+from lake_assets.serving.status import EntryStatus, TableStatus
+
+console = Console()
+
+
+def result(found: Result) -> None:
+    """Rows under their columns."""
+    _print(found.columns, ([_text(value) for value in row] for row in found.rows))
+    if found.truncated:
+        console.print(f"Only the first {len(found.rows):,} rows are shown: LAKE_QUERY_ROWS.")
+
+
+def tables(found: Sequence[TableStatus]) -> None:
+    """A row for each served table."""
+    columns = ("table", "segments", "rows", "MB", "MB stored", "as of")
+    _print(columns, ([t.table, f"{t.segments:,}", f"{t.rows:,}", *_sizes(t), _text(t.as_of)] for t in found))
+
+
+def lineage(found: Sequence[EntryStatus]) -> None:
+    """A row for each entry."""
+    columns = ("entry", "state", "since", "replaced", "brought", "can be reverted")
+    _print(columns, ([e.id, e.state, _text(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+
+
+def _counts(entry: EntryStatus) -> list[str]:
+    return [f"{len(entry.segments_from):,}", f"{len(entry.segments_to):,}"]
+
+
+def _sizes(table: TableStatus) -> list[str]:
+    return [f"{size / 1e6:,.1f}" for size in (table.size_bytes, table.stored_bytes)]
+
+
+def _print(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    shown = Table(box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        shown.add_column(escape(column), overflow="fold")
+    for row in rows:
+        shown.add_row(*map(escape, row))
+    console.print(shown)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

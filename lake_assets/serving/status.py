@@ -1,0 +1,78 @@
+"""What is served, and how it came to be: for the command line, the endpoint and Dagster. Reads ZooKeeper alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from lake_assets.errors import ServingError
+from lake_assets.serving.errors import TableNotServed
+from lake_assets.serving.lineage import State, revert_replace
+from lake_assets.serving.registry import Registry, TableState
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """A served table. segments, rows, size_bytes: what readers see. as_of: its rows were read then; None for no row.
+
+    stored_bytes: with what is kept to go back to, or being pushed.
+    """
+
+    table: str
+    segments: int
+    rows: int
+    size_bytes: int
+    as_of: datetime | None
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class EntryStatus:
+    """An entry of a lineage. can_revert: without force, as things are."""
+
+    id: str
+    state: State
+    timestamp: datetime
+    segments_from: tuple[str, ...]
+    segments_to: tuple[str, ...]
+    can_revert: bool
+
+
+def table_status(registry: Registry, table: str) -> TableStatus:
+    """What readers see of a table now. `TableNotServed`."""
+    state = _known(registry, table)
+    infos = list(registry.infos(table, sorted(state.segments)))
+    seen = [info for info in infos if info.name in state.routed]
+    return TableStatus(
+        table=table,
+        segments=len(seen),
+        rows=sum(info.rows for info in seen),
+        size_bytes=sum(info.size_bytes for info in seen),
+        as_of=min((info.as_of for info in seen), default=None),
+        stored_bytes=sum(info.size_bytes for info in infos),
+    )
+
+
+def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
+    """The entries of a table, the newest first. `TableNotServed`."""
+    state = _known(registry, table)
+    entries = sorted(state.lineage.entries.values(), key=lambda e: (e.timestamp, e.id), reverse=True)
+    return [
+        EntryStatus(e.id, e.state, e.timestamp, e.segments_from, e.segments_to, _can_revert(state, e.id))
+        for e in entries
+    ]
+
+
+def _known(registry: Registry, table: str) -> TableState:
+    state = registry.read(table)[table]
+    if state.version is None:
+        raise TableNotServed(table, registry.tables())
+    return state
+
+
+def _can_revert(state: TableState, entry_id: str) -> bool:
+    try:
+        revert_replace(state.lineage, entry_id, present=state.segments, now=state.lineage.entry(entry_id).timestamp)
+    except ServingError:
+        return False
+    return True

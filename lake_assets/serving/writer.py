@@ -1,0 +1,320 @@
+"""Who changes served tables: push, revert, clean-up. Each decision is `lineage`'s; here it is carried out.
+
+A push is started, naming all its segments, before any is uploaded: what no lineage names would be routed at once. Files
+go after the lineage that gives them up was written, and after the leases of that time have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeAlias
+
+import pyarrow as pa
+from kazoo.exceptions import KazooException
+
+from lake_assets.errors import ServingError
+from lake_assets.serving.drafts import SEGMENT_ROWS, Draft, write_drafts
+from lake_assets.serving.errors import ErasedSince, PushOvertaken, QuotaExceeded, UploadStopped
+from lake_assets.serving.failpoints import reach
+from lake_assets.serving.files import SegmentFiles, checksum
+from lake_assets.serving.leases import Leases
+from lake_assets.serving.lineage import (
+    SNAPSHOTS,
+    Change,
+    Retention,
+    State,
+    clean_up,
+    delete_segments,
+    end_replace,
+    revert_replace,
+    roll_back,
+    routed,
+    start_replace,
+)
+from lake_assets.serving.registry import Registry, States, TableState
+
+Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """A push that was switched to. replaced: what readers saw before. removed: files that went before the upload.
+
+    checksum: of all its segments' files, as `files.checksum` makes it.
+    """
+
+    table: str
+    entry_id: str
+    segments: tuple[str, ...]
+    rows: int
+    size_bytes: int
+    checksum: str
+    replaced: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a table may take. snapshots: kept, the newest included. quota_bytes: of all its segments; None: no limit."""
+
+    snapshots: int = SNAPSHOTS
+    quota_bytes: int | None = None
+    segment_rows: int = SEGMENT_ROWS
+
+
+class Writer:
+    """Changes served tables. Raises errors of `lake_assets.serving.errors`. clock: UTC, for the lineage's times."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        files: SegmentFiles,
+        leases: Leases,
+        *,
+        clock: Callable[[], datetime],
+        policy: Policy | None = None,
+    ) -> None:
+        self._registry, self._files, self._leases, self._clock = registry, files, leases, clock
+        self._policy = policy or Policy()
+
+    def push(
+        self, tables: Mapping[str, Rows], *, push_id: str, as_of: datetime, force: bool = False
+    ) -> list[PushReport]:
+        """Replaces tables by new snapshots, all of them in one switch: a push group. Whatever fails reverts by itself.
+
+        push_id: used once. as_of: before the rows were read; the segments' names bear it. force: revert what is in
+        progress in these tables, instead of being refused or overtaken: for the push after one that died.
+        """
+        rows_each = self._policy.segment_rows
+        with TemporaryDirectory(prefix="lake-push-") as folder:
+            drafts = {
+                name: write_drafts(name, rows, Path(folder), push_id=push_id, as_of=as_of, segment_rows=rows_each)
+                for name, rows in tables.items()
+            }
+            reach("push-drafted")
+            return self._replace(drafts, as_of=as_of, force=force)
+
+    def revert(
+        self,
+        table: str,
+        entry_id: str,
+        *,
+        force: bool = False,
+        later: bool = False,
+        erased_at: datetime | None = None,
+    ) -> Change:
+        """Goes back to what an entry replaced. later: the entries that came on top of it are reverted with it.
+
+        force: also an entry in progress. erased_at: when somebody was erased last; going back to rows that were read
+        before raises `ErasedSince`. Files that a query may still read stay until the next push or clean-up.
+        """
+        operation = roll_back if later else revert_replace
+
+        def decide(states: States) -> dict[str, Change]:
+            state = states[table]
+            change = operation(state.lineage, entry_id, present=state.segments, now=self._clock(), force=force)
+            self._refuse_erased(table, state, change, erased_at)
+            return {table: change}
+
+        change = self._registry.update(decide, table)[table]
+        reach("revert-written")
+        self._tidy(table, wait=False, after_first="revert-half-removed")
+        reach("revert-done")
+        return change
+
+    def clean_up(self, table: str, *, retention: Retention, erased_at: datetime | None = None) -> Change:
+        """One cycle of retention; removes also the files that killed pushes and reverts have left.
+
+        erased_at: when somebody was erased last: what was replaced and is older than that goes at once.
+        """
+
+        def decide(states: States) -> dict[str, Change]:
+            state = states[table]
+            banned = self._before(table, state.segments - state.routed, erased_at)
+            return {
+                table: clean_up(
+                    state.lineage, present=state.segments, now=self._clock(), retention=retention, banned=banned
+                )
+            }
+
+        change = self._registry.update(decide, table)[table]
+        reach("clean-up-written")
+        self._tidy(table, wait=True, gone=change.deletions, after_first="clean-up-half-removed")
+        reach("clean-up-done")
+        return change
+
+    def delete(self, table: str, segments: Sequence[str]) -> Change:
+        """Deletes segments that nothing needs; `SegmentHeld` for others."""
+
+        def decide(states: States) -> dict[str, Change]:
+            return {table: delete_segments(states[table].lineage, segments, routed=states[table].routed)}
+
+        change = self._registry.update(decide, table)[table]
+        self._tidy(table, wait=True)
+        return change
+
+    def _replace(self, drafts: Mapping[str, Sequence[Draft]], *, as_of: datetime, force: bool) -> list[PushReport]:
+        self._leases.open(*drafts)
+        entries = self._start(drafts, force=force)
+        try:
+            reach("push-started")
+            removed = {table: self._tidy(table, wait=True) for table in drafts}
+            reach("push-tidied")
+            for table, segments in drafts.items():
+                self._upload(table, segments)
+            reach("push-uploaded")
+            for table, segments in drafts.items():
+                self._register(table, segments, entries[table], as_of)
+            reach("push-registered")
+            replaced = self._end(entries)
+        except BaseException as error:
+            self._give_up(entries, error)
+            raise
+        reach("push-ended")
+        return [
+            _report(table, entries[table], segments, replaced[table], removed[table])
+            for table, segments in drafts.items()
+        ]
+
+    def _start(self, drafts: Mapping[str, Sequence[Draft]], *, force: bool) -> dict[str, str]:
+        """Table → the entry that was begun."""
+        begun: dict[str, str] = {}
+
+        def decide(states: States) -> dict[str, Change]:
+            changes = {}
+            for table, segments in drafts.items():
+                state = self._without_rivals(states[table]) if force else states[table]
+                started = start_replace(
+                    state.lineage,
+                    segments_from=sorted(state.routed),
+                    segments_to=[draft.name for draft in segments],
+                    routed=state.routed,
+                    now=self._clock(),
+                    snapshots=self._policy.snapshots,
+                )
+                begun[table] = started.entry_id
+                gone = started.deletions | (states[table].segments - state.segments)
+                self._check_quota(table, states[table].segments - gone, segments)
+                changes[table] = Change(started.lineage, gone)
+            return changes
+
+        self._registry.update(decide, *drafts)
+        return begun
+
+    def _without_rivals(self, state: TableState) -> TableState:
+        """With what is in progress reverted: of a snapshot's push, any other is a rival."""
+        lineage, gone = state.lineage, frozenset[str]()
+        for entry in state.lineage.entries.values():
+            if entry.state is State.IN_PROGRESS:
+                change = revert_replace(lineage, entry.id, present=state.segments, now=self._clock(), force=True)
+                lineage, gone = change.lineage, gone | change.deletions
+        return TableState(lineage, state.version, state.segments - gone)
+
+    def _check_quota(self, table: str, staying: frozenset[str], segments: Sequence[Draft]) -> None:
+        quota, new = self._policy.quota_bytes, sum(draft.size_bytes for draft in segments)
+        stored = sum(size for name, size in self._files.stored(table).items() if name in staying)
+        if quota is not None and stored + new > quota:
+            raise QuotaExceeded(table, stored=stored, new=new, quota=quota)
+
+    def _upload(self, table: str, segments: Sequence[Draft]) -> None:
+        try:
+            for number, draft in enumerate(segments):
+                if number == len(segments) // 2:
+                    reach("push-half-uploaded")
+                self._files.upload(table, draft.name, draft.path)
+        except OSError as error:
+            raise UploadStopped(table, error) from error
+
+    def _register(self, table: str, segments: Sequence[Draft], entry_id: str, as_of: datetime) -> None:
+        """Only what was read back is registered; so what is there is readable."""
+        infos = [draft.info(entry_id, as_of) for draft in segments]
+        for info in infos:
+            self._files.verify(table, info)
+        self._registry.register(table, entry_id, infos)
+
+    def _end(self, entries: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """Switches all tables at once; table → the segments that were replaced."""
+
+        def decide(states: States) -> dict[str, Change]:
+            for table, entry_id in entries.items():
+                entry = states[table].lineage.entry(entry_id)
+                if entry.state is State.IN_PROGRESS and states[table].routed != set(entry.segments_from):
+                    raise PushOvertaken(table, entry_id)
+            return {
+                table: end_replace(states[table].lineage, entry_id, ready=states[table].segments, now=self._clock())
+                for table, entry_id in entries.items()
+            }
+
+        changes = self._registry.update(decide, *entries)
+        return {table: changes[table].lineage.entry(entry_id).segments_from for table, entry_id in entries.items()}
+
+    def _give_up(self, entries: Mapping[str, str], error: BaseException) -> None:
+        """Reverts a push that failed. If that fails too, its error says so, and a forced push or clean-up does it."""
+
+        def decide(states: States) -> dict[str, Change]:
+            return {
+                table: revert_replace(
+                    states[table].lineage, entry_id, present=states[table].segments, now=self._clock(), force=True
+                )
+                for table, entry_id in entries.items()
+                if (entry := states[table].lineage.entries.get(entry_id)) and entry.state is State.IN_PROGRESS
+            }
+
+        try:
+            self._registry.update(decide, *entries)
+            for table in entries:
+                self._tidy(table, wait=False)
+        except (ServingError, KazooException, OSError) as second:
+            error.add_note(f"It could not be reverted: {second}")
+
+    def _refuse_erased(self, table: str, state: TableState, change: Change, erased_at: datetime | None) -> None:
+        back = routed(change.lineage, state.segments - change.deletions) - state.routed
+        if erased_at is not None and (banned := self._before(table, back, erased_at)):
+            raise ErasedSince(table, pushed_at=min(banned.values()), erased_at=erased_at)
+
+    def _before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
+        """Those segments whose rows were read before somebody was erased, and when they were."""
+        if erased_at is None:
+            return {}
+        return {info.name: info.as_of for info in self._registry.infos(table, segments) if info.as_of <= erased_at}
+
+    def _tidy(
+        self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None
+    ) -> tuple[str, ...]:
+        """Removes the files that are no segment, nor become one; the segments that were removed.
+
+        wait: for the leases of this moment; without it, nothing is removed while there are any. gone: segments that an
+        entry in progress names, and that were given up all the same.
+        """
+        stored = self._files.stored(table)  # before the lineage is read: who uploads has started before
+        self._registry.sync()
+        state = self._registry.read(table)[table]
+        coming = [e.segments_to for e in state.lineage.entries.values() if e.state is State.IN_PROGRESS]
+        garbage = sorted(set(stored) - (state.segments.union(*coming) - gone))
+        if not garbage or (not wait and self._leases.held(table)):
+            return ()
+        self._leases.drain(table)
+        self._files.remove(table, garbage[:1])
+        if after_first:
+            reach(after_first)
+        self._files.remove(table, garbage[1:])
+        return tuple(garbage)
+
+
+def _report(
+    table: str, entry_id: str, segments: Sequence[Draft], replaced: tuple[str, ...], removed: tuple[str, ...]
+) -> PushReport:
+    return PushReport(
+        table=table,
+        entry_id=entry_id,
+        segments=tuple(draft.name for draft in segments),
+        rows=sum(draft.rows for draft in segments),
+        size_bytes=sum(draft.size_bytes for draft in segments),
+        checksum=checksum(draft.sha256 for draft in segments),
+        replaced=replaced,
+        removed=removed,
+    )

@@ -1,0 +1,169 @@
+"""What comes of a micro-batch that is hit, at each point, and of one under which something breaks: played on real
+services, written down.
+
+    python -m lake_assets_tests.engagement.faults [PART ...]
+
+plays all parts, or those that are named, and writes docs/engagement-faults.md. The tests play all but the longest
+again, and hold the page to what they see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from lake_assets.engagement.failpoints import points
+from lake_assets.engagement.lake import StreamName
+from lake_assets.local.kafka import kafka as kafka_service
+from lake_assets.local.service import all_running, free_port
+from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import spark as spark_service
+from lake_assets.local.zookeeper import zookeeper as zookeeper_service
+from lake_assets.settings import PROJECT, Settings
+from lake_assets_tests.engagement.breaking import kafka_breaks, spark_breaks
+from lake_assets_tests.engagement.holding import in_turn
+from lake_assets_tests.engagement.interrupted import arrive, die, go_on, points_of, prepare, reached, settle, walk
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS
+from lake_assets_tests.engagement.world import SEEN, World
+from lake_assets_tests.outcomes import Outcomes, columns, table
+
+PAGE = PROJECT / "docs" / "engagement-faults.md"
+AS_ABOVE = "each time, what the table above says"
+NONE = "–"
+
+
+def killed(name: StreamName, world: World) -> dict[str, Outcomes]:
+    """Attempts of a stream die at all points, each at the next one."""
+    mail = world.mail(f"killed_{name}")
+    prepare(mail, name)
+    found = die(mail, name, points_of(mail, name))
+    settle(mail)
+    return {name: found}
+
+
+def killed_alone(name: StreamName, world: World) -> dict[str, Outcomes]:
+    """An attempt of a stream dies at one point, and the next is undisturbed; point by point."""
+    said, mail = seen()[name], world.mail(f"alone_{name}")
+    prepare(mail, name)
+    for point in points_of(mail, name):
+        assert die(mail, name, [point]) == {point: said[point]}
+        arrive(mail, name)
+        go_on(mail, name)
+    settle(mail)
+    return {SEEN: {f"{name} is killed at one point, and the next attempt is not: each point": AS_ABOVE}}
+
+
+def killed_twice(world: World) -> dict[str, Outcomes]:
+    """Ingestion dies at a point and its next attempt at another: all pairs of points that leave something else behind.
+
+    What is left before a process is what was left at the point before that.
+    """
+    said, mail = seen()["ingestion"], world.mail("twice")
+    every = points_of(mail, "ingestion")
+    chosen = [point for point in every if point == every[0] or not point.startswith("before-")]
+    ways = {point: [p for p in reached(every, point) if p in chosen] for point in chosen}
+    assert die(mail, "ingestion", walk(ways, chosen[0], chosen[-1])) == {point: said[point] for point in chosen}
+    settle(mail)
+    pairs = sum(map(len, ways.values()))
+    return {SEEN: {f"ingestion is killed twice in a row: {pairs} pairs of points": AS_ABOVE}}
+
+
+KILLED: tuple[StreamName, ...] = ("ingestion", "mutation")
+Part = Callable[[World], Mapping[str, Outcomes]]
+PARTS: Mapping[str, Part] = {
+    **{name: partial(killed, name) for name in KILLED},
+    **{f"{name}-alone": partial(killed_alone, name) for name in KILLED},
+    "twice": killed_twice,
+    "in-turn": in_turn,
+    "kafka": kafka_breaks,
+    "spark": spark_breaks,
+}
+
+
+def seen() -> dict[str, Outcomes]:
+    """What the page says: column → point or fault → what is seen."""
+    with suppress(FileNotFoundError):
+        return columns(PAGE.read_text())
+    return {}
+
+
+def page(found: Mapping[str, Outcomes]) -> str:
+    """The page: the points of a batch, a column for each stream; then the other faults."""
+    every = points(("request", "data", "dead_letter", "notification"))[:-2]
+    streams = {
+        name: {f"`{point}`": found[name].get(point, NONE) for point in every} for name in KILLED if name in found
+    }
+    faults = found.get(SEEN, {})
+    hits = table("killed at", [f"`{point}`" for point in every], streams)
+    return HEAD + hits + "\n" + BETWEEN + table("fault", faults, {SEEN: faults}) + "\n" + TAIL
+
+
+def write(found: Mapping[str, Outcomes]) -> None:
+    """To the page, beside what it says of other faults."""
+    said = seen()
+    PAGE.write_text(page(said | {column: {**said.get(column, {}), **of} for column, of in found.items()}))
+
+
+HEAD = """# Faults of a micro-batch
+
+The process of a turn dies at a named point of its batch, as a machine does: `os._exit`, nothing tidied up. More
+messages arrive, and another attempt starts: this is what it finds left to do. *written* says that the commit is there,
+and only not recorded: nothing is written again. A batch that was begun goes on with the messages that it began with.
+
+In every cell of this page, in the end: each message is a row or a dead letter, once; rows are what a sequential replay
+of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
+
+Written by `python -m lake_assets_tests.engagement.faults`, which plays each cell on a real Kafka, ZooKeeper, Spark and
+Delta; the tests play them again, and fail if this page says anything else.
+
+"""
+BETWEEN = """
+Each stream dies here at all of its points in a row: the next attempt at the next point. `before-` is after the lock was
+confirmed for the last time, directly before the write.
+
+"""
+TAIL = f"""
+- **killed at one point**, **twice in a row**: too long for the tests, which play the first table. The pairs are all of
+  which the second can be reached from the first, of points that leave something else: `before-` leaves nothing new.
+- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s here. When the lock is free,
+  mutation asks for a turn, then ingestion.
+- **stopped**: for longer than the session. Another process of the stream takes a turn. Then the first goes on
+  (SIGCONT); its write comes too late.
+- **the disk is full**: neither the process of the turn nor its Spark may write a byte to a file (`RLIMIT_FSIZE`).
+- **in the commit**: the first file of data is there, and no commit that names it. The server dies, and the process too;
+  another server goes on.
+
+Faults of ZooKeeper are played in [the coordinator's tests](coordination-faults.md).
+"""
+
+
+def main() -> None:
+    """Play the parts in one home, and write what they saw to the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    names = parser.parse_args().parts or PARTS
+    with tempfile.TemporaryDirectory(prefix="lake-faults-") as folder:
+        home = Settings(home=Path(folder))
+        services = [
+            spark_service(home, free_port()),
+            kafka_service(home, free_port(), free_port()),
+            zookeeper_service(home.home, free_port()),
+        ]
+        with all_running(services):
+            spark_port, *ports = (service.port for service in services)
+            home = home.model_copy(update={"spark_remote": f"sc://127.0.0.1:{spark_port}"})
+            spark = open_spark(home)
+            world = World(home, spark, *(f"127.0.0.1:{port}" for port in ports))
+            for name in names:
+                print(f"{name} ...", flush=True)
+                write(PARTS[name](world))
+            spark.stop()
+    print(f"written: {PAGE.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    main()

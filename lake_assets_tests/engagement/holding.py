@@ -1,0 +1,76 @@
+"""Turns that are hit with the lock in hand: killed, and stopped for longer than their session while another goes on."""
+
+from __future__ import annotations
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.turn import coordinator, take_turn
+from lake_assets.errors import TurnRefused
+from lake_assets.incremental.failpoints import PAUSE
+from lake_assets_tests.engagement.interrupted import arrive, left, settle
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
+from lake_assets_tests.engagement.world import SEEN, World
+from lake_assets_tests.outcomes import Outcomes
+
+KILLED = {"about to write its data": "before-data", "about to unlock": "before-unlock"}
+OVERTAKEN = {
+    "about to write its intent": "before-intent",
+    "about to write its data": "before-data",
+    "with its data recorded": "recorded-data",
+}
+WAIT_SECONDS = 2 * SESSION_SECONDS
+
+
+def in_turn(world: World) -> dict[str, Outcomes]:
+    """A turn of ingestion, with the coordinator."""
+    mail = world.mail("turns", zookeeper=world.zookeeper)
+    found = {f"killed with the lock (`kill -9`), {place}": killed(mail, point) for place, point in KILLED.items()}
+    for place, point in OVERTAKEN.items():
+        found[f"stopped, {place}; overtaken; continued"] = overtaken(mail, point)
+    settle(mail)
+    return {SEEN: found}
+
+
+def killed(mail: Traffic, point: str) -> str:
+    """The turn is killed (`kill -9`). Mutation asks next, then ingestion."""
+    arrive(mail, "ingestion")
+    attempt = mail.start(PAUSE + point)
+    attempt.has_stopped()
+    attempt.kill()
+    todo = left(mail, "ingestion")
+    assert refused(mail) == "the last turn, of ingestion, is not done"
+    arrive(mail, "ingestion")
+    take(mail)
+    return f"mutation is refused; ingestion does: {todo}"
+
+
+def refused(mail: Traffic) -> str | None:
+    """Why mutation gets no turn, once the lock is free."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        mutation = coordinator(mail.stream("mutation"), zk, mail.spark, timeout=WAIT_SECONDS)
+        assert mutation.lock()
+        try:
+            mutation.register()
+        except TurnRefused as error:
+            return error.reason
+        finally:
+            mutation.give_up()
+    return None
+
+
+def overtaken(mail: Traffic, point: str) -> str:
+    """The turn is stopped (SIGSTOP) for longer than its session; another one is taken; the first goes on (SIGCONT)."""
+    arrive(mail, "ingestion")
+    attempt = mail.start(PAUSE + point)
+    attempt.has_stopped()
+    todo = left(mail, "ingestion")
+    arrive(mail, "ingestion")
+    take(mail)
+    return f"the other does: {todo}; it stops: {attempt.goes_on()}"
+
+
+def take(mail: Traffic) -> None:
+    """A turn of ingestion with a batch. It waits for the lock longer than a session lasts."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        stream = mail.stream()
+        coordinated = coordinator(stream, zk, mail.spark, timeout=WAIT_SECONDS)
+        assert take_turn(stream, coordinated, max_wait=WAIT_SECONDS).batch

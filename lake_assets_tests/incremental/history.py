@@ -1,0 +1,191 @@
+"""A lake's random history: what may happen to a lake, and what must hold once all is quiet.
+
+Landings come late, twice and in gaps; sessions of some targets run now and then, and some of them die; targets and raw
+tables are compacted; rows are deleted and updated in raw tables, by copy-on-write and merge-on-read; snapshots expire,
+sources are rolled back, watermarks are lost, audits fail, hours are backfilled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from lake_assets.errors import AuditFailed, HistoryCut
+from lake_assets.incremental import publish, tables
+from lake_assets.incremental.declaration import Sequential
+from lake_assets.incremental.failpoints import POINTS
+from lake_assets.incremental.hours import ranges
+from lake_assets.incremental.session import SessionReport
+from lake_assets.incremental.sessions import HIGH_WATERMARK
+from lake_assets.local.catalog import open_catalog
+from lake_assets.local.spark import open_spark
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate
+from lake_assets.settings import Settings
+from lake_assets_tests.incremental.crash_matrix import start
+from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
+from lake_assets_tests.membership.oracle import KEY
+
+TARGETS = [target.name for target in PIPELINE.in_order()]
+BY_ACCOUNT = replace(PIPELINE.target("account_state_dim"), mode=Sequential(entity="account_id", few_rows=0))
+"""Changed accounts alone are recomputed, however few rows there are; runs that die recompute all."""
+
+raw_tables, targets = st.sampled_from(list(KEY)), st.sampled_from(TARGETS)
+modes = st.sampled_from(["copy-on-write", "merge-on-read"])
+numbers = st.integers(0, 1000)
+
+
+def landings(seed: int) -> Simulation:
+    return Simulation(
+        Population(accounts=30, hours=5, seed=seed, opening=0.6, plan_change=0.2, request=0.2, involuntary_cancel=0.1),
+        Arrival(tail=0.2, twice=0.1, again=0.1, bad=0.05, longest_hours=4, outages=(Outage(2, 2, ("raw.cancels",)),)),
+    )
+
+
+class History(RuleBasedStateMachine):
+    """One lake, and all that may happen to it.
+
+    home: fresh and empty; default: a new folder, with Spark in this process.
+    """
+
+    def __init__(self, home: Settings | None = None) -> None:
+        super().__init__()
+        self.home = home or Settings(home=Path(mkdtemp(prefix="lake-history-")), spark_remote=None)
+        self.spark = open_spark(self.home)
+        self.lake = Lake(open_catalog(self.home), self.spark, with_target(PIPELINE, BY_ACCOUNT))
+
+    def teardown(self) -> None:
+        """Whatever has happened: once all is caught up, every target equals a full rebuild."""
+        try:
+            self.repair()
+            for name in TARGETS:
+                with self.only_planned_hours_change(name):
+                    self.run_until_idle(name)
+                self.check_watermarks(name)
+            self.lake.assert_true()
+        finally:
+            self.spark.stop()
+
+    @initialize(seed=numbers)
+    def first_rows(self, seed: int) -> None:
+        self.coming = generate(landings(seed))
+        self.land()
+
+    @rule()
+    def land(self) -> None:
+        with suppress(StopIteration):
+            self.lake.land(next(self.coming))
+
+    @rule(hour=st.integers(0, 4), number=st.integers(10, 59))
+    def land_a_row_that_an_audit_stops(self, hour: int, number: int) -> None:
+        self.lake.append("raw.signups", [signup(number, hour, account_id=None)])
+
+    @rule()
+    def repair(self) -> None:
+        if tables.load(self.lake.catalog, "raw.signups").scan("account_id IS NULL").count():
+            self.spark.sql("UPDATE lake.raw.signups SET account_id = 'a' WHERE account_id IS NULL")
+
+    @rule(name=targets)
+    def run(self, name: str) -> None:
+        with self.only_planned_hours_change(name), suppress(AuditFailed):
+            self.ran(name)
+
+    @rule(name=targets, point=st.sampled_from(POINTS))
+    def run_and_die(self, name: str, point: str) -> None:
+        start(self.home, name, point).end()
+
+    @rule(name=targets, hours=st.sets(st.integers(0, 4), min_size=1, max_size=3))
+    def backfill(self, name: str, hours: set[int]) -> None:
+        with suppress(HistoryCut, AuditFailed):  # the watermark's own snapshot may have expired
+            self.lake.engine.rebuild(self.lake.target(name), {START + h for h in hours})
+
+    @rule(table=raw_tables)
+    def compact_raw(self, table: str) -> None:
+        self.lake.compact(table)
+
+    @rule(name=targets)
+    def compact_target(self, name: str) -> None:
+        self.lake.compact(f"core.{name}")
+
+    @rule(table=raw_tables, mode=modes, number=numbers)
+    def delete(self, table: str, mode: str, number: int) -> None:
+        self.lake.set_property(table, "write.delete.mode", mode)
+        self.spark.sql(f"DELETE FROM lake.{table} WHERE {self.some_row(table, number)}")
+
+    @rule(table=raw_tables, mode=modes, number=numbers)
+    def update(self, table: str, mode: str, number: int) -> None:
+        """A row moves by an hour, to another account."""
+        self.lake.set_property(table, "write.update.mode", mode)
+        time = KEY[table][1]
+        earlier = f"greatest({time} - interval 1 hour, timestamp'2026-01-01 00:00:00Z')"
+        row = self.some_row(table, number)
+        self.spark.sql(f"UPDATE lake.{table} SET account_id = 'a-000000001', {time} = {earlier} WHERE {row}")
+
+    @rule(table=st.sampled_from([*KEY, "core.signup_fact", "core.cancel_request_fact"]))
+    def expire(self, table: str) -> None:
+        """Only the newest snapshot of a table stays: what was read up to is gone."""
+        self.lake.expire(table)
+
+    @rule(table=raw_tables)
+    def roll_back(self, table: str) -> None:
+        """A source loses what its newest snapshot did."""
+        before = list(publish.ancestors(tables.load(self.lake.catalog, table)))[1:2]
+        if before:
+            self.lake.set_main(table, before[0].snapshot_id)
+
+    @rule(name=targets)
+    def lose_watermark(self, name: str) -> None:
+        tables.load(self.lake.catalog, HIGH_WATERMARK).delete(f"process_name = 'core.{name}'")
+
+    def ran(self, name: str) -> bool:
+        """One session, if one is due. A source whose history was cut is read anew, as the error says."""
+        try:
+            return isinstance(self.lake.run(name), SessionReport)
+        except HistoryCut:
+            self.lake.engine.rebuild(self.lake.target(name), [START], reset=True)
+            return True
+
+    def run_until_idle(self, name: str) -> None:
+        while self.ran(name):
+            pass
+
+    def some_row(self, table: str, number: int) -> str:
+        key = KEY[table][0]
+        found = tables.load(self.lake.catalog, table).scan(selected_fields=(key,)).to_arrow()[key].to_pylist()
+        keys = sorted(k for k in found if k) or ["none"]
+        return f"{key} = '{keys[number % len(keys)]}'"
+
+    @contextmanager
+    def only_planned_hours_change(self, name: str) -> Iterator[None]:
+        """No file of an hour comes or goes unless the hour was planned, whatever becomes of the session."""
+        before = self.files(name)
+        known = len(self.lake.engine.store.history(f"core.{name}"))
+        yield
+        after = self.files(name)
+        changed = {h for h in before.keys() | after.keys() if before.get(h) != after.get(h)}
+        played = self.lake.engine.store.history(f"core.{name}")[max(known - 1, 0) :]
+        planned = {h for r in played for h in (*r.plan.hour_numbers, *r.built)}
+        assert changed <= planned, f"{name}: hours {ranges(changed - planned)} changed, and were not planned"
+
+    def files(self, name: str) -> dict[int, frozenset[str]]:
+        """Event hour → the data files of it."""
+        rows = tables.load(self.lake.catalog, f"core.{name}").inspect.files().to_pylist()
+        found: dict[int, set[str]] = {}
+        for row in rows:
+            found.setdefault(next(iter(row["partition"].values())), set()).add(row["file_path"])
+        return {hour: frozenset(paths) for hour, paths in found.items()}
+
+    def check_watermarks(self, name: str) -> None:
+        """No session of a process starts anywhere but where the one before it ended: no snapshot is read twice."""
+        history = self.lake.engine.store.history(f"core.{name}")
+        done = [r.plan for r in history if r.state == "committed"]
+        for one, other in pairwise(done):
+            for before, after in zip(one.sources, other.sources, strict=True):
+                assert after.from_snapshot_id in (None, before.to_snapshot_id), (name, one.session_id, other.session_id)

@@ -1,0 +1,122 @@
+"""Two zones with a manifest of their own, and what was sent to them: real files, a real database, no Kafka."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.landing.agreements import Agreements, DeletionRequest
+from lake_assets.landing.checksum import Checksum, checksum
+from lake_assets.landing.compact import merge, to_columns
+from lake_assets.landing.compaction import Limits
+from lake_assets.landing.manifest import DataFile
+from lake_assets.landing.records import Record
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.schema import Verdict
+from lake_assets.landing.scrub import Scrub, scrub
+from lake_assets.landing.sharding import Shard, key_of, shards
+from lake_assets.landing.store import open_manifest
+from lake_assets.landing.verify import Finding, verify
+from lake_assets.landing.writing import ZoneWriter
+from lake_assets.landing.zone import Zone
+from lake_assets.settings import Settings
+from lake_assets_tests.landing.made import record
+
+TOPIC = "raw.signups"
+WHOLE = Shard(TOPIC)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEADLINE = timedelta(minutes=15)
+LIMITS = Limits(max_files=3, max_bytes=1 << 20)
+PEOPLE = 5
+OF = 2
+BY = Scrub(key_of, lambda identity: f"hash of {identity}")
+
+
+def sent(partition: int, offset: int) -> Record:
+    """The message of an offset: its person and its bytes follow from it."""
+    value = f"message {offset} of {partition}".encode()
+    return record(offset, partition=partition, value=value, key=f"person {(offset + partition) % PEOPLE}")
+
+
+@dataclass
+class Landed:
+    """Zones a and b; files of three messages."""
+
+    settings: Settings
+    zones: tuple[str, ...] = ("a", "b")
+    clock: datetime = NOW
+    writers: dict[str, ZoneWriter] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.manifest = open_manifest(self.settings)
+        self.writers = {
+            zone: ZoneWriter(Zone(zone, self.settings.landing_folder / zone), self.manifest) for zone in self.zones
+        }
+
+    def land(self, zone: str, partition: int, first: int, records: Iterable[Record] | None = None) -> Verdict:
+        """Three messages from an offset on, or others in their place, as a file of a zone."""
+        ranges = {partition: (first, first + 2)}
+        found = [sent(partition, offset) for offset in range(first, first + 3)] if records is None else records
+        writer = self.writers[zone]
+        return writer.land(writer.zone.draft(str(WHOLE), ranges, found), now=self.clock)
+
+    def land_all(self, files: int = 4, partitions: int = 2) -> None:
+        """The same in both zones."""
+        for zone in self.zones:
+            for number in range(files):
+                for partition in range(partitions):
+                    self.land(zone, partition, 3 * number)
+
+    def ask(self, person: str, request_id: str, sent_through: int) -> None:
+        request = DeletionRequest(request_id, TOPIC, BY.hashed(person), sent_through)
+        Agreements(self.manifest).request_deletion(request, now=self.clock)
+
+    def run(self, operation: str, zone: str) -> None:
+        """An operation in a zone, as far as it goes."""
+        OPERATIONS[operation](self.writers[zone], self.clock)
+
+    def die(self, operation: str, zone: str, step: str) -> None:
+        """The same in a process of its own, which dies at a step."""
+        variables = {"LAKE_HOME": str(self.settings.home), "LAKE_FAILPOINT": step}
+        command = [sys.executable, "-m", "lake_assets_tests.landing.child", operation, zone]
+        done = subprocess.run(command, env={**os.environ, **variables}, timeout=60, check=False)
+        assert done.returncode == EXIT_CODE, f"{operation} did not come to {step}"
+
+    def files(self, zone: str) -> list[DataFile]:
+        return [entry.file for entry in self.manifest.entries(zone)]
+
+    def records(self, zone: str) -> list[Record]:
+        """All that a reader of a zone reads, in order."""
+        return sorted(r for file in self.files(zone) for r in self.writers[zone].records(file))
+
+    def sums(self, zone: str) -> Checksum:
+        return checksum(r.canonical for r in self.records(zone))
+
+    def findings(self) -> list[Finding]:
+        zones = [writer.zone for writer in self.writers.values()]
+        return list(verify(self.manifest, zones, now=self.clock, deadline=DEADLINE).findings)
+
+    def assert_equal(self) -> None:
+        """Both zones hold the same files, all verified, each as the manifest says; and none lies there unnamed."""
+        assert self.findings() == []
+        one, other = ([(f.shard, dict(f.ranges), f.deletions, f.checksum) for f in self.files(z)] for z in self.zones)
+        assert sorted(one, key=repr) == sorted(other, key=repr)
+        assert {entry.verdict for entry in self.manifest.entries()} <= {"verified"}
+
+
+def _merge(writer: ZoneWriter, now: datetime) -> None:
+    for shard in (WHOLE, *shards(TOPIC, OF)):
+        merge(writer, shard, LIMITS, now=now)
+
+
+OPERATIONS = {
+    "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
+    "merge": _merge,
+    "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),
+    "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
+}

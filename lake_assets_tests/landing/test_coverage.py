@@ -1,0 +1,40 @@
+"""What may be loaded next, against looking at each offset by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.landing.coverage import Cover, first_offsets, limited, ready
+
+RANGES = st.dictionaries(
+    st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
+)
+COVERS = st.lists(st.builds(Cover, RANGES, st.sampled_from([True, True, True, False])), max_size=12)
+STARTS = st.dictionaries(st.integers(0, 2), st.integers(0, 10))
+
+
+def is_ready(covers: list[Cover], partition: int, offset: int) -> bool:
+    spans = [(cover, cover.ranges[partition]) for cover in covers if partition in cover.ranges]
+    over = [cover.readable for cover, (first, last) in spans if first <= offset <= last]
+    return bool(over) and all(over)
+
+
+@given(COVERS, STARTS)
+def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
+    covers: list[Cover], starts: dict[int, int]
+) -> None:
+    expected = {}
+    for partition, start in starts.items():
+        end = start
+        while is_ready(covers, partition, end):
+            end += 1
+        expected[partition] = end
+    assert ready(covers, starts) == expected
+    assert limited(starts, expected, most=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
+
+
+@given(COVERS)
+def test_a_partition_begins_where_its_first_file_does(covers: list[Cover]) -> None:
+    offsets = [(p, first) for cover in covers for p, (first, _) in cover.ranges.items()]
+    assert first_offsets(covers) == {p: min(first for q, first in offsets if q == p) for p, _ in offsets}

@@ -1,0 +1,197 @@
+"""What zones do to their files, one after the other, in any order, killed anywhere: they end with the same files."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from lake_assets.errors import FileDamaged, UsageError
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.scrub import forget_unscrubbed
+from lake_assets.landing.sharding import key_of, shards
+from lake_assets.landing.status import sweep
+from lake_assets.landing.writing import STEPS
+from lake_assets.settings import Settings
+from lake_assets_tests.landing.scenario import NOW, OF, TOPIC, WHOLE, Landed, sent
+
+EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
+
+
+@pytest.fixture
+def landed(bare_home: Settings) -> Landed:
+    found = Landed(bare_home)
+    found.land_all()
+    return found
+
+
+def both(landed: Landed, operation: str) -> None:
+    """In both zones, until neither waits for the other."""
+    for zone in ("a", "b", "a", "b"):
+        landed.run(operation, zone)
+
+
+def test_files_of_both_zones_verify_each_other(bare_home: Settings) -> None:
+    landed = Landed(bare_home)
+    assert landed.land("a", 0, 0) == "provisional"
+    assert landed.land("b", 0, 0) == "verified"
+    assert [entry.verdict for entry in landed.manifest.entries()] == ["verified", "verified"]
+    assert landed.records("a") == landed.records("b") == EVERYTHING[:3]
+
+
+@pytest.mark.parametrize("operation", ["columns", "merge", "reshard"])
+def test_what_changes_no_content_conserves_the_sum(landed: Landed, operation: str) -> None:
+    before = landed.sums("a")
+    both(landed, operation)
+    landed.assert_equal()
+    assert landed.sums("a") == before
+    assert landed.records("a") == EVERYTHING
+
+
+def test_merging_makes_columnar_files_of_several_partitions(landed: Landed) -> None:
+    landed.run("merge", "a")
+    assert {f.kind for f in landed.files("a")} == {"columnar"}
+    assert [len(f.made_from) for f in landed.files("a")] == [3, 3, 2]
+    landed.run("merge", "a")
+    assert len(landed.files("a")) == 3, "the next round needs these verified"
+
+
+def test_a_scrub_takes_what_was_sent_by_the_time_of_the_request(landed: Landed) -> None:
+    landed.clock = NOW + timedelta(minutes=1)
+    landed.ask("person 1", "r1", sent_through=6_000)
+    both(landed, "scrub")
+    landed.assert_equal()
+    gone = [r for r in EVERYTHING if r.key == b"person 1" and r.timestamp <= 6_000]
+    assert gone
+    assert landed.records("b") == [r for r in EVERYTHING if r not in gone]
+    assert {f.deletions for f in landed.files("b")} == {frozenset({"r1"})}
+
+
+def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(landed: Landed) -> None:
+    landed.ask("person 1", "r1", sent_through=1_000_000)
+    landed.run("scrub", "a")
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    landed.run("scrub", "b")
+    gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
+    assert len(gone or []) == 8
+    assert landed.writers["a"].zone.names() == sorted(f.name for f in landed.files("a"))
+    landed.assert_equal()
+
+
+def test_scrubs_in_another_order_come_to_the_same(landed: Landed) -> None:
+    landed.ask("person 1", "r1", sent_through=9_000)
+    landed.run("scrub", "a")
+    landed.ask("person 2", "r2", sent_through=3_000)
+    both(landed, "scrub")
+    landed.assert_equal()
+
+
+def test_what_lands_late_is_scrubbed_for_all_requests_before(landed: Landed) -> None:
+    landed.ask("person 3", "r1", sent_through=1_000_000)
+    both(landed, "scrub")
+    for zone in ("a", "b"):
+        landed.land(zone, 0, 12)
+    both(landed, "scrub")
+    landed.assert_equal()
+    assert not [r for r in landed.records("a") if r.key == b"person 3"]
+
+
+def test_a_scrub_before_a_merge_in_one_zone_and_after_it_in_the_other(landed: Landed) -> None:
+    landed.run("merge", "a")
+    landed.ask("person 1", "r1", sent_through=1_000_000)
+    landed.run("scrub", "b")
+    both(landed, "merge")
+    both(landed, "scrub")
+    both(landed, "merge")
+    landed.assert_equal()
+
+
+def test_a_request_from_the_future_is_refused(landed: Landed) -> None:
+    with pytest.raises(UsageError, match="Deletion request r1 is of 1767225600001 ms"):
+        landed.ask("person 1", "r1", sent_through=int(NOW.timestamp() * 1000) + 1)
+
+
+def test_the_old_shard_is_read_until_every_copy_is_verified(landed: Landed) -> None:
+    landed.run("reshard", "a")
+    assert {f.shard for f in landed.files("a")} == {str(WHOLE)}
+    landed.run("reshard", "b")
+    assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, OF)}
+    assert {f.shard for f in landed.files("a")} == {str(WHOLE)}
+    landed.run("reshard", "a")
+    landed.assert_equal()
+    for file in landed.files("a"):
+        assert {key_of(r) for r in landed.writers["a"].records(file)} <= {
+            f"person {n}" for n in range(5) if landed_in(file.shard, f"person {n}")
+        }
+
+
+def landed_in(shard: str, person: str) -> bool:
+    return next(str(s) for s in shards(TOPIC, OF) if s.takes(person)) == shard
+
+
+def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(landed: Landed) -> None:
+    landed.run("reshard", "a")
+    refused = {
+        0: "can not be resharded to 0",
+        1: "can not be resharded to 1",
+        3: "being resharded to 2 shards, not to 3",
+    }
+    for of, what in refused.items():
+        with pytest.raises(UsageError, match=what):
+            reshard(landed.writers["a"], WHOLE, of, key_of, now=NOW)
+
+
+def test_everything_after_everything(landed: Landed) -> None:
+    for operation in ("columns", "merge", "reshard", "merge"):
+        both(landed, operation)
+    landed.ask("person 2", "r1", sent_through=1_000_000)
+    landed.run("scrub", "b")
+    landed.run("scrub", "a")
+    landed.assert_equal()
+    assert landed.records("a") == [r for r in EVERYTHING if r.key != b"person 2"]
+
+
+def test_a_stale_reader_reads_on_until_the_sweep_and_is_then_told(landed: Landed) -> None:
+    stale = landed.files("a")
+    both(landed, "merge")
+    assert sorted(r for f in stale for r in landed.writers["a"].records(f)) == EVERYTHING
+    assert sweep(landed.manifest, landed.writers["a"].zone, retired_before=NOW) == []
+    gone = sweep(landed.manifest, landed.writers["a"].zone, retired_before=NOW + timedelta(seconds=1))
+    assert {f.name for f in stale} <= set(gone)
+    landed.assert_equal()
+    with pytest.raises(FileDamaged, match="is not where it was written"):
+        list(landed.writers["a"].records(stale[0]))
+
+
+STEPS_OF = {
+    "columns": STEPS[1:4],
+    "merge": STEPS[:4],
+    "reshard": STEPS[:4],
+    "scrub": STEPS[1:4],
+}
+
+
+@pytest.mark.parametrize(
+    ("operation", "step"), [(operation, step) for operation, steps in STEPS_OF.items() for step in steps]
+)
+def test_killed_at_any_step_an_operation_is_finished_by_the_next_call(
+    bare_home: Settings, operation: str, step: str
+) -> None:
+    landed = Landed(bare_home)
+    landed.land_all(files=2)
+    landed.ask("person 1", "r1", sent_through=9_000)
+    landed.die(operation, "a", step)
+    both(landed, operation)
+    drafts = landed.writers["a"].zone.drop_drafts()
+    assert len(drafts) == (step == "landing-drafted")
+    landed.assert_equal()
+    assert landed.records("a") == landed.records("b")
+
+
+def test_killed_when_the_old_shard_has_retired(landed: Landed) -> None:
+    landed.run("reshard", "a")
+    landed.run("reshard", "b")
+    landed.die("reshard", "a", "landing-exchanged")
+    landed.assert_equal()
+    both(landed, "reshard")
+    landed.assert_equal()

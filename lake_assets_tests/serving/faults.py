@@ -1,0 +1,133 @@
+"""What comes of a push, a revert or a clean-up whose process dies, at each point of it: played, and written down.
+
+    python -m lake_assets_tests.serving.faults
+
+plays all on a ZooKeeper of its own and writes docs/serving-faults.md. The tests play the same, and hold the page to it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.local.service import free_port, running
+from lake_assets.local.zookeeper import zookeeper
+from lake_assets.serving.failpoints import CLEAN_UP_POINTS, PUSH_POINTS, REVERT_POINTS
+from lake_assets.settings import PROJECT
+from lake_assets_tests.outcomes import Outcomes, table
+from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, start_child, world
+
+PAGE = PROJECT / "docs" / "serving-faults.md"
+PROCESSES = 2
+"""Of those killed, side by side."""
+
+
+Die = Callable[..., None]
+"""Lets a process do what the words say, and die where it shall."""
+
+
+def killed_push(found: World, die: Die) -> str:
+    """The third push dies. The next, forced, goes through."""
+    die("push", "3")
+    seen = found.seen()
+    found.push(4, force=True)
+    assert found.seen() == [4]
+    return f"push {seen[0]}"
+
+
+def killed_revert(found: World, die: Die) -> str:
+    """The revert of the second push dies. The next push goes through."""
+    die("revert")
+    seen = found.seen()
+    found.push(4)
+    assert found.seen() == [4]
+    return f"push {seen[0]}"
+
+
+def killed_clean_up(found: World, die: Die) -> str:
+    """The first of two cycles dies, after a push that died. The next two leave nothing of that push."""
+    start_child(found, "push", "3", point="push-registered").communicate(timeout=60)
+    die("clean-up")
+    seen = found.seen()
+    for _ in range(2):
+        found.writer.clean_up(found.table, retention=AT_ONCE)
+    assert (found.stored(), found.entries) == (SEGMENTS, [])
+    assert found.seen() == seen
+    return f"push {seen[0]}"
+
+
+SCENARIOS: Mapping[str, tuple[Sequence[str], Callable[[World, Die], str]]] = {
+    "push": (PUSH_POINTS, killed_push),
+    "revert": (REVERT_POINTS, killed_revert),
+    "clean-up": (CLEAN_UP_POINTS, killed_clean_up),
+}
+"""What is killed → its points, and what is played."""
+
+
+def play(what: str, hosts: str, folder: Path) -> Outcomes:
+    """All points of a scenario, each on a table of its own. Never more is stored than two snapshots."""
+    points, scenario = SCENARIOS[what]
+
+    def one(point: str) -> str:
+        with world(hosts, folder, fresh_name()) as found:
+            found.push(1)
+            found.push(2)
+
+            def die(*words: str) -> None:
+                child = start_child(found, *words, point=point)
+                child.communicate(timeout=60)
+                assert child.returncode == EXIT_CODE, (point, child.returncode)
+                assert found.stored() <= 2 * SEGMENTS
+
+            seen = scenario(found, die)
+            assert found.stored() <= 2 * SEGMENTS
+            return seen
+
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        return dict(zip(points, pool.map(one, points), strict=True))
+
+
+def page(found: Mapping[str, Outcomes]) -> str:
+    """The page: a table for each scenario, a row for each point."""
+    parts = [
+        f"## A {what} is killed\n\n{table('killed at', points, {'readers see': found[what]})}\n\n{TOLD[what]}\n"
+        for what, (points, _) in SCENARIOS.items()
+    ]
+    return "\n".join([HEAD, *parts, TAIL])
+
+
+HEAD = """# Faults of serving
+
+A table with two pushes is served. A process that changes it is killed at each point, as a machine dies: at once, with
+nothing tidied up. Readers then see what the table says: one whole push, in every cell. At no time more is stored than
+two snapshots, and the next push or clean-up leaves no file behind.
+
+Written by `python -m lake_assets_tests.serving.faults`, which plays each cell on a real ZooKeeper; the tests play them
+again, and fail if this page says anything else.
+"""
+TOLD = {
+    "push": "The third push is killed. The fourth, with `--force`, reverts it and goes through.",
+    "revert": "The revert of the second push is killed. The next push goes through.",
+    "clean-up": "After a push that was killed, the first of two cycles is. Two more leave nothing of that push.",
+}
+TAIL = """## Others
+
+`test_store.py` plays two first writers, a revert against an end, an end that comes twice, a clean-up against a running
+query, a lost compare-and-set, lost replies, a full disk, and the loss of ZooKeeper's leader; `test_churn.py` lets
+writers push and revert, killed at random, while readers query: no mixed result, no missing file, storage within twice.
+"""
+
+
+def main() -> None:
+    """Play all scenarios and write the page."""
+    with tempfile.TemporaryDirectory(prefix="lake-faults-") as name, running(zookeeper(Path(name), free_port())) as zk:
+        found = {what: play(what, f"127.0.0.1:{zk.port}", Path(name) / "segments") for what in SCENARIOS}
+    PAGE.write_text(page(found))
+    print(f"written: {PAGE.relative_to(PROJECT)}")
+
+
+if __name__ == "__main__":
+    main()

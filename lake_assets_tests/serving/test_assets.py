@@ -1,0 +1,132 @@
+"""Pushes through Dagster: an asset with checks, what its sensor requests, and the job that takes a push back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from lake_assets.incremental import tables
+from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
+from lake_assets.membership import PIPELINE
+from lake_assets.serving.assets import revert_push, serving_asset, serving_definitions
+from lake_assets.serving.query import query
+from lake_assets.serving.sources import ACCOUNT_STATE
+from lake_assets.serving.store import Serving, serving_at
+from lake_assets_tests.membership.in_memory import ARROW
+from lake_assets_tests.serving.scenario import now
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.settings import Settings
+
+import pyarrow as pa
+
+FIRST = parse_hour("2026-01-01-00:00")
+DIM = "core.account_state_dim"
+ASSET = serving_asset(ACCOUNT_STATE, now)
+
+
+@dataclass
+class Lake:
+    """The dimension, written without Spark, and what is served of it."""
+
+    catalog: Catalog
+    home: Settings
+    hosts: str
+
+    def publish(self, hour: int, states: Sequence[str], *, complete: int) -> None:
+        """Adds an hour of accounts, and moves complete-through."""
+        target = PIPELINE.target(DIM)
+        tables.create_target(self.catalog, target)
+        schema = pa.schema([(name, ARROW[kind]) for name, kind in target.columns.items()])
+        at = hour_start(FIRST + hour)
+        rows = [
+            {"state_hour": at, "account_id": f"a{n}", "state": state, "last_event_ts": at - timedelta(hours=1)}
+            for n, state in enumerate(states)
+        ]
+        table = tables.load(self.catalog, DIM)
+        table.append(pa.Table.from_pylist(rows, schema=schema))
+        with table.transaction() as transaction:
+            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + complete)})
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        handed = {
+            "iceberg": SimpleNamespace(catalog=lambda: self.catalog),
+            "serving": SimpleNamespace(tables=self.open),
+        }
+        return {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+
+    def open(self) -> Any:
+        return serving_at(self.hosts, self.home, clock=now)
+
+    def push(self) -> dict[str, Any]:
+        """The metadata of a run of the asset, whose checks have passed."""
+        result = dg.materialize([ASSET], resources=self.resources)
+        assert [(c.check_name, c.passed) for c in result.get_asset_check_evaluations()] == [
+            ("row_count", True),
+            ("served_checksum", True),
+        ]
+        (event,) = result.asset_materializations_for_node(ASSET.op.name)
+        return {name: value.value for name, value in event.metadata.items()}
+
+    def served(self) -> list[tuple[str, str]]:
+        with self.open() as serving:
+            found: Serving = serving
+            sql = "select account_id, state from account_state order by account_id"
+            return [(row[0], row[1]) for row in query(found.broker, sql, found.limits).rows]
+
+
+@pytest.fixture
+def lake(catalog: Catalog, bare_home: Settings, zookeeper: str) -> Lake:
+    return Lake(catalog, bare_home, zookeeper)
+
+
+def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
+    lake.publish(0, ["Active", "Active"], complete=0)
+    first = lake.push()
+    assert (first["rows"], first["segments"], first["hour"]) == (2, 1, "2026-01-01-00:00")
+    lake.publish(1, ["Active", "Canceled", "Active"], complete=1)
+    lake.publish(2, ["Active"], complete=1)
+    second = lake.push()
+    assert (second["rows"], second["hour"]) == (3, "2026-01-01-01:00")
+    assert second["lineage"].count("COMPLETED") == 1
+    assert second["lineage id"] in second["to go back"]
+    assert lake.served() == [("a0", "Active"), ("a1", "Canceled"), ("a2", "Active")]
+
+    config = {"table": "account_state", "entry_id": second["lineage id"]}
+    ran = revert_push.execute_in_process(
+        {"ops": {"revert_entry": {"config": config}}}, resources=lake.resources, raise_on_error=False
+    )
+    assert ran.success
+    assert lake.served() == [("a0", "Active"), ("a1", "Active")]
+    again = revert_push.execute_in_process(
+        {"ops": {"revert_entry": {"config": config}}}, resources=lake.resources, raise_on_error=False
+    )
+    assert "was reverted" in str(again.get_step_failure_events()[0].event_specific_data)
+
+
+def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_hour(lake: Lake) -> None:
+    tables.create_target(lake.catalog, PIPELINE.target(DIM))
+    defs = dg.Definitions.merge(serving_definitions(PIPELINE, clock=now), dg.Definitions(resources=lake.resources))
+    repository = defs.get_repository_def()
+
+    def requested() -> list[str | None]:
+        handed = {"iceberg": lake.resources["iceberg"]}
+        with dg.build_sensor_context(resources=handed, repository_def=repository) as context:
+            found = repository.get_sensor_def("serving_sensor").evaluate_tick(context)
+        return [request.run_key for request in found.run_requests or ()]
+
+    assert requested() == []
+    lake.publish(0, ["Active"], complete=0)
+    first = requested()
+    assert requested() == first
+    lake.publish(1, ["Active"], complete=1)
+    assert len({*first, *requested()}) == 2
