@@ -128,7 +128,8 @@ def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, gua
     files.createOrReplaceTempView(_INVENTORY)
     guard.confirm()  # after the listing: while it was made, nobody else wrote
     with _conf(spark, _UNCHECKED, "false"):
-        spark.sql(f"VACUUM {tables.identifier(table)} USING INVENTORY {_INVENTORY} RETAIN {hours:d} HOURS")
+        listed = f"(SELECT * FROM {_INVENTORY})"
+        spark.sql(f"VACUUM {tables.identifier(table)} USING INVENTORY {listed} RETAIN {hours:d} HOURS")
     ended = (c for c in tables.history(table, since=before) if c.operation == "VACUUM END")
     return sum(int(commit.metrics["numDeletedFiles"]) for commit in ended)
 
