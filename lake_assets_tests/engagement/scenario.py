@@ -21,8 +21,9 @@ from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.retention import RetentionOp
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
-from lake_assets_tests.engagement.attempt import Attempt, start
+from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement.oracle import replay
+from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -132,14 +133,18 @@ class Traffic:
         assert report is not None
         return report
 
-    def start(self, point: str = "", name: StreamName = "ingestion", **changed: object) -> Attempt:
-        """A turn in a process of its own, which dies at a point, or stops there. changed: settings of its own."""
-        own = {"kafka": self.servers, "failpoint": point, **changed}
-        return start(self.home.model_copy(update=own), self.name, self.topic, name)
+    def start(self, point: str = "", name: StreamName = "ingestion", *, remote: str | None = None) -> Child:
+        """A turn in a process of its own, which dies at a point, or stops there. remote: of another Spark."""
+        from lake_assets_tests.engagement.child import turn
+
+        home = self.home.model_copy(update={"spark_remote": remote}) if remote else self.home
+        zookeeper = {"LAKE_ZOOKEEPER": home.zookeeper} if home.zookeeper else {}
+        variables = {**environment(home, point), "LAKE_KAFKA": self.servers, **zookeeper}
+        return Child(turn, f"{self.name} {self.topic} {name}", variables)
 
     def die(self, point: str, name: StreamName = "ingestion") -> None:
         """Let a turn, in a process of its own, die at a point."""
-        self.start(point, name).has_died()
+        assert self.start(point, name).end() == EXIT_CODE, f"the turn did not come to {point}"
 
     def rows(self, table: str) -> list[Values]:
         """All rows of a table, as they are, in an order of their own."""
