@@ -1,5 +1,7 @@
 """What Dagster loads: the pipelines that the settings name, with their resources. It only assembles."""
 
+from datetime import timedelta
+
 import dagster as dg
 
 from lake_assets.engagement.assets import engagement_definitions
@@ -10,6 +12,8 @@ from lake_assets.incremental.engine import utc_now
 from lake_assets.incremental.sensors import Rhythm
 from lake_assets.incremental.upkeep.assets import maintenance_definitions
 from lake_assets.incremental.upkeep.sensors import watch_definitions
+from lake_assets.landing.assets import landing_definitions
+from lake_assets.landing.messages import feeds
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
 from lake_assets.serving.assets import serving_definitions
@@ -29,6 +33,11 @@ defs = dg.Definitions.merge(
     maintenance_definitions(_pipeline, clock=utc_now, policy=upkeep_policy(_settings), cron=_settings.maintenance_cron),
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
+    ),
+    landing_definitions(
+        feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
+        clock=utc_now,
+        deadline=timedelta(seconds=_settings.landing_deadline_seconds),
     ),
     serving_definitions([*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))], clock=utc_now),
     engagement_definitions(

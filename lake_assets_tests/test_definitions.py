@@ -13,6 +13,7 @@ from lake_assets.engagement.lakes import LAKES
 GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]
 MAINTENANCE = [node for node in GRAPH.asset_nodes if node.group_name == "maintenance"]
+LANDING = [node for node in GRAPH.asset_nodes if node.group_name == "landing"]
 ENGAGEMENT = [node for node in GRAPH.asset_nodes if node.group_name == "engagement"]
 SERVING = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
 SET_ASIDE = ["quarantine", "quarantine_limit"]
@@ -44,7 +45,7 @@ def test_all_assets_and_what_they_are_built_from() -> None:
 
 def test_all_checks_and_which_of_them_block() -> None:
     found: dict[str, dict[str, bool]] = {}
-    aside = {node.key for node in (*ENGAGEMENT, *SERVING)}
+    aside = {node.key for node in (*ENGAGEMENT, *LANDING, *SERVING)}
     for key in (key for key in GRAPH.asset_check_keys if key.asset_key not in aside):
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
@@ -80,6 +81,21 @@ def test_every_lake_has_its_streams_and_metrics_each_in_a_pool_of_its_own() -> N
     }
 
 
+def test_each_topic_is_landed_in_two_zones_and_loaded_when_both_have_it() -> None:
+    assert {node.key.to_user_string(): words(node.parent_keys) for node in LANDING} == {
+        key: parents
+        for topic in ("raw/signups", "raw/plan_changes", "raw/cancel_requests", "raw/cancels")
+        for key, parents in {
+            f"landing/a/{topic}": [],
+            f"landing/b/{topic}": [],
+            f"landing/{topic}": [f"landing/a/{topic}", f"landing/b/{topic}"],
+        }.items()
+    }
+    checks = {(key.asset_key.path[1], key.name) for key in GRAPH.asset_check_keys if key.asset_key.path[0] == "landing"}
+    assert checks == {("a", "lag"), ("b", "lag"), ("raw", "zones_equal")}
+    assert {pool for node in LANDING for pool in node.pools if len(node.key.path) == 4} == {"landing.a", "landing.b"}
+
+
 def test_every_target_has_its_pool_and_is_backfilled_in_one_run() -> None:
     for node in TABLES:
         if node.is_materializable:
@@ -98,6 +114,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "account_state_dim_sensor",
             "account_state_daily_sensor",
             "raw_tables_sensor",
+            "landing_sensor",
             "serving_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,
