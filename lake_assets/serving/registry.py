@@ -35,6 +35,7 @@ from lake_assets.serving.znrecord import (
     decode_segment,
     encode_lineage,
     encode_segment,
+    is_table,
 )
 
 if TYPE_CHECKING:
@@ -79,9 +80,9 @@ class Registry:
         self._zk = zk
 
     def tables(self) -> list[str]:
-        """All tables that were ever pushed, by name."""
+        """All tables that were ever pushed, by name. Nodes of other names are not of these, and left out."""
         try:
-            return sorted(self._zk.retry(self._zk.get_children, LINEAGE))
+            return sorted(filter(is_table, self._zk.retry(self._zk.get_children, LINEAGE)))
         except NoNodeError:
             return []
 

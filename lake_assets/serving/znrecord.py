@@ -40,9 +40,14 @@ class SegmentInfo:
     entry_id: str
 
 
+def is_table(name: str) -> bool:
+    """Whether a table can be called so."""
+    return _TABLE.fullmatch(name) is not None
+
+
 def checked_table(name: str) -> str:
     """The name, if a table can be called so: it becomes part of paths and queries. `UsageError`."""
-    if not _TABLE.fullmatch(name):
+    if not is_table(name):
         raise UsageError(f"No table can be called {name!r}.", remedy="Use small letters, digits and _: account_state.")
     return name
 

@@ -344,6 +344,7 @@ def test_a_node_that_is_no_lineage_is_named(served: World) -> None:
     served.zk.set(f"{LINEAGE}/{served.table}", b'{"id": "t", "listFields": {"x": ["a"]}}')
     with pytest.raises(LineageDamaged, match=served.table):
         served.seen()
+    served.zk.delete(f"{LINEAGE}/{served.table}")
 
 
 def test_segments_that_nothing_needs_can_be_deleted(served: World) -> None:
