@@ -239,17 +239,16 @@ def odd_hours(
 
 @dataclass
 class _Offences:
-    """What one audit found. hours: event hour → rows. keys: some, the first `SAMPLE` among them."""
+    """What one audit found. hours: event hour → rows. sample: their first keys, at most `SAMPLE`."""
 
     hours: dict[int | None, int] = field(default_factory=dict)
-    keys: set[str] = field(default_factory=set)
+    sample: tuple[str, ...] = ()
 
 
 def _offences(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, _Offences]:
     """What each audit found, by its number; those that found nothing are not there.
 
-    Of few rows keys are gathered as they are counted, in one job; of many, which no task could gather, they are kept,
-    and looked up for the audits that fail.
+    The offending rows of all are computed once and kept: they are counted, and looked up for the audits that fail.
     """
     from pyspark.sql import functions as F
 
@@ -259,16 +258,14 @@ def _offences(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, _Offence
     if not numbered:
         return {}
     every = reduce(lambda a, b: a.unionByName(b), numbered)
-    every = every.coalesce(1) if few else once(every)
-    keys = F.slice(F.sort_array(F.collect_set(KEY)), 1, SAMPLE) if few else F.array().cast("array<string>")
+    every = once(every.coalesce(1) if few else every)
     found: dict[int, _Offences] = {}
-    for row in every.groupBy("i", HOUR).agg(F.count("*").alias("rows"), keys.alias("keys")).collect():
-        offences = found.setdefault(row["i"], _Offences())
-        offences.hours[row[HOUR]] = row["rows"]
-        offences.keys.update(row["keys"])
-    for i, offences in found.items() if not few else ():
-        first = every.where(f"i = {i}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE)
-        offences.keys.update(row[KEY] for row in first.collect())
+    for row in every.groupBy("i", HOUR).count().collect():
+        found.setdefault(row["i"], _Offences()).hours[row[HOUR]] = row["count"]
+    for i, offences in found.items():
+        # Sorted, so that the sample hangs on no order of rows; and only for an audit that fails.
+        first = every.where(f"i = {i}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE).collect()
+        offences.sample = tuple(row[KEY] for row in first)
     return found
 
 
@@ -288,9 +285,7 @@ def hours_told(counts: Mapping[int | None, int], judged: Sequence[int], grain: G
 def _judged(found: Offenders, offences: _Offences | None) -> Verdict:
     if offences is None:
         return Verdict(True, {found.counted: 0})
-    # Sorted, so that the sample hangs on no order of rows.
-    sample = tuple(sorted(offences.keys)[:SAMPLE])
-    return Verdict(False, {found.counted: sum(offences.hours.values())}, sample, offences.hours)
+    return Verdict(False, {found.counted: sum(offences.hours.values())}, offences.sample, offences.hours)
 
 
 def _text(column: str) -> Column:
