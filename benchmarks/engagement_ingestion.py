@@ -2,8 +2,8 @@
 
     python -m benchmarks.engagement_ingestion [--records 500000] [--batches 3]
 
-Spark and Kafka are started in a home of their own. Producing the messages is not counted; the first batch, which warms
-everything up, is printed too.
+Spark, ZooKeeper and Kafka are started in a home of their own. Producing the messages is not counted; the first batch,
+which warms everything up, is printed too.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from lake_assets.engagement.tables import ENGAGEMENT, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
+from lake_assets.local.state import process_of
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,12 +55,22 @@ def main() -> None:
         with zookeeper_client(str(home.zookeeper), session_seconds=SECONDS) as zk:
             for _ in range(arguments.batches):
                 _produce(topic, arguments.records, arguments.orgs)
-                began = time.perf_counter()
+                began, before = time.perf_counter(), _cpu_seconds(home)
                 take_turn(stream, coordinator(stream, zk, spark, timeout=SECONDS), max_wait=SECONDS)
-                seconds = time.perf_counter() - began
-                print(f"{arguments.records:,} messages: {seconds:.1f} s, {arguments.records / seconds:,.0f} a second")
+                seconds, cpu = time.perf_counter() - began, _cpu_seconds(home) - before
+                rate = arguments.records / seconds
+                told = f"{arguments.records:,} messages: {seconds:.1f} s, {rate:,.0f} a second"
+                print(f"{told}; {cpu:.1f} s of Spark's CPU, {arguments.records / cpu:,.0f} a second of it", flush=True)
         print(f"rows in all: {tables.read(spark, ENGAGEMENT).count():,}")
         spark.stop()
+
+
+def _cpu_seconds(home: Settings) -> float:
+    """What the Spark server has had of processors: on a busy machine it says more than the clock."""
+    process = process_of(home.home, "spark")
+    assert process is not None
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _produce(topic: KafkaTopic, count: int, orgs: int) -> None:

@@ -201,7 +201,7 @@ def _rows(report: BatchReport | None) -> int:
 
 def _draw(found: Mapping[str, Sequence[Window]], folder: Path) -> None:
     page, picture = folder.resolve() / "engagement-streams.html", folder.resolve() / "engagement-streams.png"
-    drawn(found).write_html(page)
+    drawn(found).write_html(page, config={"displayModeBar": False})
     print(f"written: {page}")
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:

@@ -13,6 +13,7 @@ from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.local.charts import AMBER, BLUE, RED, TEAL, VIOLET
 
 COLOURS: Mapping[StreamName, str] = {"ingestion": BLUE, "mutation": TEAL, "retention": VIOLET}
+SHADE = {"fillcolor": AMBER, "opacity": 0.2, "line_width": 0, "layer": "below"}
 SIZE = (1200, 560)
 """Of the picture, in pixels."""
 
@@ -54,12 +55,12 @@ def drawn(sides: Mapping[str, Sequence[Window]]) -> go.Figure:
     figure = make_subplots(rows=len(sides), subplot_titles=titles, vertical_spacing=0.2)
     for row, windows in enumerate(sides.values(), start=1):
         zero = min((window.began for window in windows), default=0.0)
-        for begin, end in overlaps(windows):
-            figure.add_vrect(begin - zero, end - zero, fillcolor=AMBER, opacity=0.25, line_width=0, row=row, col=1)
         for stream in STREAMS:
             own = [window for window in windows if window.stream == stream]
             figure.add_trace(_bars(stream, own, zero, shown=row == 1), row, 1)
         figure.add_trace(_crosses([w for w in windows if w.conflict], zero, shown=row == len(sides)), row, 1)
+        for begin, end in overlaps(windows):  # plotly leaves out what is added to a plot without traces
+            figure.add_vrect(begin - zero, end - zero, row=row, col=1, **SHADE)
     figure.update_layout(width=SIZE[0], height=SIZE[1], barmode="overlay", template="plotly_white", bargap=0.25)
     figure.update_yaxes(categoryorder="array", categoryarray=STREAMS[::-1])
     figure.update_xaxes(title_text="seconds", row=len(sides), col=1)

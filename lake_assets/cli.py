@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from pydantic import ValidationError
@@ -320,14 +320,23 @@ def certify(
 
 @app.command()
 def demo(
+    of: Annotated[
+        Literal["membership", "engagement"], typer.Argument(help="what: the whole platform, or an engagement lake")
+    ] = "membership",
     keep_up: Annotated[
-        bool | None, typer.Option(help="leave the UI up at the end; default: only in a terminal")
+        bool | None, typer.Option(help="leave the UI of membership up at the end; default: only in a terminal")
     ] = None,
 ) -> None:
-    """Late data in, a correct dimension out, by itself: the whole platform on a simulated membership, in minutes."""
-    from lake_assets.local.demo import run
+    """Late data in, correct tables out, by itself, in minutes: a simulated membership, or sales engagement."""
+    if of == "engagement":
+        from lake_assets.local import engagement_demo
 
-    if not run(keep_up=sys.stdout.isatty() if keep_up is None else keep_up):
+        fine = engagement_demo.run()
+    else:
+        from lake_assets.local import demo
+
+        fine = demo.run(keep_up=sys.stdout.isatty() if keep_up is None else keep_up)
+    if not fine:
         sys.exit(1)
 
 

@@ -27,6 +27,7 @@ _forked.set_forkserver_preload(
     [
         "lake_assets_tests.incremental.child",
         "lake_assets_tests.incremental.erasing_child",
+        "lake_assets_tests.engagement.child",
         # What these import when they come to need it.
         "lake_assets.incremental.stage",
         "pyiceberg.catalog.sql",
@@ -46,6 +47,10 @@ class Child:
         )
         self._process.start()
         saying.close()
+
+    @property
+    def process(self) -> psutil.Process:
+        return psutil.Process(self._process.pid)
 
     @property
     def runs(self) -> bool:
@@ -73,7 +78,7 @@ class Child:
     @retry(retry=retry_if_result(lambda stopped: not stopped), wait=wait_fixed(0.02), stop=stop_after_delay(LONGEST))
     def stopped(self) -> bool:
         """Wait until the process has stopped itself (SIGSTOP)."""
-        return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        return self.process.status() == psutil.STATUS_STOPPED
 
     def go_on(self) -> None:
         """Let a stopped process continue."""

@@ -153,6 +153,7 @@ def turn_metadata(report: TurnReport, status: StreamStatus) -> Metadata:
     shown |= {
         "batch": batch.batch_id,
         "resumed": report.batch.resumed,
+        "dropped": report.batch.dropped,
         "start offsets": json.dumps(dict(batch.messages.start)),
         "end offsets": json.dumps(dict(batch.messages.end)),
         "commit versions": json.dumps({name: c.version if c else None for name, c in commits.items()}),

@@ -14,6 +14,7 @@ from typing import Protocol
 from lake_assets.engagement.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.failpoints import reach
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.memory import dropped
 from lake_assets.engagement.offsets import TopicState, next_range
 from lake_assets.engagement.tables import Commit, LakeTables
 from lake_assets.errors import CheckpointLost
@@ -67,11 +68,15 @@ class Stream:
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a turn did. resumed: it went on with a batch that an earlier turn had begun. commits: process → commit."""
+    """What a turn did. resumed: it went on with a batch that an earlier turn had begun. commits: process → commit.
+
+    dropped: messages of the whole batch that name somebody who was erased, so that they made no row.
+    """
 
     batch: Batch
     resumed: bool
     commits: Mapping[str, Commit | None]
+    dropped: int = 0
 
 
 def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
@@ -130,7 +135,7 @@ def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) 
             done = opened.with_done(process.name, commit.version if commit else None)
             opened = stream.tables.checkpoints.move(stream.app_name, opened, done)
             reach(f"recorded-{process.name}", stream.process_names)
-    return BatchReport(opened.batch, resumed, commits)
+    return BatchReport(opened.batch, resumed, commits, dropped(stream.tables, opened.batch))
 
 
 def _commit(stream: Stream, process: Process, opened: Checkpoint) -> Commit | None:

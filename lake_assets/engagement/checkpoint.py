@@ -112,10 +112,10 @@ class CheckpointStore:
         return after
 
 
-def opened(location: str) -> DeltaTable:
-    """A Delta table as it stands; `UsageError` if it is not there."""
+def opened(location: str, version: int | None = None) -> DeltaTable:
+    """A Delta table as it stands, or stood at a version; `UsageError` if it is not there."""
     try:
-        return DeltaTable(location)
+        return DeltaTable(location, version)
     except TableNotFoundError:
         raise UsageError(
             f"There is no Delta table at {location}.", remedy="Create the lake's tables: `lake engagement init LAKE`."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,9 @@ import typer
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from pyspark.sql import SparkSession
+
     from lake_assets.engagement.lake import StreamName
     from lake_assets.engagement.tables import LakeTables
 
@@ -73,6 +78,24 @@ def mutate(lake: LakeName, as_json: AsJson = False) -> None:
 def retain(lake: LakeName, as_json: AsJson = False) -> None:
     """Take a turn of the retention of LAKE: what an org keeps no longer is deleted, and people as requested."""
     _take_turn(lake, "retention", as_json=as_json)
+
+
+@engagement.command()
+def maintain(lake: LakeName, as_json: AsJson = False) -> None:
+    """Take a turn of maintenance of LAKE: files are written anew, sorted, and what no version needs is removed."""
+    from lake_assets.engagement import maintenance
+    from lake_assets.local import show
+
+    found, tables = settings(), _engagement_tables(lake)
+    with _spark_and_zookeeper() as (spark, zk):
+        coordinated = maintenance.coordinator(tables, zk, spark, timeout=found.turn_seconds)
+        with coordinated.turn(max_wait=found.turn_seconds):
+            done = maintenance.maintain(tables, spark, coordinated, retain_hours=found.retain_hours)
+    if as_json:
+        typer.echo(show.as_json(done))
+    else:
+        files = sum(done.removed.values())
+        typer.echo(f"{lake}: {done.orgs} orgs sorted, {files} files removed, {done.kept_hours} hours kept")
 
 
 def certify(org: str, who_id: str, *, as_json: bool) -> bool:
@@ -147,17 +170,12 @@ def status(lake: LakeName, as_json: AsJson = False) -> None:
 
 
 def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
-    from lake_assets.coordination import zookeeper_client
     from lake_assets.engagement.turn import coordinator, open_stream, take_turn
     from lake_assets.local import show
-    from lake_assets.local.spark import open_spark
-    from lake_assets.local.state import required, zookeeper_address
 
     found, servers = settings(), _kafka()
-    hosts = required(zookeeper_address(found), "ZooKeeper")
-    spark = open_spark(found)
-    stream = open_stream(name, _engagement_tables(lake), spark, servers)
-    with zookeeper_client(hosts) as zk:
+    with _spark_and_zookeeper() as (spark, zk):
+        stream = open_stream(name, _engagement_tables(lake), spark, servers)
         coordinated = coordinator(stream, zk, spark, timeout=found.turn_seconds)
         report = take_turn(stream, coordinated, max_wait=found.turn_seconds)
     if as_json:
@@ -167,7 +185,21 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
     else:
         versions = {name: commit.version if commit else "-" for name, commit in report.batch.commits.items()}
         told = ", ".join(f"{name} version {version}" for name, version in versions.items())
-        typer.echo(f"{stream.app_name}: batch {report.batch.batch.batch_id}: {told}")
+        dropped = f"; {report.batch.dropped} messages dropped" if report.batch.dropped else ""
+        typer.echo(f"{stream.app_name}: batch {report.batch.batch.batch_id}: {told}{dropped}")
+
+
+@contextmanager
+def _spark_and_zookeeper() -> Iterator[tuple[SparkSession, KazooClient]]:
+    """What a turn needs. ZooKeeper is asked for first: Spark takes longer to start."""
+    from lake_assets.coordination import zookeeper_client
+    from lake_assets.local.spark import open_spark
+    from lake_assets.local.state import required, zookeeper_address
+
+    hosts = required(zookeeper_address(settings()), "ZooKeeper")
+    spark = open_spark(settings())
+    with zookeeper_client(hosts) as zk:
+        yield spark, zk
 
 
 def _create_topics(tables: LakeTables, partitions: int) -> None:

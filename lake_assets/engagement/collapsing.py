@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.aliases import aliases
-from lake_assets.engagement.identity import MutationRequest, collapse
+from lake_assets.engagement.identity import MutationRequest, Record, collapse
+from lake_assets.engagement.inserting import placed
 from lake_assets.engagement.parking import met, status
 from lake_assets.engagement.retention import RetentionRequest, cut_off, erased
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
 
 COLLAPSED = "org_id string, old_id string, new_id string"
 ALIASED = f"{COLLAPSED}, after timestamp, until timestamp"
+PLACED = "org_id string, engagement_id string, request_id string, who_id string"
 LIMITED = "org_id string, who_id string, until timestamp"
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
+RECORD_IDS = ("record_engagement_id", "record_who_id")
+"""What tells of a request's record here; null if it carries none."""
 
 
 def collapsed(requests: DataFrame) -> DataFrame:
@@ -36,6 +40,14 @@ def aliased(requests: DataFrame) -> DataFrame:
     return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_alias_org, ALIASED)
 
 
+def placed_records(requests: DataFrame) -> DataFrame:
+    """Where the records of requests end, by org: `PLACED`. who_id is null where no row is left.
+
+    requests: as for `collapsed`, and `RECORD_IDS`, strings.
+    """
+    return requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id").applyInPandas(_place_org, PLACED)
+
+
 def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
     """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; where
     who_id is null, the cut-off of the org, exclusive.
@@ -50,12 +62,12 @@ def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
 def tried(requests: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
     """The requests with one more attempt, and their status after it.
 
-    requests: columns as for `collapsed`, attempts int, status string, and any others. present: org_id string, who_id
-    string: ids that hold rows; of other orgs there must be none.
+    requests: columns as for `placed_records`, attempts int, status string, and any others. present: org_id string,
+    who_id string: ids that hold rows; of other orgs there must be none.
     """
 
     def try_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-        found = met(_requests(frame), ids["who_id"].tolist())
+        found = met(_with_records(frame), ids["who_id"].tolist())
         attempts = frame["attempts"] + 1
         states = [
             status(found=request in found, attempts=count, max_attempts=max_attempts)
@@ -84,6 +96,15 @@ def _alias_org(frame: pd.DataFrame) -> pd.DataFrame:
     return spans
 
 
+def _place_org(frame: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    columns = ["engagement_id", "request_id", "who_id"]
+    found = pd.DataFrame([astuple(record) for record in placed(_with_records(frame))], columns=columns)
+    found.insert(0, "org_id", frame["org_id"].iloc[0])
+    return found
+
+
 def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
@@ -99,3 +120,10 @@ def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
     columns = (frame[name].tolist() for name in _REQUEST)
     return (MutationRequest(*values) for values in zip(*columns, strict=True))
+
+
+def _with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
+    carried = zip(*(frame[name].tolist() for name in RECORD_IDS), strict=True)
+    for request, (engagement_id, who_id) in zip(_requests(frame), carried, strict=True):
+        carries = isinstance(engagement_id, str)  # pandas may say NaN for null
+        yield replace(request, record=Record(engagement_id, who_id)) if carries else request

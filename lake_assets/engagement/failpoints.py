@@ -16,7 +16,17 @@ def points(processes: Iterable[str]) -> tuple[str, ...]:
     return ("before-intent", "after-intent", *of_each, "before-unlock", "after-unlock")
 
 
+MAINTENANCE_POINTS = ("maintenance-optimized", "maintenance-half-vacuumed", "maintenance-recorded")
+"""In the order of a maintenance."""
+
+
 def reach(point: str, processes: Iterable[str]) -> None:
     """Die or pause here if this is the point that the setting names."""
     assert point in points(processes), point
+    strike(point)
+
+
+def reach_maintenance(point: str) -> None:
+    """As `reach`, in a maintenance."""
+    assert point in MAINTENANCE_POINTS, point
     strike(point)

@@ -24,11 +24,20 @@ Final = dict[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
+class Record:
+    """An engagement that a request carries: it replaces the row of its engagement_id, or is inserted, under who_id."""
+
+    engagement_id: str
+    who_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class MutationRequest:
     """A request to move all rows of old_id to new_id (convert, merge), or to delete them; new_id then means nothing.
 
-    executed_at: when its sender carried it out. partition, offset: where in Kafka it is. Raises `UsageError` for an op
-    that is none, and for one that lacks the new_id it needs.
+    executed_at: when its sender carried it out. partition, offset: where in Kafka it is. record: is put in place when
+    the rows have moved, so this request does not move it. Raises `UsageError` for an op that is none, and for one that
+    lacks the new_id it needs.
     """
 
     request_id: str
@@ -38,6 +47,7 @@ class MutationRequest:
     executed_at: datetime
     partition: int
     offset: int
+    record: Record | None = None
 
     def __post_init__(self) -> None:
         if self.op not in OPS:

@@ -12,24 +12,36 @@ from lake_assets.engagement.judging import DeadLetters, Messages
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.messages import ingestion_format
 from lake_assets.engagement.notifying import Notification
+from lake_assets.engagement.records import set_aside
 from lake_assets.engagement.tables import (
     ENGAGEMENT,
     ENGAGEMENT_COLUMNS,
+    ERASURE,
+    MUTATION_REQUEST,
     ORG,
     LakeTables,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     """The stream, on a Kafka cluster: servers is `host:port`, comma-separated."""
     topic = KafkaTopic(servers, tables.lake.topic("ingestion"))
-    messages = Messages(tables, spark, topic, ingestion_format(tables.lake))
+    messages = Arrivals(tables, spark, topic, ingestion_format(tables.lake))
     app_name = tables.lake.app_name("ingestion")
     processes = (Engagements(messages), DeadLetters(messages), Notification(tables, spark, app_name))
-    return Stream("ingestion", tables, topic.state, processes, reads=(ORG,))
+    return Stream("ingestion", tables, topic.state, processes, reads=(ORG, ERASURE, MUTATION_REQUEST))
+
+
+@dataclass(frozen=True)
+class Arrivals(Messages):
+    """The judged messages of a batch of ingestion."""
+
+    def of(self, batch: Batch) -> DataFrame:
+        """As `messages.judged` gives them; what a request of mutation has put in place before is not sound."""
+        return set_aside(super().of(batch), self.tables, self.spark, batch)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.memory import Memory
 from lake_assets.engagement.messages import Format, judged
 from lake_assets.engagement.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ORG, LakeTables
 
@@ -31,7 +32,10 @@ class Messages:
         return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
 
     def once(self, batch: Batch) -> DataFrame:
-        """The same, read and judged once, and kept until `forget`. Of a sound message the text is null."""
+        """The same, read and judged once, and kept until `forget`. Of a sound message the text is null.
+
+        Those that name somebody who was known to be erased when the batch began are not sound.
+        """
         from pyspark.sql import functions as F
 
         from lake_assets.incremental.stage import once
@@ -40,7 +44,8 @@ class Messages:
             if known == batch:
                 return found
         text = F.when(F.col("reason").isNotNull(), F.col("message"))
-        found = once(self.of(batch).withColumn("message", text))
+        kept = once(self.of(batch).withColumn("message", text))
+        found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch)
         self._kept.append((batch, found))
         return found
 

@@ -31,6 +31,7 @@ class EngagementLake:
     topics: stream → Kafka topic; by default `<name>.<stream>`.
     max_records: so many messages at most make a batch.
     max_attempts: in so many batches a mutation request is tried that meets no row; then it is dead.
+    max_file_bytes: so large maintenance makes the files of `engagement`, at most.
     """
 
     name: str
@@ -38,6 +39,7 @@ class EngagementLake:
     topics: Mapping[StreamName, str] = field(default_factory=dict)
     max_records: int = 1_000_000
     max_attempts: int = 24
+    max_file_bytes: int = 128 * 1024 * 1024
 
     def __post_init__(self) -> None:
         _require(IDENTIFIER, self.name, "The name of an engagement lake")
@@ -52,7 +54,7 @@ class EngagementLake:
             _require(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
         if not self.fields:
             raise ConfigurationError(f"{self.name} has no fields.", remedy="Name one at least.")
-        for limit in ("max_records", "max_attempts"):
+        for limit in ("max_records", "max_attempts", "max_file_bytes"):
             if getattr(self, limit) < 1:
                 raise ConfigurationError(
                     f"{limit} of {self.name} is {getattr(self, limit)}.", remedy="Set it to 1 or more."
@@ -61,6 +63,11 @@ class EngagementLake:
     def topic(self, stream: StreamName) -> str:
         """The Kafka topic that a stream reads."""
         return self.topics.get(stream, self.app_name(stream))
+
+    @property
+    def lock(self) -> str:
+        """What the coordinator calls the resource that the streams share."""
+        return f"engagement.{self.name}"
 
     def app_name(self, stream: StreamName) -> str:
         """What a stream is called in notifications, in the checkpoint and by the coordinator."""

@@ -15,6 +15,7 @@ from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTabl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ROW_ID = ["org_id", "who_id", "engagement_id", "engaged_at"]
 LATE = "org_id string, who_id string, engagement_id string, engaged_at timestamp, alias string"
 
 
@@ -22,18 +23,23 @@ def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFram
     """Rows under an id that they should not have: `LATE`, each once. alias: where they belong, null: they go."""
     from pyspark.sql import functions as F
 
-    since, now = batch.since.get(ENGAGEMENT), batch.reads[ENGAGEMENT]
-    if since is None or since >= now:
+    log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]).where("status = 'applied'")
+    versions = [v for v in came(tables, batch.since.get(ENGAGEMENT)) if v <= batch.reads[ENGAGEMENT]]
+    if not versions or log.isEmpty():
         return spark.createDataFrame([], LATE)
-    log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-    spans = aliased(log.where("status = 'applied'")).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
-    came = tables.changes(spark, ENGAGEMENT, since + 1, now).where("_change_type = 'insert'")
+    spans = aliased(log).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
+    rows = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
     same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
     from_then = F.col("after").isNull() | (F.col("engaged_at") > F.col("after"))
-    found = came.join(spans, same_id & from_then & (F.col("engaged_at") <= F.col("until")))
-    return found.select("org_id", "who_id", "engagement_id", "engaged_at", "alias").distinct()
+    found = rows.join(spans, same_id & from_then & (F.col("engaged_at") <= F.col("until")))
+    return found.select(*ROW_ID, "alias").distinct()
 
 
-def any_came(tables: LakeTables, since: int | None) -> bool:
-    """Whether another stream wrote to the engagement table after a version, so that rows may be late."""
-    return since is not None and tables.version(ENGAGEMENT) > since
+def came(tables: LakeTables, since: int | None) -> list[int]:
+    """The versions of the engagement table after one, None: of none, in which ingestion brought rows, newest first.
+
+    Maintenance may have removed the feed of those that mutation has looked at, so no others are read.
+    """
+    brought = f"{tables.lake.app_id('ingestion', 'data')}:"
+    commits = [] if since is None else tables.history(ENGAGEMENT, since=since)
+    return [commit.version for commit in commits if (commit.mark or "").startswith(brought)]

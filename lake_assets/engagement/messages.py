@@ -7,7 +7,7 @@ when the batch began: judged again, a message gets the same verdict.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.identity import OPS
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NOT_JSON = "not JSON"
 UNKNOWN_ORG = "unknown org"
 _BROKEN = "_broken"
+RECORD = "record"
+"""The column with the typed values of a record that a message carries; of nulls, if it carries none."""
 
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
@@ -34,6 +36,8 @@ class Format:
     fields: name → Spark type. required: of these, what may not be missing, null or blank. nested: the same for one
     object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
     → (another field, and its value that makes the first unnecessary). range: number → its least and its greatest value.
+    record: a field that may hold an object of another format, which is kept as its text: (its name, that format).
+    people: column that names a person → column with the time of what it says of them.
     """
 
     fields: Mapping[str, str]
@@ -42,6 +46,8 @@ class Format:
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     required_unless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     range: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    record: tuple[str, Format] | None = None
+    people: Mapping[str, str] = field(default_factory=dict)
 
 
 def ingestion_format(lake: EngagementLake) -> Format:
@@ -51,20 +57,36 @@ def ingestion_format(lake: EngagementLake) -> Format:
         {**dict.fromkeys(words, "string"), "engaged_at": "timestamp"},
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
+        people={"who_id": "engaged_at"},
     )
 
 
-MUTATION_FORMAT = Format(
-    {
-        **dict.fromkeys(("org_id", "request_id", "op", "old_id", "new_id"), "string"),
-        "engagement_date": "date",
-        "executed_at": "timestamp",
-    },
-    required=("org_id", "request_id", "op", "old_id", "executed_at"),
-    choices={"op": OPS},
-    required_unless={"new_id": ("op", "delete")},
-)
-"""A request, as the mutation topic of any lake brings it."""
+def record_format(lake: EngagementLake) -> Format:
+    """An engagement, as a request of mutation carries it: that it is of the request's org goes without saying."""
+    engagement = ingestion_format(lake)
+    return replace(
+        engagement,
+        fields={name: kind for name, kind in engagement.fields.items() if name != "org_id"},
+        required=tuple(name for name in engagement.required if name != "org_id"),
+    )
+
+
+def mutation_format(lake: EngagementLake) -> Format:
+    """A request, as the mutation topic of a lake brings it."""
+    words = ("org_id", "request_id", "op", "old_id", "new_id", "insert_record")
+    return Format(
+        {**dict.fromkeys(words, "string"), "engagement_date": "date", "executed_at": "timestamp"},
+        required=("org_id", "request_id", "op", "old_id", "executed_at"),
+        choices={"op": OPS},
+        required_unless={"new_id": ("op", "delete")},
+        record=("insert_record", record_format(lake)),
+        people={
+            "old_id": "executed_at",
+            "new_id": "executed_at",
+            f"{RECORD}.who_id": f"{RECORD}.engaged_at",
+        },
+    )
+
 
 RETENTION_FORMAT = Format(
     {
@@ -83,21 +105,40 @@ RETENTION_FORMAT = Format(
 def judged(messages: DataFrame, shape: Format, orgs: DataFrame) -> DataFrame:
     """Each message with the format's columns, typed, and its reason, null if it is sound.
 
-    messages: topic, partition, offset, value binary. orgs: org_id string, those that are known. Adds message string.
+    messages: topic, partition, offset, value binary. orgs: org_id string, those that are known. Adds message string,
+    and the struct `RECORD` if the format has one.
     """
     from pyspark.sql import functions as F
 
     text = F.col("value").cast("string")
-    parsed = F.from_json(F.try_validate_utf8(text), _text_schema(shape), {"columnNameOfCorruptRecord": _BROKEN})
     known = F.broadcast(orgs.select(F.col("org_id").alias("known_org")).distinct())
     place = [F.col(name) for name in ("topic", "partition", "offset")]
-    found = messages.select(*place, F.make_valid_utf8(text).alias("message"), parsed.alias("json"))
+    found = messages.select(*place, F.make_valid_utf8(text).alias("message"), _parsed(text, shape).alias("json"))
+    columns = _columns(shape, "json")
+    if shape.record:
+        name, of = shape.record
+        found = found.withColumn(RECORD, _parsed(F.col(f"json.{name}"), of))
+        columns.append(F.struct(*_columns(of, RECORD)).alias(RECORD))
     found = found.join(known, F.col("json.org_id") == F.col("known_org"), "left")
-    return found.select(*place, "message", _reason(shape).alias("reason"), *_columns(shape))
+    return found.select(*place, "message", _reason(shape).alias("reason"), *columns)
+
+
+def typed(records: DataFrame, text: str, shape: Format) -> DataFrame:
+    """The same rows with the struct `RECORD`: the typed values of the object that a column of texts holds."""
+    from pyspark.sql import functions as F
+
+    parsed = records.withColumn(RECORD, _parsed(F.col(text), shape))
+    return parsed.withColumn(RECORD, F.struct(*_columns(shape, RECORD)))
+
+
+def _parsed(text: Column, shape: Format) -> Column:
+    """A JSON object with everything as text: what is no date is then told apart from what is not there."""
+    from pyspark.sql import functions as F
+
+    return F.from_json(F.try_validate_utf8(text), _text_schema(shape), {"columnNameOfCorruptRecord": _BROKEN})
 
 
 def _text_schema(shape: Format) -> str:
-    """Everything as text: what is no date is then told apart from what is not there."""
     fields = [*_texts(shape.fields), f"{_BROKEN} string"]
     if shape.nested:
         name, inner = shape.nested
@@ -109,13 +150,15 @@ def _texts(fields: Mapping[str, str]) -> list[str]:
     return [f"{name} string" for name in fields]
 
 
-def _columns(shape: Format) -> list[Column]:
+def _columns(shape: Format, base: str) -> list[Column]:
+    """The typed values of a parsed object. base: its column."""
     from pyspark.sql import functions as F
 
-    columns = [_cast(f"json.{name}", kind).alias(name) for name, kind in shape.fields.items()]
+    columns = [_cast(f"{base}.{name}", kind).alias(name) for name, kind in shape.fields.items()]
     if shape.nested:
         name, inner = shape.nested
-        columns.append(F.struct(*[_cast(f"json.{name}.{n}", kind).alias(n) for n, kind in inner.items()]).alias(name))
+        nested = [_cast(f"{base}.{name}.{n}", kind).alias(n) for n, kind in inner.items()]
+        columns.append(F.struct(*nested).alias(name))
     return columns
 
 
@@ -130,27 +173,44 @@ def _cast(path: str, kind: str) -> Column:
 
 
 def _reason(shape: Format) -> Column:
-    """The first thing that is wrong, in the order: JSON, missing fields, values, choices, org."""
+    """The first thing that is wrong, in the order: JSON, missing fields, values, choices, the same of a record, org."""
+    from pyspark.sql import functions as F
+
+    verdicts = [_unparsed("json", NOT_JSON), *_verdicts(shape, "json")]
+    if shape.record:
+        name, of = shape.record
+        of_record = F.coalesce(_unparsed(RECORD, f"bad object {name}"), *_verdicts(of, RECORD, f"{name}."))
+        verdicts.append(F.when(F.col(f"json.{name}").isNotNull(), of_record))
+    verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
+    return F.coalesce(*verdicts)
+
+
+def _unparsed(base: str, reason: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.when(F.col(base).isNull() | F.col(f"{base}.{_BROKEN}").isNotNull(), reason)
+
+
+def _verdicts(shape: Format, base: str, of: str = "") -> list[Column]:
+    """What may be wrong with a parsed object. base: its column. of: stands before the names of its fields."""
     from pyspark.sql import functions as F
 
     def lacks(name: str) -> Column:
-        return F.col(f"json.{name}").isNull() | (F.trim(f"json.{name}") == "")
+        return F.col(f"{base}.{name}").isNull() | (F.trim(f"{base}.{name}") == "")
 
-    verdicts = [F.when(F.col("json").isNull() | F.col(f"json.{_BROKEN}").isNotNull(), NOT_JSON)]
-    verdicts += [F.when(lacks(name), f"missing field {name}") for name in shape.required]
+    verdicts = [F.when(lacks(name), f"missing field {of}{name}") for name in shape.required]
     for name, (other, value) in shape.required_unless.items():
-        verdicts.append(F.when(lacks(name) & (F.col(f"json.{other}") != value), f"missing field {name}"))
+        verdicts.append(F.when(lacks(name) & (F.col(f"{base}.{other}") != value), f"missing field {of}{name}"))
     for path, kind in _paths(shape).items():
         noun = "date" if kind in PATTERNS else kind
-        no_value = F.col(f"json.{path}").isNotNull() & _cast(f"json.{path}", kind).isNull()
-        verdicts.append(F.when(no_value, f"bad {noun} {path}"))
+        no_value = F.col(f"{base}.{path}").isNotNull() & _cast(f"{base}.{path}", kind).isNull()
+        verdicts.append(F.when(no_value, f"bad {noun} {of}{path}"))
     for name, (least, greatest) in shape.range.items():
         kind = shape.fields[name]
-        verdicts.append(F.when(~_cast(f"json.{name}", kind).between(least, greatest), f"bad {kind} {name}"))
+        verdicts.append(F.when(~_cast(f"{base}.{name}", kind).between(least, greatest), f"bad {kind} {of}{name}"))
     for name, choices in shape.choices.items():
-        verdicts.append(F.when(~F.col(f"json.{name}").isin(*choices), f"unknown {name}"))
-    verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
-    return F.coalesce(*verdicts)
+        verdicts.append(F.when(~F.col(f"{base}.{name}").isin(*choices), f"unknown {of}{name}"))
+    return verdicts
 
 
 def _paths(shape: Format) -> dict[str, str]:

@@ -19,26 +19,35 @@ from lake_assets.engagement.collapsing import collapsed, tried
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.judging import DeadLetters, Messages, number
 from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.late import any_came, late_rows
-from lake_assets.engagement.messages import MUTATION_FORMAT
+from lake_assets.engagement.late import ROW_ID, came, late_rows
+from lake_assets.engagement.messages import mutation_format
 from lake_assets.engagement.notifying import Notification
-from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, ORG, LakeTables
+from lake_assets.engagement.pruning import Reach, dated
+from lake_assets.engagement.records import COLUMNS, arriving, insertions, replaced_rows, with_record_ids
+from lake_assets.engagement.tables import (
+    ENGAGEMENT,
+    ERASURE,
+    MUTATION_REQUEST,
+    MUTATION_REQUEST_COLUMNS,
+    ORG,
+    LakeTables,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, MergeIntoWriter, SparkSession
 
 _ID = ["org_id", "request_id"]
-_ROW_ID = ["org_id", "engagement_id", "engaged_at"]
+_DATES = ("first_date", "last_date")
 
 
 def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     """The stream, on a Kafka cluster: servers is `host:port`, comma-separated."""
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
-    messages = Messages(tables, spark, topic, MUTATION_FORMAT)
+    messages = Messages(tables, spark, topic, mutation_format(tables.lake))
     notification = Notification(tables, spark, tables.lake.app_name("mutation"))
     processes = (Requests(messages), Mutations(tables, spark), DeadLetters(messages), notification)
     waiting = partial(_any_waiting, tables, spark)
-    return Stream("mutation", tables, topic.state, processes, reads=(ORG,), waiting=waiting)
+    return Stream("mutation", tables, topic.state, processes, reads=(ORG, ERASURE), waiting=waiting)
 
 
 @dataclass(frozen=True)
@@ -52,24 +61,38 @@ class Requests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        requests = self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch))
-        concerned = requests.select("org_id", F.col("old_id").alias("who_id"))
-        present = self._present(batch).join(concerned, ["org_id", "who_id"], "left_semi").distinct()
-        outcomes = tried(requests, present, max_attempts=tables.lake.max_attempts)
-        tables.append(MUTATION_REQUEST, outcomes, app_id=app_id, batch_id=batch.batch_id)
+        requests = once(self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch)))
+        concerned = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
+        present = once(self._present(batch, concerned))
+        carried = with_record_ids(requests, tables.lake)
+        outcomes = tried(carried, present.select("org_id", "who_id"), max_attempts=tables.lake.max_attempts)
+        dates = present.withColumnRenamed("who_id", "old_id")
+        rows = outcomes.drop(*_DATES).join(dates, ["org_id", "old_id"], "left").select(*MUTATION_REQUEST_COLUMNS)
+        tables.append(MUTATION_REQUEST, rows, app_id=app_id, batch_id=batch.batch_id)
 
-    def _present(self, batch: Batch) -> DataFrame:
-        """The ids that hold rows, once late rows are where they belong: org_id string, who_id string."""
+    def _present(self, batch: Batch, concerned: DataFrame) -> DataFrame:
+        """Those of some ids that hold rows, once late rows are where they belong: org_id string, who_id string, and the
+        dates of their rows, first_date and last_date.
+
+        concerned: org_id string, who_id string, each once.
+        """
         from pyspark.sql import functions as F
 
         tables, spark = self.messages.tables, self.messages.spark
+        orgs = [row["org_id"] for row in concerned.select("org_id").distinct().orderBy("org_id").collect()]
         late = late_rows(tables, spark, batch)
-        rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
-        in_place = rows.join(late, [*_ROW_ID, "who_id"], "left_anti").select("org_id", "who_id")
-        moved = late.where("alias is not null").select("org_id", F.col("alias").alias("who_id"))
-        return in_place.unionByName(moved)
+        rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).where(F.col("org_id").isin(orgs))
+        in_place = rows.join(late, ROW_ID, "left_anti").select("org_id", "who_id", "engagement_date")
+        moved = late.where("alias is not null").select(
+            "org_id", F.col("alias").alias("who_id"), F.to_date("engaged_at").alias("engagement_date")
+        )
+        found = in_place.unionByName(moved).join(concerned, ["org_id", "who_id"], "left_semi")
+        first, last = (least("engagement_date").alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
+        return found.groupBy("org_id", "who_id").agg(first, last)
 
     def _new(self, batch: Batch, log: DataFrame) -> DataFrame:
         """The sound requests of the batch, each id once, in the first place where replay meets it."""
@@ -80,6 +103,7 @@ class Requests:
         sound = self.messages.once(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
         unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
         fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
+        fresh = fresh.withColumns({name: F.lit(None).cast("date") for name in _DATES})
         return fresh.select(*MUTATION_REQUEST_COLUMNS)
 
 
@@ -98,20 +122,51 @@ class Mutations:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         applied = log.where(F.col("batch_id") == batch.batch_id).where("status = 'applied'")
-        changes = _changes(collapsed(applied), late_rows(self.tables, self.spark, batch)).localCheckpoint()
-        orgs = [row["of_org"] for row in changes.select("of_org").distinct().orderBy("of_org").collect()]
-        if not orgs:
+        records = arriving(applied, self.tables.lake)
+        late = once(self._late(batch, records))
+        changes = _changes(collapsed(applied), late)
+        if records is not None:
+            changes = changes.unionByName(insertions(records), allowMissingColumns=True)
+        changes = once(changes)
+        if changes.isEmpty():
             return
-        same = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id")) & F.col("org_id").isin(orgs)
-        row = F.struct("engagement_id", "engaged_at")
-        moves = F.map_contains_key("late", row)
-        final = F.when(moves, F.element_at("late", row)).otherwise(F.col("new_id"))
-        merge = changes.mergeInto(self.tables.identifier(ENGAGEMENT), same)
-        merge = merge.whenMatched(final.isNull()).delete()
+        reach = dated(applied.select("org_id", *_DATES).unionByName(_dates(late)))
+        merge = _merge(changes, self.tables.identifier(ENGAGEMENT), reach)
+        if records is not None:
+            merge = merge.whenNotMatched(F.col("row").isNotNull()).insert({n: F.col(f"row.{n}") for n in COLUMNS})
         with statement(self.spark, app_id, batch.batch_id):
-            merge.whenMatched(final != F.col("who_id")).update({"who_id": final}).merge()
+            merge.merge()
+
+    def _late(self, batch: Batch, records: DataFrame | None) -> DataFrame:
+        """The rows that have a way of their own: late ones, and those that records replace, which go."""
+        late = late_rows(self.tables, self.spark, batch)
+        if records is not None:
+            replaced = replaced_rows(self.tables, self.spark, batch, records)
+            late = late.join(replaced, ROW_ID, "left_anti").unionByName(replaced)
+        return late
+
+
+def _merge(changes: DataFrame, table: str, reach: Reach) -> MergeIntoWriter:
+    """What moves and deletes rows. changes: as `_changes` gives them. table: its identifier."""
+    from pyspark.sql import functions as F
+
+    same = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id")) & reach.condition
+    row = F.struct("engagement_id", "engaged_at")
+    moves = F.map_contains_key("late", row)
+    final = F.when(moves, F.element_at("late", row)).otherwise(F.col("new_id"))
+    merge = changes.mergeInto(table, same).whenMatched(final.isNull()).delete()
+    return merge.whenMatched(final != F.col("who_id")).update({"who_id": final})
+
+
+def _dates(late: DataFrame) -> DataFrame:
+    """The dates of late rows, as requests have those of theirs: org_id string, first_date date, last_date date."""
+    from pyspark.sql import functions as F
+
+    return late.select("org_id", *[F.to_date("engaged_at").alias(name) for name in _DATES])
 
 
 def _changes(ids: DataFrame, late: DataFrame) -> DataFrame:
@@ -144,6 +199,6 @@ def _parked(log: DataFrame) -> DataFrame:
 def _any_waiting(tables: LakeTables, spark: SparkSession, since: Mapping[str, int]) -> bool:
     """Whether a request is parked, or rows came that may be late."""
     log = tables.read(spark, MUTATION_REQUEST)
-    if any_came(tables, since.get(ENGAGEMENT)) and not log.where("status = 'applied'").isEmpty():
+    if came(tables, since.get(ENGAGEMENT)) and not log.where("status = 'applied'").isEmpty():
         return True
     return not _parked(log).isEmpty()

@@ -11,7 +11,10 @@ Status = Literal["applied", "parked", "dead"]
 
 
 def met(requests: Iterable[MutationRequest], present: Iterable[str]) -> set[str]:
-    """The requests, by their ids, that meet a row when they are replayed. present: the ids of an org that hold rows."""
+    """The requests, by their ids, that meet a row when they are replayed. present: the ids of an org that hold rows.
+
+    One that carries a record is among them, whatever it meets: the record waits for nothing.
+    """
     holding, found = set(present), set()
     for request in in_order(requests):
         if request.old_id in holding:
@@ -19,6 +22,9 @@ def met(requests: Iterable[MutationRequest], present: Iterable[str]) -> set[str]
             holding.discard(request.old_id)
             if request.outcome is not None:
                 holding.add(request.outcome)
+        if request.record is not None:
+            found.add(request.request_id)
+            holding.add(request.record.who_id)
     return found
 
 

@@ -7,8 +7,9 @@ created through Spark; their logs are read without it, which takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
@@ -17,6 +18,7 @@ from lake_assets.coordination import check_claim
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.incremental.erasures import KeyedHash, erasure_key
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ ENGAGEMENT = "engagement"
 MUTATION_REQUEST = "mutation_request"
 NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
+ERASURE = "erasure"
 ORG = "org"
 ENGAGEMENT_METRICS = "engagement_metrics"
 CHECKPOINT = "checkpoint"
@@ -70,14 +73,30 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
     "old_id": "string",
     "new_id": "string",
     "engagement_date": "date",
+    "insert_record": "string",
     "executed_at": "timestamp",
     "partition": "int",
     "offset": "bigint",
     "attempts": "int",
     "status": "string",
+    "first_date": "date",
+    "last_date": "date",
     "batch_id": "bigint",
 }
-"""A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts."""
+"""A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts.
+
+insert_record: the object as the message had it, in JSON. first_date, last_date: of the rows of old_id when the batch
+began, both included; null if there were none.
+"""
+
+ERASURE_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "id_hash": "string",
+    "key_id": "string",
+    "erased_until": "timestamp",
+    "batch_id": "bigint",
+}
+"""Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept."""
 
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
 ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
@@ -108,11 +127,16 @@ EPOCH = "coordinator.epoch"
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit of a table. metrics: Delta's own, by their names: `numOutputRows`, ..."""
+    """One commit of a table. metrics, operation: Delta's own, by their names: `numOutputRows`, ...; `MERGE`, ...
+
+    mark: the batch that made it, as `idempotent.mark` has it; None if none did.
+    """
 
     version: int
     committed_at: datetime
     metrics: Mapping[str, str]
+    operation: str = ""
+    mark: str | None = None
 
 
 def folder(settings: Settings) -> str:
@@ -122,15 +146,20 @@ def folder(settings: Settings) -> str:
 
 def open_tables(settings: Settings, lake: EngagementLake) -> LakeTables:
     """The tables of a lake in the warehouse that the settings name. Nothing is created."""
-    return LakeTables(lake, folder(settings))
+    keyed = KeyedHash(partial(erasure_key, settings))
+    return LakeTables(lake, folder(settings), keyed)
 
 
 @dataclass(frozen=True)
 class LakeTables:
-    """The tables of one lake. root: the folder, as an address, that holds those of all lakes."""
+    """The tables of one lake. root: the folder, as an address, that holds those of all lakes.
+
+    keyed: what the ids of those erased are hashed with.
+    """
 
     lake: EngagementLake
     root: str
+    keyed: KeyedHash = field(default_factory=KeyedHash)
 
     def location(self, table: str) -> str:
         return f"{self.root}/{self.lake.name}/{table}"
@@ -156,6 +185,7 @@ class LakeTables:
         self._create(spark, MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, (), _MUTATION_REQUEST_PROPERTIES)
         self._create(spark, NOTIFICATION, NOTIFICATION_COLUMNS, (*by_org, "ingestion_hour"), {})
         self._create(spark, DEAD_LETTER, DEAD_LETTER_COLUMNS, (), _NO_STATISTICS)
+        self._create(spark, ERASURE, ERASURE_COLUMNS, (), _NO_STATISTICS)
         self._create(spark, ORG, ORG_COLUMNS, (), {})
         self._create(spark, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, by_org, {})
         self.checkpoints.create()
@@ -193,6 +223,10 @@ class LakeTables:
         return next(
             (_commit(entry) for entry in self._history(table, since) if entry.get("userMetadata") == mark), None
         )
+
+    def history(self, table: str, *, since: int = -1) -> list[Commit]:
+        """The commits after a version that the log still tells of, newest first."""
+        return [_commit(entry) for entry in self._history(table, since)]
 
     def commit_at(self, table: str, version: int) -> Commit:
         """The commit that made a version of a table."""
@@ -254,4 +288,5 @@ class LakeTables:
 
 def _commit(entry: Mapping[str, Any]) -> Commit:
     at = datetime.fromtimestamp(entry["timestamp"] / 1000, UTC)
-    return Commit(int(entry["version"]), at, entry.get("operationMetrics", {}))
+    told = entry.get("operationMetrics", {}), entry.get("operation", ""), entry.get("userMetadata")
+    return Commit(int(entry["version"]), at, *told)

@@ -51,8 +51,7 @@ def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, serve
 def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
     """The stream's side of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
     claim = partial(stream.tables.claim, spark)
-    lock = f"engagement.{stream.tables.lake.name}"
-    return JobCoordinator(lock, stream.name, PREDECESSORS[stream.name], zk, timeout, claim=claim)
+    return JobCoordinator(stream.tables.lake.lock, stream.name, PREDECESSORS[stream.name], zk, timeout, claim=claim)
 
 
 def take_turn(

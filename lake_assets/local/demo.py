@@ -53,7 +53,7 @@ class Surprise(LakeError):
 def run(*, keep_up: bool) -> bool:
     """Play all scenes; whether all came out as promised. keep_up: leave the services running at the end."""
     began = time.monotonic()
-    home = _prepare_home()
+    home = prepare_home()
     fine = False
     try:
         services.up(home, report=_say)
@@ -361,7 +361,7 @@ def _graphql(home: Settings, query: str, variables: Mapping[str, Any]) -> Any:
     return answer.raise_for_status().json()["data"]
 
 
-def _prepare_home() -> Settings:
+def prepare_home() -> Settings:
     """A home that is empty but for jars and settings; `UsageError` when it holds somebody's tables."""
     found = settings()
     if found.catalog_uri or found.warehouse:

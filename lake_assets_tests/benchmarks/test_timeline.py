@@ -41,4 +41,5 @@ def test_the_picture_has_a_line_for_each_stream_and_a_cross_for_each_conflict() 
     ]
     assert [trace["base"] for trace in figure["data"] if trace.get("base")] == [[0], [1], [0], [2]]
     assert [list(trace["x"]) for trace in figure["data"] if trace["name"] == "conflict"] == [[], [4]]
+    assert [(shape["x0"], shape["x1"]) for shape in figure["layout"]["shapes"]] == [(2, 3)]
     assert conflicts(met) == 1

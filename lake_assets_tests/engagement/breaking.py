@@ -96,10 +96,11 @@ def spark_breaks(world: World) -> dict[str, Outcomes]:
 def full_disk(mail: Traffic, server: Service, point: str) -> str:
     """From a point on, neither the attempt nor its Spark can write a byte to a file; later they can."""
     arrive(mail, "ingestion")
-    attempt = mail.start(PAUSE + point, spark_remote=address(server))
-    attempt.has_stopped()
-    with no_bytes(attempt.running), no_bytes(process(server)):
-        said = attempt.goes_on()
+    attempt = mail.start(PAUSE + point, remote=address(server))
+    attempt.stopped()
+    with no_bytes(attempt.process), no_bytes(process(server)):
+        attempt.go_on()
+        said = attempt.said()
     return f"stops: {said}; {goes_on(mail)}"
 
 
@@ -120,9 +121,9 @@ def killed_in_commit(mail: Traffic, server: Service) -> str:
     arrive(mail, "ingestion")
     folder, version = Path(urlsplit(mail.tables.location(ENGAGEMENT)).path), mail.tables.version(ENGAGEMENT)
     before = set(folder.rglob("*.parquet"))
-    attempt = mail.start(spark_remote=address(server))
+    attempt = mail.start(remote=address(server))
     while set(folder.rglob("*.parquet")) == before:
-        assert attempt.process.is_alive()
+        assert attempt.runs
         time.sleep(0.002)
     killed(server)
     attempt.kill()

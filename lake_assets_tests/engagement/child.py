@@ -1,4 +1,4 @@
-"""One turn of a stream, or a refresh of the metrics, in a process of its own, which a test lets die or stops.
+"""One turn of a stream or of maintenance, or a refresh of the metrics, in a process that a test lets die or stops.
 
 Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
 lake is this process's alone.
@@ -6,9 +6,12 @@ lake is this process's alone.
 
 from __future__ import annotations
 
+from typing import cast
+
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.maintenance import MAINTENANCE, maintain
 from lake_assets.engagement.metrics import Metrics
 from lake_assets.engagement.tables import open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
@@ -17,9 +20,28 @@ from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
 
 
-def main(name: str, topic: str, stream_name: StreamName) -> None:
-    spark = open_spark(settings())
-    stream = open_stream(stream_name, open_tables(settings(), lake_of(name, topic)), spark, str(settings().kafka))
+def turn(argument: str) -> str:
+    """`LAKE TOPIC STREAM` → what became of its turn: `ended`, or the name of the error that stopped it."""
+    try:
+        _turn(*argument.split())
+    except Exception as error:  # of ours, of Spark, of Delta
+        return type(error).__name__
+    return "ended"
+
+
+def refresh(argument: str) -> str:
+    """`LAKE TOPIC`: brings the metrics of a lake up to date."""
+    name, topic = argument.split()
+    Metrics(open_tables(settings(), lake_of(name, topic)), open_spark(settings())).refresh()
+    return "ended"
+
+
+def _turn(name: str, topic: str, stream_name: str) -> None:
+    spark, tables = open_spark(settings()), open_tables(settings(), lake_of(name, topic))
+    if stream_name == MAINTENANCE:
+        maintain(tables, spark, Alone(), retain_hours=settings().retain_hours)
+        return
+    stream = open_stream(cast("StreamName", stream_name), tables, spark, str(settings().kafka))
     hosts = settings().zookeeper
     if hosts is None:
         run_batch(stream, Alone())
@@ -27,8 +49,3 @@ def main(name: str, topic: str, stream_name: StreamName) -> None:
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
         take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
-
-
-def refresh(name: str, topic: str) -> None:
-    """Bring the metrics of a lake up to date."""
-    Metrics(open_tables(settings(), lake_of(name, topic)), open_spark(settings())).refresh()

@@ -18,11 +18,8 @@ from pathlib import Path
 
 from lake_assets.engagement.failpoints import points
 from lake_assets.engagement.lake import StreamName
-from lake_assets.local.kafka import kafka as kafka_service
-from lake_assets.local.service import all_running, free_port
+from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
-from lake_assets.local.stack import spark as spark_service
-from lake_assets.local.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.engagement.breaking import kafka_breaks, spark_breaks
 from lake_assets_tests.engagement.holding import in_turn
@@ -92,14 +89,15 @@ def seen() -> dict[str, Outcomes]:
 
 
 def page(found: Mapping[str, Outcomes]) -> str:
-    """The page: the points of a batch, a column for each stream; then the other faults."""
+    """The page: the points of a batch, a column for each stream; the other faults; notes on those that are there."""
     every = points(("request", "data", "dead_letter", "notification"))[:-2]
     streams = {
         name: {f"`{point}`": found[name].get(point, NONE) for point in every} for name in KILLED if name in found
     }
     faults = found.get(SEEN, {})
-    hits = table("killed at", [f"`{point}`" for point in every], streams)
-    return HEAD + hits + "\n" + BETWEEN + table("fault", faults, {SEEN: faults}) + "\n" + TAIL
+    hits = table("killed at", [f"`{point}`" for point in every], streams) + BETWEEN if streams else ""
+    notes = "\n".join(note for words, note in NOTES.items() if any(words in fault for fault in faults))
+    return f"{HEAD}{hits}{table('fault', faults, {SEEN: faults})}\n\n{notes}\n{TAIL}"
 
 
 def write(found: Mapping[str, Outcomes]) -> None:
@@ -118,25 +116,30 @@ In every cell of this page, in the end: each message is a row or a dead letter, 
 of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
 
 Written by `python -m lake_assets_tests.engagement.faults`, which plays each cell on a real Kafka, ZooKeeper, Spark and
-Delta; the tests play them again, and fail if this page says anything else.
+Delta; the tests play all but the longest again, and fail if this page says anything else.
 
 """
 BETWEEN = """
+
 Each stream dies here at all of its points in a row: the next attempt at the next point. `before-` is after the lock was
 confirmed for the last time, directly before the write.
 
 """
-TAIL = f"""
-- **killed at one point**, **twice in a row**: too long for the tests, which play the first table. The pairs are all of
-  which the second can be reached from the first, of points that leave something else: `before-` leaves nothing new.
-- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s here. When the lock is free,
-  mutation asks for a turn, then ingestion.
-- **stopped**: for longer than the session. Another process of the stream takes a turn. Then the first goes on
-  (SIGCONT); its write comes too late.
-- **the disk is full**: neither the process of the turn nor its Spark may write a byte to a file (`RLIMIT_FSIZE`).
-- **in the commit**: the first file of data is there, and no commit that names it. The server dies, and the process too;
-  another server goes on.
-
+NOTES = {
+    "at one point": """- **killed at one point**: too long for the tests, which play the first table.""",
+    "twice in a row": """- **killed twice in a row**: too long for the tests. The pairs are all of which the second can
+  be reached from the first, of points that leave something else: `before-` leaves nothing new.""",
+    "with the lock": f"""- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s.
+  When the lock is free, mutation asks for a turn, then ingestion.""",
+    "stopped": """- **stopped**: by SIGSTOP, for longer than the session. Another process of the stream takes a turn.
+  Then the first goes on (SIGCONT); its write comes too late.""",
+    "disk": """- **the disk is full**: neither the process of the turn nor its Spark may write a byte to a file
+  (`RLIMIT_FSIZE`).""",
+    "in the commit": """- **in the commit**: the first file of data is there, and no commit that names it. The server
+  dies, and the process too; another server goes on.""",
+}
+"""Words of faults → what the page says about them."""
+TAIL = """
 Faults of ZooKeeper are played in [the coordinator's tests](coordination-faults.md).
 """
 
@@ -146,22 +149,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
     names = parser.parse_args().parts or PARTS
-    with tempfile.TemporaryDirectory(prefix="lake-faults-") as folder:
-        home = Settings(home=Path(folder))
-        services = [
-            spark_service(home, free_port()),
-            kafka_service(home, free_port(), free_port()),
-            zookeeper_service(home.home, free_port()),
-        ]
-        with all_running(services):
-            spark_port, *ports = (service.port for service in services)
-            home = home.model_copy(update={"spark_remote": f"sc://127.0.0.1:{spark_port}"})
-            spark = open_spark(home)
-            world = World(home, spark, *(f"127.0.0.1:{port}" for port in ports))
-            for name in names:
-                print(f"{name} ...", flush=True)
-                write(PARTS[name](world))
-            spark.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-faults-") as folder,
+        lake_services(Settings(home=Path(folder))) as home,
+    ):
+        spark = open_spark(home)
+        for name in names:
+            print(f"{name} ...", flush=True)
+            write(PARTS[name](World(home, spark, str(home.kafka), str(home.zookeeper))))
+        spark.stop()
     print(f"written: {PAGE.relative_to(PROJECT)}")
 
 

@@ -34,7 +34,7 @@ def killed(mail: Traffic, point: str) -> str:
     """The turn is killed (`kill -9`). Mutation asks next, then ingestion."""
     arrive(mail, "ingestion")
     attempt = mail.start(PAUSE + point)
-    attempt.has_stopped()
+    attempt.stopped()
     attempt.kill()
     todo = left(mail, "ingestion")
     assert refused(mail) == "the last turn, of ingestion, is not done"
@@ -61,11 +61,12 @@ def overtaken(mail: Traffic, point: str) -> str:
     """The turn is stopped (SIGSTOP) for longer than its session; another one is taken; the first goes on (SIGCONT)."""
     arrive(mail, "ingestion")
     attempt = mail.start(PAUSE + point)
-    attempt.has_stopped()
+    attempt.stopped()
     todo = left(mail, "ingestion")
     arrive(mail, "ingestion")
     take(mail)
-    return f"the other does: {todo}; it stops: {attempt.goes_on()}"
+    attempt.go_on()
+    return f"the other does: {todo}; it stops: {attempt.said()}"
 
 
 def take(mail: Traffic) -> None:

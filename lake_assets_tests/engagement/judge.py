@@ -22,7 +22,8 @@ def reason(value: bytes, shape: Format, orgs: Collection[str]) -> str | None:
         missing += [name] if _lacks(values, name) and values[other] != exempt else []
     if missing:
         return f"missing field {missing[0]}"
-    return _bad_value(values, shape) or _unknown(values, shape, orgs)
+    wrong = _bad_value(values, shape) or _bad_choice(values, shape) or _bad_record(values, shape)
+    return wrong or (None if values["org_id"] in orgs else "unknown org")
 
 
 def _lacks(values: Mapping[str, Any], name: str) -> bool:
@@ -40,11 +41,18 @@ def _bad_value(values: Mapping[str, Any], shape: Format) -> str | None:
     return None
 
 
-def _unknown(values: Mapping[str, Any], shape: Format, orgs: Collection[str]) -> str | None:
-    for name, choices in shape.choices.items():
-        if values[name] not in choices:
-            return f"unknown {name}"
-    return None if values["org_id"] in orgs else "unknown org"
+def _bad_choice(values: Mapping[str, Any], shape: Format) -> str | None:
+    return next((f"unknown {name}" for name, choices in shape.choices.items() if values[name] not in choices), None)
+
+
+def _bad_record(values: Mapping[str, Any], shape: Format) -> str | None:
+    """What is wrong with a record that a request carries: as if it were a message, but for its org."""
+    name, of = shape.record or ("", shape)
+    if values.get(name) is None:
+        return None
+    wrong = reason(json.dumps({**values[name], "org_id": "any"}).encode(), of, ("any",))
+    kind, _, field = (wrong or "").rpartition(" ")
+    return f"{kind} {name}.{field}" if wrong else None
 
 
 def _is(value: Any, kind: str) -> bool:

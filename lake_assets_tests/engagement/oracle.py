@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.identity import MutationRequest
-from lake_assets.engagement.messages import MUTATION_FORMAT, ingestion_format
+from lake_assets.engagement.identity import MutationRequest, Record
+from lake_assets.engagement.messages import ingestion_format, mutation_format
 from lake_assets_tests.engagement.judge import reason
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def replay(requests: Iterable[MutationRequest], rows: Mapping[str, str]) -> dict
             left = {row: identity for row, identity in left.items() if row not in moved}
         else:
             left = {row: str(request.new_id) if row in moved else identity for row, identity in left.items()}
+        if request.record is not None:
+            left[request.record.engagement_id] = request.record.who_id
     return left
 
 
@@ -52,7 +54,7 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
     happen under an id after it was converted, merged or deleted; those of a simulation do not.
     """
     engagements, mutations = lake.topic("ingestion"), lake.topic("mutation")
-    formats = {engagements: ingestion_format(lake), mutations: MUTATION_FORMAT}
+    formats = {engagements: ingestion_format(lake), mutations: mutation_format(lake)}
     dead: Counter[tuple[str, bytes, str]] = Counter()
     rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
     requests: defaultdict[str, list[MutationRequest]] = defaultdict(list)
@@ -65,11 +67,13 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
             rows[values["org_id"]][values["engagement_id"]] = values["who_id"]
         else:
             requests[values["org_id"]].append(_request(values, offset))
-    left = {org: replay(requests[org], found) for org, found in rows.items()}
+    left = {org: replay(requests[org], rows[org]) for org in {**rows, **requests}}
     return Truth({row: (org, who) for org, found in left.items() for row, who in found.items()}, dead)
 
 
 def _request(values: Mapping[str, Any], offset: int) -> MutationRequest:
     """All of an org's requests are in one partition: the order in which they were sent is that of their offsets."""
     named = (values[name] for name in ("request_id", "op", "old_id"))
-    return MutationRequest(*named, values.get("new_id"), datetime.fromisoformat(values["executed_at"]), 0, offset)
+    at, carried = datetime.fromisoformat(values["executed_at"]), values.get("insert_record")
+    record = Record(carried["engagement_id"], carried["who_id"]) if carried else None
+    return MutationRequest(*named, values.get("new_id"), at, 0, offset, record)

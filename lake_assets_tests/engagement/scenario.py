@@ -16,13 +16,14 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
-from lake_assets.engagement.identity import MutationRequest, Op
+from lake_assets.engagement.identity import MutationRequest, Op, Record
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.retention import RetentionOp
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
-from lake_assets_tests.engagement.attempt import Attempt, start
+from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement.oracle import replay
+from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -112,12 +113,13 @@ class Traffic:
         self._produce(self.lake.topic(name), broken)
         self.poison += broken
 
-    def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None) -> None:
-        """A mutation request, one minute after the last."""
-        number = len(self.requests)
-        asked = MutationRequest(f"r{number}", op, old_id, new_id, START + timedelta(days=1, minutes=number), 0, number)
+    def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None, *, insert: Values | None = None) -> None:
+        """A mutation request, one minute after the last. insert: the record that it carries."""
+        number, at = len(self.requests), START + timedelta(days=1, minutes=len(self.requests))
+        record = Record(insert["engagement_id"], insert["who_id"]) if insert else None
+        asked = MutationRequest(f"r{number}", op, old_id, new_id, at, 0, number, record)
         values = {name: getattr(asked, name) for name in ("request_id", "op", "old_id", "new_id")}
-        message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat()}
+        message = {"org_id": org, **values, "executed_at": at.isoformat(), "insert_record": insert}
         self._produce(self.lake.topic("mutation"), [json.dumps(message).encode()])
         self.requests.append((org, asked))
 
@@ -132,14 +134,18 @@ class Traffic:
         assert report is not None
         return report
 
-    def start(self, point: str = "", name: StreamName = "ingestion", **changed: object) -> Attempt:
-        """A turn in a process of its own, which dies at a point, or stops there. changed: settings of its own."""
-        own = {"kafka": self.servers, "failpoint": point, **changed}
-        return start(self.home.model_copy(update=own), self.name, self.topic, name)
+    def start(self, point: str = "", name: StreamName = "ingestion", *, remote: str | None = None) -> Child:
+        """A turn in a process of its own, which dies at a point, or stops there. remote: of another Spark."""
+        from lake_assets_tests.engagement.child import turn
 
-    def die(self, point: str, name: StreamName = "ingestion") -> None:
+        home = self.home.model_copy(update={"spark_remote": remote}) if remote else self.home
+        zookeeper = {"LAKE_ZOOKEEPER": home.zookeeper} if home.zookeeper else {}
+        variables = {**environment(home, point), "LAKE_KAFKA": self.servers, **zookeeper}
+        return Child(turn, f"{self.name} {self.topic} {name}", variables)
+
+    def die(self, point: str, name: str = "ingestion") -> None:
         """Let a turn, in a process of its own, die at a point."""
-        self.start(point, name).has_died()
+        assert self.start(point, name).end() == EXIT_CODE, f"the turn did not come to {point}"
 
     def rows(self, table: str) -> list[Values]:
         """All rows of a table, as they are, in an order of their own."""

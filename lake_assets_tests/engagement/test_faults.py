@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
-PLAYED = ("in-turn",)
+PLAYED = ("in-turn", "kafka")
 
 
 @pytest.fixture

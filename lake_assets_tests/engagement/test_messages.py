@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.messages import MUTATION_FORMAT, RETENTION_FORMAT, Format, ingestion_format, judged
+from lake_assets.engagement.messages import RETENTION_FORMAT, Format, ingestion_format, judged, mutation_format
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -58,6 +58,14 @@ REQUEST_REASONS = {
     json.dumps({**REQUEST, "new_id": None}): "missing field new_id",
     json.dumps({**REQUEST, "op": None}): "missing field op",
     json.dumps({**REQUEST, "engagement_date": "1 January"}): "bad date engagement_date",
+    json.dumps({**REQUEST, "insert_record": SOUND}): None,
+    json.dumps({**REQUEST, "insert_record": None}): None,
+    json.dumps({**REQUEST, "insert_record": "e1"}): "bad object insert_record",
+    json.dumps({**REQUEST, "insert_record": {**SOUND, "who_id": " "}}): "missing field insert_record.who_id",
+    json.dumps({**REQUEST, "insert_record": {**SOUND, "engaged_at": "soon"}}): "bad date insert_record.engaged_at",
+    json.dumps({**REQUEST, "insert_record": {**SOUND, "engagement": {"opens": "x"}}}): (
+        "bad int insert_record.engagement.opens"
+    ),
 }
 
 
@@ -86,7 +94,7 @@ def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]
     ("shape", "reasons"),
     [
         (ingestion_format(EMAIL_EVENT), REASONS),
-        (MUTATION_FORMAT, REQUEST_REASONS),
+        (mutation_format(EMAIL_EVENT), REQUEST_REASONS),
         (RETENTION_FORMAT, RETENTION_REASONS),
     ],
 )

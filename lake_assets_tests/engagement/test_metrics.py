@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from lake_assets.engagement.failpoints import METRICS_COMPUTED, METRICS_WRITTEN
 from lake_assets.engagement.metrics import CALL_OUTCOMES, DIMENSIONS, EMAIL_KINDS, RATES, Metrics, metrics_cursor
 from lake_assets.engagement.simulator import Message, generate, org_names, send
-from lake_assets.engagement.tables import (
-    ENGAGEMENT,
-    ENGAGEMENT_METRICS,
-    ENGAGEMENT_METRICS_COLUMNS,
-)
-from lake_assets_tests.engagement.attempt import start
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets_tests.engagement import child
 from lake_assets_tests.engagement.scenario import Traffic, email
 from lake_assets_tests.engagement.test_change_reader import SIMULATION, turns
+from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +69,8 @@ def assert_killed_anywhere_it_ends_the_same(mail: Traffic, metrics: Metrics) -> 
 
 def die(mail: Traffic, point: str) -> None:
     """Let a refresh, in a process of its own, die at a point."""
-    start(mail.home.model_copy(update={"failpoint": point}), mail.name, mail.topic, act="refresh").has_died()
+    refresh = Child(child.refresh, f"{mail.name} {mail.topic}", environment(mail.home, point))
+    assert refresh.end() == EXIT_CODE, f"the refresh did not come to {point}"
 
 
 def assert_only_what_changed_is_touched(mail: Traffic, metrics: Metrics) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.errors import ServiceError
 from lake_assets.landing.cutover import Policy, cut
 from lake_assets.landing.heartbeats import Heart
 from lake_assets.landing.kafka import Place, Reader, partitions
@@ -102,9 +104,8 @@ def drained(servers: str, topics: Sequence[str], *, most: int, lives: int) -> di
 
 def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partitions_close_too(kafka: str) -> None:
     topics = [f"signups-{uuid4().hex}" for _ in range(2)]
-    admin = AdminClient({"bootstrap.servers": kafka})
-    for made in admin.create_topics([NewTopic(t, 2) for t in topics]).values():
-        made.result(20)
+    for topic in topics:
+        KafkaTopic(kafka, topic).create(2)
     now = SIX
     heart = Heart(kafka, tuple(topics), timedelta(minutes=2), clock=lambda: now)
     producer = Producer({"bootstrap.servers": kafka})
@@ -122,3 +123,17 @@ def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partit
         SIX + timedelta(minutes=2 * n) for n in range(4)
     ]
     assert [r.value for r in idle if r.value != b""] == [signup(1)]
+
+
+def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str) -> None:
+    topic = f"signups-{uuid4().hex}"
+    KafkaTopic(kafka, topic).create(1)
+    with Reader(kafka, {Place(topic, 0): 7}) as reader, pytest.raises(ServiceError, match="from offset 7 on"):
+        consume(reader)
+    with pytest.raises(ServiceError, match=f"has no topic {topic}x"):
+        partitions(kafka, [topic, f"{topic}x"])
+
+
+def consume(reader: Reader) -> None:
+    while not reader.at_end:
+        reader.read(10, seconds=0.2)

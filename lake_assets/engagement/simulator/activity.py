@@ -61,6 +61,7 @@ class Activity:
         self._simulation, self._people = simulation, people
         self._happening, self._delivery = Transit(), Transit()
         self._count = 0
+        self._last: dict[int, int] = {}
 
     @property
     def over(self) -> bool:
@@ -77,16 +78,23 @@ class Activity:
         happened["who"] = self._people.ids(happened["person"])
         self._deliver(rng, happened)
         known = self._delivery.take(step)
+        self._last.update(zip(known["org"].tolist(), known["number"].tolist(), strict=True))
         return known[np.lexsort((known["number"], known["sent"]))]
 
     def deliver_late(self, org: int, who: int, engaged: int, sent: int) -> None:
         """One call to somebody of whom nothing is known yet, which becomes known at `sent`, in a later step."""
-        row = np.zeros(1, ENGAGEMENT)
-        for name, value in {"org": org, "person": -1, "who": who, "engaged": engaged, "sent": sent}.items():
-            row[name] = value
-        row["kind"], row["outcome"] = CALL, 1
+        row = _call(org, who, engaged, sent)
         self._number(row)
         self._delivery.put(row, self._step_of(row["sent"]))
+
+    def record(self, org: int, who: int, engaged: int, *, anew: bool) -> Rows:
+        """One call that a request carries: a new one, or the correction of an engagement of the org that is known."""
+        row = _call(org, who, engaged, engaged)
+        if anew or org not in self._last:
+            self._number(row)
+        else:
+            row["number"] = self._last[org]
+        return row
 
     def _touches(self, rng: np.random.Generator, step: int) -> Rows:
         count = self._simulation.touches_of(step)
@@ -126,6 +134,15 @@ class Activity:
     def _step_of(self, moments: Any) -> Ints:
         found: Ints = (moments - self._simulation.start_ms) // self._simulation.step_ms
         return found
+
+
+def _call(org: int, who: int, engaged: int, sent: int) -> Rows:
+    """One call, not numbered yet, to an id that need not be anybody's."""
+    row = np.zeros(1, ENGAGEMENT)
+    for name, value in {"org": org, "person": -1, "who": who, "engaged": engaged, "sent": sent}.items():
+        row[name] = value
+    row["kind"], row["outcome"] = CALL, 1
+    return row
 
 
 def _later(rng: np.random.Generator, rows: Rows, kind: int, *, minutes: int) -> Rows:

@@ -36,6 +36,7 @@ class Simulation:
     late: of engagements that become known after a delay of hours. old: that were imported, up to 400 days old.
     requests: conversions, merges and deletions, for each touch. deletions: of them. cycles: of conversions, undone at
         once. repeated: of requests, sent again in the next step.
+    records: of conversions and merges, that carry the record of a call; one in two replaces an engagement.
     early: of requests, for an id that no engagement is known of yet. missing: of these, it never is.
     retention: requests to erase a person, or to keep an org's engagements for so many days only, for each touch.
     poison: messages that make no row, for each sound one.
@@ -57,6 +58,7 @@ class Simulation:
     deletions: float = 0.08
     cycles: float = 0.03
     repeated: float = 0.03
+    records: float = 0.05
     early: float = 0.08
     missing: float = 0.25
     retention: float = 0.004

@@ -7,17 +7,17 @@ requests of a step are carried out at its last millisecond; those of an org are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from lake_assets.engagement.identity import Op
-from lake_assets.engagement.simulator.activity import Activity
+from lake_assets.engagement.simulator.activity import Activity, Rows
 from lake_assets.engagement.simulator.model import Simulation
 from lake_assets.engagement.simulator.people import People, id_name
 
-REQUESTS, RETENTION = 2, 3
+REQUESTS, RETENTION, RECORDS = 2, 3, 5
 TTL_DAYS = (30, 90, 365)
 LATEST_STEPS = 8
 """An engagement that a request precedes becomes known so many steps later at most."""
@@ -25,11 +25,16 @@ LATEST_STEPS = 8
 
 @dataclass(frozen=True)
 class Request:
-    """A request of an org. values: of its message, but for the org's id and the moment."""
+    """A request of an org. values: of its message, but for the org's id, the moment and the record.
+
+    new: the id that rows get; None if they get none. record: the one engagement that it carries, if any.
+    """
 
     org: int
     executed_at: int
     values: Mapping[str, Any]
+    new: int | None = None
+    record: Rows | None = None
 
 
 class Requests:
@@ -54,6 +59,7 @@ class Requests:
         for org in self._people.draw_orgs(rng, count).tolist():
             ask = self._early if rng.random() < self._simulation.early else self._known
             made += ask(rng, org, step)
+        made = self._with_records(made, step)
         self._again = [request for request in made if rng.random() < self._simulation.repeated]
         return repeated + made
 
@@ -62,6 +68,18 @@ class Requests:
         rng = np.random.default_rng((self._simulation.seed, RETENTION, step))
         count = rng.binomial(self._simulation.touches_of(step), self._simulation.retention)
         return [self._policy(rng, org, step) for org in self._people.draw_orgs(rng, count).tolist()]
+
+    def _with_records(self, made: list[Request], step: int) -> list[Request]:
+        """Some of them with the record of a call, to the id that their rows get."""
+        rng = np.random.default_rng((self._simulation.seed, RECORDS, step))
+        start, found = self._simulation.step_start(step), []
+        for request in made:
+            if request.new is not None and rng.random() < self._simulation.records:
+                anew = rng.random() < 0.5
+                record = self._activity.record(request.org, request.new, engaged=start, anew=anew)
+                request = replace(request, record=record)
+            found.append(request)
+        return found
 
     def _known(self, rng: np.random.Generator, org: int, step: int) -> Iterator[Request]:
         """What is asked about an id that somebody has."""
@@ -97,7 +115,7 @@ class Requests:
 
     def _mutation(self, org: int, step: int, op: Op, old: int, new: int | None = None) -> Request:
         named = {} if new is None else {"new_id": id_name(new)}
-        return self._request(org, step, op=op, old_id=id_name(old), **named)
+        return replace(self._request(org, step, op=op, old_id=id_name(old), **named), new=new)
 
     def _request(self, org: int, step: int, **values: Any) -> Request:
         self._count += 1

@@ -51,8 +51,8 @@ def generate(simulation: Simulation, lake: EngagementLake) -> Iterator[Message]:
             return
         last = simulation.step_start(step + 1) - 1
         engagements = _engagements(simulation, lake, activity.live(step))
-        mutations = _requests(simulation, requests.mutations(step), "mutation", last)
-        retention = _requests(simulation, requests.retention(step), "retention", last)
+        mutations = _requests(simulation, lake, requests.mutations(step), "mutation", last)
+        retention = _requests(simulation, lake, requests.retention(step), "retention", last)
         yield from poison.mixed_in(step, [*engagements, *mutations, *retention])
 
 
@@ -104,11 +104,17 @@ def _engagements(simulation: Simulation, lake: EngagementLake, rows: Rows) -> It
         yield _Sound(sent, "ingestion", orgs[org], values)
 
 
-def _requests(simulation: Simulation, requests: list[Request], stream: StreamName, sent: int) -> Iterator[_Sound]:
+def _requests(
+    simulation: Simulation, lake: EngagementLake, requests: list[Request], stream: StreamName, sent: int
+) -> Iterator[_Sound]:
     executed_at = _times(np.array([request.executed_at for request in requests], dtype=np.int64))
     for request, at in zip(requests, executed_at, strict=True):
         org = org_name(simulation, request.org)
-        yield _Sound(sent, stream, org, {"org_id": org, **request.values, TIME_FIELDS[stream]: at})
+        values = {"org_id": org, **request.values, TIME_FIELDS[stream]: at}
+        if request.record is not None:
+            [engagement] = _engagements(simulation, lake, request.record)
+            values["insert_record"] = engagement.values
+        yield _Sound(sent, stream, org, values)
 
 
 def _times(moments: Ints) -> list[str]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.lakes import EMAIL_EVENT, LAKES
-from lake_assets.engagement.messages import MUTATION_FORMAT, Format, ingestion_format
+from lake_assets.engagement.messages import Format, ingestion_format, mutation_format
 from lake_assets.engagement.simulator import Simulation, batches, flaws, generate, org_names
 from lake_assets.engagement.simulator.activity import KINDS, OUTCOMES
 from lake_assets.engagement.simulator.flaws import encode
@@ -44,7 +44,7 @@ def busy(stream: StreamName) -> tuple[dict[str, Any], ...]:
 
 
 def formats(lake: EngagementLake) -> dict[str, Format]:
-    return {lake.topic("ingestion"): ingestion_format(lake), lake.topic("mutation"): MUTATION_FORMAT}
+    return {lake.topic("ingestion"): ingestion_format(lake), lake.topic("mutation"): mutation_format(lake)}
 
 
 @settings(max_examples=25, deadline=None)
@@ -78,6 +78,9 @@ def test_everything_happens() -> None:
     }
     assert {request["op"] for request in requests} == {"convert", "merge", "delete"}
     assert any(request["old_id"] == request.get("new_id") for request in requests)
+    carried = {request["insert_record"]["engagement_id"] for request in requests if "insert_record" in request}
+    assert carried & {e["engagement_id"] for e in engagements}
+    assert carried - {e["engagement_id"] for e in engagements}
     assert max(Counter(request["request_id"] for request in requests).values()) == 2
     assert max(map(len, _ways(requests))) >= 4
     assert {tuple(request) for request in retention} == {
@@ -120,13 +123,22 @@ def test_nothing_that_happened_after_a_request_is_concerned_by_it() -> None:
         once.setdefault(request["request_id"], request)
     requests = sorted(once.values(), key=lambda request: request["executed_at"])
     for engagement in busy("ingestion"):
-        org, who = engagement["org_id"], engagement["who_id"]
-        for request in (request for request in requests if request["executed_at"] >= engagement["engaged_at"]):
-            if (request["org_id"], request["old_id"]) == (org, who):
-                who = request.get("new_id")
-        if who is not None:
-            followed[engagement["engagement_id"]] = (org, who)
+        since = [request for request in requests if request["executed_at"] >= engagement["engaged_at"]]
+        followed[engagement["engagement_id"]] = engagement["org_id"], _led(engagement["who_id"], engagement, since)
+    for place, request in enumerate(requests):
+        if record := request.get("insert_record"):
+            who = _led(record["who_id"], request, requests[place + 1 :])
+            followed[record["engagement_id"]] = request["org_id"], who
+    followed = {engagement: of for engagement, of in followed.items() if of[1] is not None}
     assert followed == truth(generate(BUSY, EMAIL_EVENT), EMAIL_EVENT, org_names(BUSY)).rows
+
+
+def _led(who: str | None, of: dict[str, Any], requests: list[dict[str, Any]]) -> str | None:
+    """Where requests of its org lead an id; None: nowhere."""
+    for request in requests:
+        if (request["org_id"], request["old_id"]) == (of["org_id"], who):
+            who = request.get("new_id")
+    return who
 
 
 def test_nobody_is_engaged_or_renamed_under_an_id_after_its_erasure() -> None:

@@ -1,0 +1,155 @@
+"""How many rows a second and core a batch of mutation moves or deletes, side by side with a MERGE for each request.
+
+    python -m benchmarks.engagement_mutation [--rows 2000000] [--requests 2000] [--singly 5]
+
+Spark and Kafka are started in a home of their own. Rows are of 40 orgs and 400 days, 50 of each id within a fortnight;
+requests are of ids of the last months, one in ten a deletion. Told too: how many files the batch's MERGE may read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+from pyspark.sql import functions as F
+
+from lake_assets.engagement.batch import BatchReport, run_batch
+from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.maintenance import write_anew
+from lake_assets.engagement.pruning import dated
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
+from lake_assets.engagement.turn import open_stream
+from lake_assets.local.lake_stack import lake_services
+from lake_assets.local.spark import open_spark
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ORGS, DAYS, ROWS_OF_AN_ID, RECENT_DAYS, FORTNIGHT = 40, 400, 50, 60, 14
+FIRST = date(2025, 1, 1)
+FILE_BYTES = 1024 * 1024
+"""Small, so that an org of some ten thousand rows has as many files as a large one of 128 MB each."""
+
+
+class Alone:
+    """The guard of a lake that nobody else writes."""
+
+    def claim(self) -> int:
+        return 0
+
+    def confirm(self) -> None:
+        return
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--requests", type=int, default=2_000, help="of a batch; two batches, the first warms up")
+    parser.add_argument("--singly", type=int, default=5, help="requests that get a MERGE of their own")
+    arguments = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
+        lake_services(Settings(home=Path(folder), spark_java_options="")) as home,
+    ):
+        spark, tables = open_spark(home), open_tables(home, replace(EMAIL_EVENT, max_file_bytes=FILE_BYTES))
+        _fill(tables, spark, arguments.rows)
+        ids = _recent(arguments.rows // ROWS_OF_AN_ID)
+        for run in ("first", "again"):
+            _batch(tables, spark, str(home.kafka), run, [next(ids) for _ in range(arguments.requests)])
+        _singly(tables, spark, [next(ids) for _ in range(arguments.singly)])
+        spark.stop()
+
+
+def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
+    tables.create(spark)
+    tables.register_orgs({_org(number): None for number in range(ORGS)})
+    number, who = F.col("id"), F.floor(F.col("id") / ROWS_OF_AN_ID)
+    day = who * 7919 % (DAYS - FORTNIGHT) + F.pmod(number * 31, F.lit(FORTNIGHT))
+    columns = {
+        "org_id": F.concat(F.lit("org"), who % ORGS),
+        "engagement_date": F.date_add(F.lit(FIRST), day.cast("int")),
+        "engagement_id": F.concat(F.lit("e"), number),
+        "who_id": F.concat(F.lit("lead "), who),
+        "kind": F.lit("sent"),
+        "template_id": F.concat(F.lit("template "), number % 40),
+        "rep_id": F.concat(F.lit("rep "), number % 300),
+    }
+    made = spark.range(rows, numPartitions=4).withColumns(columns).drop("id")
+    made = made.withColumn("engaged_at", F.col("engagement_date").cast("timestamp"))
+    made.write.format("delta").mode("append").save(tables.location(ENGAGEMENT))
+    write_anew(tables, spark, [_org(number) for number in range(ORGS)])
+
+
+def _recent(ids: int) -> Iterator[int]:
+    """Ids whose rows are of the last days."""
+    return (who for who in range(ids) if who * 7919 % (DAYS - FORTNIGHT) >= DAYS - RECENT_DAYS)
+
+
+def _org(number: int) -> str:
+    return f"org{number}"
+
+
+def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids: list[int]) -> None:
+    topic = KafkaTopic(servers, tables.lake.topic("mutation"))
+    topic.create(4)
+    _send(topic, run, ids)
+    before, began = tables.version(ENGAGEMENT), time.perf_counter()
+    report = run_batch(open_stream("mutation", tables, spark, servers), Alone())
+    seconds = time.perf_counter() - began
+    assert report is not None
+    rows, rate = _changed(report), _changed(report) / seconds / (os.cpu_count() or 1)
+    print(f"{run}: {len(ids):,} requests, {rows:,} rows, {seconds:.1f} s, {rate:,.0f} rows a second and core")
+    of_batch = F.col("batch_id") == report.batch.batch_id
+    requests = tables.read(spark, MUTATION_REQUEST).where(of_batch).select("org_id", "first_date", "last_date")
+    rows_before = tables.read(spark, ENGAGEMENT, version=before)
+    may_read = rows_before.where(dated(requests).condition).inputFiles()
+    print(f"{run}: may read {len(may_read):,} of {len(rows_before.inputFiles()):,} files")
+
+
+def _send(topic: KafkaTopic, run: str, ids: list[int]) -> None:
+    producer = Producer({"bootstrap.servers": topic.servers, "queue.buffering.max.messages": len(ids) + 1})
+    for place, who in enumerate(ids):
+        request = {
+            "org_id": _org(who % ORGS),
+            "request_id": f"{run}-{place}",
+            "op": "convert" if place % 10 else "delete",
+            "old_id": f"lead {who}",
+            "new_id": f"contact {who}",
+            "executed_at": (datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=place)).isoformat(),
+        }
+        producer.produce(topic.topic, json.dumps(request).encode())
+    producer.flush()
+
+
+def _changed(report: BatchReport) -> int:
+    commit = report.commits["data"]
+    assert commit is not None
+    return sum(int(commit.metrics[name]) for name in ("numTargetRowsUpdated", "numTargetRowsDeleted"))
+
+
+def _singly(tables: LakeTables, spark: SparkSession, ids: list[int]) -> None:
+    seconds = []
+    for who in ids:
+        began = time.perf_counter()
+        source = spark.createDataFrame([(f"lead {who}", f"contact {who}")], "old_id string, new_id string")
+        same = (F.col("org_id") == F.lit(_org(who % ORGS))) & (F.col("who_id") == F.col("old_id"))
+        source.mergeInto(tables.identifier(ENGAGEMENT), same).whenMatched().update({"who_id": F.col("new_id")}).merge()
+        seconds.append(time.perf_counter() - began)
+    rate = len(ids) * ROWS_OF_AN_ID / sum(seconds) / (os.cpu_count() or 1)
+    print(f"a MERGE for each of {len(ids)}: {sum(seconds) / len(ids):.2f} s each, {rate:,.0f} rows a second and core")
+
+
+if __name__ == "__main__":
+    main()

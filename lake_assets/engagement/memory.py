@@ -1,0 +1,104 @@
+"""The memory of erasures: a record of somebody erased that was sent by then, and comes late, makes no row any more.
+
+The table `erasure` has keyed hashes, no ids. Records are recognized in this process: no plan or log of Spark ever holds
+the key. Which erasures count is told by the intent of the batch: judged again, a record gets the same verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lake_assets.engagement.checkpoint import Batch, opened
+from lake_assets.engagement.tables import DEAD_LETTER, ERASURE, LakeTables
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ERASED = "erased"
+"""The reason of a dead letter whose message is not kept: it would have brought somebody back."""
+
+WHO = "who"
+"""What the ids are ids of, to the keyed hash."""
+
+_UNTIL = pa.schema([("of_org", pa.string()), ("who", pa.string()), ("until", pa.timestamp("us", "UTC"))])
+
+Until = Mapping[tuple[str, str], datetime]
+"""(org, id or its hash) → until when, inclusive, its records are erased."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Keeps the batches of a lake free of those who were erased."""
+
+    tables: LakeTables
+    spark: SparkSession
+
+    def drop(self, judged: DataFrame, people: Mapping[str, str], batch: Batch) -> DataFrame:
+        """The same messages; of those that name somebody erased, `ERASED` is the reason, and message null.
+
+        judged: as `messages.judged` gives them. people: column that names a person → column of the record's time. One
+        without a time of its own may have been sent by then. As long as nobody was erased, nothing is computed.
+        """
+        from pyspark.sql import functions as F
+
+        erased = self.erased(batch.reads[ERASURE]) if people else {}
+        found = self._named(judged, people, erased) if erased else {}
+        if not found:
+            return judged
+        by_org = self._relation(found)
+        hit = reduce(or_, (F.coalesce(_sent_by_then(who, at), F.lit(False)) for who, at in people.items()))
+        marked = judged.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
+        told = {"reason": F.when(hit, ERASED).otherwise(F.col("reason")), "message": F.when(~hit, F.col("message"))}
+        return marked.withColumns(told).select(*judged.columns)
+
+    def erased(self, version: int) -> Until:
+        """Everybody erased, by hash, at a version of the table. `ConfigurationError` if another key was used."""
+        rows = opened(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
+        self.tables.keyed.check(self.tables.location(ERASURE), (row["key_id"] for row in rows))
+        until: dict[tuple[str, str], datetime] = {}
+        for row in sorted(rows, key=lambda row: row["erased_until"]):
+            until[row["org_id"], row["id_hash"]] = row["erased_until"]
+        return until
+
+    def hash(self, org: str, who: str) -> str:
+        """The keyed hash of an id of an org."""
+        return self.tables.keyed.of(WHO, org, who)
+
+    def _named(self, judged: DataFrame, people: Iterable[str], erased: Until) -> Until:
+        """Those erased whom messages name, by id."""
+        from pyspark.sql import functions as F
+
+        orgs = sorted({org for org, _ in erased})
+        ids = F.explode(F.array_compact(F.array(*people))).alias("who")
+        named = judged.where(F.col("org_id").isin(orgs)).select("org_id", ids).distinct().toArrow().to_pylist()
+        hashed = {(row["org_id"], row["who"]): self.hash(row["org_id"], row["who"]) for row in named}
+        return {(org, who): erased[org, h] for (org, who), h in sorted(hashed.items()) if (org, h) in erased}
+
+    def _relation(self, found: Until) -> DataFrame:
+        """One row for each org: of_org string, erased: a map of an id to until when."""
+        from pyspark.sql import functions as F
+
+        rows = [{"of_org": org, "who": who, "until": until} for (org, who), until in found.items()]
+        ids = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_UNTIL))
+        return ids.groupBy("of_org").agg(F.map_from_entries(F.collect_list(F.struct("who", "until"))).alias("erased"))
+
+
+def dropped(tables: LakeTables, batch: Batch) -> int:
+    """How many messages of a finished batch were dropped: their dead letters tell."""
+    of_batch = [("batch_id", "=", batch.batch_id), ("topic", "=", batch.messages.topic), ("reason", "=", ERASED)]
+    return int(opened(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=of_batch).num_rows)
+
+
+def _sent_by_then(who: str, at: str) -> Column:
+    """Whether a column names somebody erased, and the record's time is not after it; null for nobody."""
+    from pyspark.sql import functions as F
+
+    until = F.try_element_at("erased", F.col(who))
+    return until.isNotNull() & (F.col(at).isNull() | (F.col(at) <= until))

@@ -1,0 +1,95 @@
+"""Who was erased stays away: what comes late is dropped, in every stream, and the rest of the lake forgets the ids."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.engagement.certificate import LakeCertificate, certify
+from lake_assets.engagement.maintenance import MAINTENANCE, maintain
+from lake_assets.engagement.memory import ERASED, Memory
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST
+from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.erasures import KeyedHash
+from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+UNTIL = START + timedelta(days=2)
+LATE, NEW = 63, 2898
+"""Numbers of emails of acme to lead 0: one engaged before `UNTIL`, one after it."""
+CUT = b'{"org_id": "acme", "who_id": "lead 0"'
+KEPT = [b'{"org_id": "globex", "who_id": "lead 0"}', b'{"org_id": "acme", "who_id": "lead 01"']
+
+
+def test_records_of_somebody_erased_that_come_late_are_dropped_and_counted(
+    home: Settings, spark: SparkSession, kafka: str
+) -> None:
+    """acme and globex have a `lead 0` each, and only that of acme goes. The erasure dies on its way."""
+    mail = Traffic(home, spark, kafka)
+    mail.send(range(43), [CUT, *KEPT])
+    mail.run()
+    mail.ask("acme", "convert", "lead 0", "contact 0")
+    mail.ask("acme", "convert", "lead 1", "contact 1")
+    mail.run("mutation")
+    mail.retain("acme", "gdpr", UNTIL, who_id="contact 0")
+    mail.die("written-request", "retention")
+    mail.run("retention")
+    assert_forgotten(mail)
+    mail.send([LATE, NEW], [json.dumps({**email(LATE), "engaged_at": "soon"}).encode()])
+    assert mail.run().dropped == 2
+    mail.ask("acme", "merge", "contact 2", "lead 0")
+    mail.ask("acme", "merge", "lead 2", "contact 2")
+    assert mail.run("mutation").dropped == 1
+    assert_forgotten(mail)
+    assert_hashed(mail)
+    assert "mail.engagement" in {finding.table for finding in certified(mail, "contact 0").findings}
+    mail.die("maintenance-half-vacuumed", MAINTENANCE)
+    assert_maintained(mail)
+
+
+def assert_forgotten(mail: Traffic) -> None:
+    rows = {(row["org_id"], row["who_id"]): row["engagement_id"] for row in mail.rows(ENGAGEMENT)}
+    assert ("acme", "contact 0") not in rows
+    assert rows.get(("acme", "lead 0"), f"e{NEW}") == f"e{NEW}"
+    assert ("globex", "lead 0") in rows
+    assert not {row["old_id"] for row in mail.rows(MUTATION_REQUEST)} & {"lead 0", "contact 0"}
+    letters = mail.rows(DEAD_LETTER)
+    assert {row["message"] for row in letters} == {None, *(message.decode() for message in KEPT)}
+    assert {row["reason"] for row in letters} >= {"not JSON"}
+
+
+def assert_maintained(mail: Traffic) -> None:
+    """No file names the person any more, but for what they did since; and mutation needs nothing that is gone."""
+    before = mail.rows(ENGAGEMENT)
+    done = maintain(mail.tables, mail.spark, Alone(), retain_hours=72)
+    assert (done.kept_hours, mail.rows(ENGAGEMENT)) == (0, before)
+    contact = certified(mail, "contact 0")
+    assert contact.nowhere
+    assert contact.kafka[0].until is not None
+    assert {finding.table for finding in certified(mail, "lead 0").findings} == {"mail.engagement"}
+    mail.send([64])
+    mail.run()
+    mail.run("mutation")
+
+
+def certified(mail: Traffic, who: str) -> LakeCertificate:
+    return certify(mail.tables.root, [mail.lake], "acme", who, mail.servers)
+
+
+def assert_hashed(mail: Traffic) -> None:
+    """The memory has one hash for each id, and is of no use without the key."""
+    rows = mail.rows(ERASURE)
+    memory = Memory(mail.tables, mail.spark)
+    assert {row["id_hash"] for row in rows} == {memory.hash("acme", who) for who in ("lead 0", "contact 0")}
+    assert ERASED in {row["reason"] for row in mail.rows(DEAD_LETTER)}
+    version = mail.tables.version(ERASURE)
+    with pytest.raises(ConfigurationError, match="another key"):
+        Memory(replace(mail.tables, keyed=KeyedHash(lambda: b"other")), mail.spark).erased(version)
