@@ -45,7 +45,7 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
         check_specs=[lag_check(feed.topic, zone)],
         pool=pool_of(zone),
     )
-    def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         station: Station = context.resources.landing.station()
         (writer,) = (writer for writer in station.zones if writer.zone.name == zone)
         try:
@@ -56,7 +56,7 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
         for differ in tailer.stopped.values():
             raise failure(differ) from differ
         landed = dg.AssetCheckResult(passed=True, check_name=LAG, description="Landed what Kafka had.")
-        return dg.MaterializeResult(metadata=zone_metadata(station, feed.topic, zone), check_results=[landed])
+        yield dg.MaterializeResult(metadata=zone_metadata(station, feed.topic, zone), check_results=[landed])
 
     return step
 
