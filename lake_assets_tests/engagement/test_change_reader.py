@@ -65,7 +65,7 @@ def test_d3_changes_applied_one_after_the_other_are_the_table(home: Settings, sp
     turns(mail, "ingestion")
     follower.read()
     turns(mail, "mutation")
-    assert set(follower.read()) == {"update_preimage", "update_postimage", "delete"}
+    assert set(follower.read()) >= {"update_preimage", "update_postimage", "delete"}
     assert_of_one_org(follower)
     assert_an_expired_feed_is_told(follower)
     assert_what_is_not_told_is_not_read(follower)
