@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.event_log import Span, logged, task_seconds
+from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from benchmarks.sides import DayBack, EngineSide, LookingBack, Side, SixHoursBack
 from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
 from lake_assets.incremental.engine import Engine
@@ -114,9 +114,10 @@ def main() -> None:
     if "sqlmesh" in arguments.sides:
         prepare()
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
-        tallies, seconds = _compare(Path(folder), warm_up, landings, targets, arguments.sides)
-    _print(tallies, seconds)
-    _print_ratios(tallies, seconds)
+        tallies, seconds, of_cpu = _compare(Path(folder), warm_up, landings, targets, arguments.sides)
+    _print(tallies, seconds, of_cpu)
+    _print_ratios("task time", tallies, seconds)
+    _print_ratios("of it processor time", tallies, of_cpu)
     print(f"again: python -m benchmarks.baselines {shlex.join(sys.argv[1:])}".rstrip())
 
 
@@ -138,8 +139,8 @@ def _compare(
     landings: Sequence[Landing],
     targets: Sequence[Target],
     sides: Sequence[str],
-) -> tuple[list[Tally], dict[str, float]]:
-    """What each side did for each target, and the task seconds of that, by the tally's name."""
+) -> tuple[list[Tally], dict[str, float], dict[str, float]]:
+    """What each side did for each target; by the tally's name, the task seconds of that, and those of a processor."""
     log = folder / "events"
     log.mkdir()
     service = spark_service(Settings(home=folder / "server", jars=settings().jars), free_port())
@@ -149,7 +150,8 @@ def _compare(
             _played(_home(folder / f"warm-up-{name}", address), name, warm_up, targets)
         played = [_played(_home(folder / name, address), name, landings, targets) for name in sides]
     tallies = [tally for of_side in played for tally in of_side]
-    return tallies, task_seconds(log, {tally.name: tally.spans for tally in tallies})
+    spans = {tally.name: tally.spans for tally in tallies}
+    return tallies, task_seconds(log, spans, RUN), task_seconds(log, spans, CPU)
 
 
 def _home(folder: Path, address: str) -> Settings:
@@ -182,22 +184,24 @@ def _run(side: Side, landing: Landing, tally: Tally) -> None:
     tally.spans.append((began, ended))
 
 
-def _print(tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
-    print(f"{'target':<22}{'side':<14}{'rows':>12}{'hours':>8}{'task s':>9}{'wall s':>9}{'a run':>8}{'missed':>9}")
+def _print(tallies: Sequence[Tally], seconds: dict[str, float], of_cpu: dict[str, float]) -> None:
+    heads = f"{'task s':>9}{'cpu s':>9}{'wall s':>9}{'a run':>8}{'missed':>9}"
+    print(f"{'target':<22}{'side':<14}{'rows':>12}{'hours':>8}{heads}")
     for tally in sorted(tallies, key=lambda t: t.target.name):
         wall, median = sum(tally.seconds), statistics.median(tally.seconds)
-        figures = f"{tally.rows:>12,}{tally.hours:>8,}{seconds[tally.name]:>9.1f}{wall:>9.1f}{median:>8.2f}"
-        print(f"{tally.target.name:<22}{tally.side:<14}{figures}{tally.missed:>9,}")
+        tasks = f"{seconds[tally.name]:>9.1f}{of_cpu[tally.name]:>9.1f}"
+        figures = f"{tally.rows:>12,}{tally.hours:>8,}{tasks}{wall:>9.1f}{median:>8.2f}{tally.missed:>9,}"
+        print(f"{tally.target.name:<22}{tally.side:<14}{figures}")
 
 
-def _print_ratios(tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
-    """The engine's task time as a part of each other side's: target by target, and of those that both did together."""
+def _print_ratios(what: str, tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
+    """The engine's seconds as a part of each other side's: target by target, and of those that both did together."""
     ours = {t.target.name: seconds[t.name] for t in tallies if t.side == ENGINE}
     for side in dict.fromkeys(t.side for t in tallies if ours and t.side != ENGINE):
         theirs = {t.target.name: seconds[t.name] for t in tallies if t.side == side}
         for name, other in theirs.items():
-            print(f"task time of {name}, {ENGINE} : {side}: {_ratio(ours[name], other)}")
-        print(f"task time of all, {ENGINE} : {side}: {_ratio(sum(ours[n] for n in theirs), sum(theirs.values()))}")
+            print(f"{what}, {name}, {ENGINE} : {side}: {_ratio(ours[name], other)}")
+        print(f"{what}, all, {ENGINE} : {side}: {_ratio(sum(ours[n] for n in theirs), sum(theirs.values()))}")
 
 
 def _ratio(ours: float, theirs: float) -> str:

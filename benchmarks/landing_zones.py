@@ -14,6 +14,9 @@ import multiprocessing
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
@@ -53,47 +56,60 @@ def main() -> None:
             _measure(home, arguments.messages)
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What a process took. cpu: seconds, of user and system. memory_mb: at most."""
+
+    who: str
+    seconds: float
+    cpu: float
+    memory_mb: int
+
+
 def _measure(home: Settings, count: int) -> None:
     start = multiprocessing.get_context("spawn")
-    told: Queue[tuple[str, float, int]] = start.Queue()
+    told: Queue[Spent] = start.Queue()
     ready = start.Barrier(4)
     works = [start.Process(target=_tail, args=(home, zone, ready, told)) for zone in ("a", "b")]
     works.append(start.Process(target=_load, args=(home, count, ready, told)))
     for work in works:
         work.start()
     ready.wait()
-    for _ in works:
-        who, seconds, megabytes = told.get()
-        print(f"{who}: {count:,} messages in {seconds:.1f} s, {count / seconds:,.0f} a second, {megabytes} MB at most")
+    all_spent = [told.get() for _ in works]
+    for spent in all_spent:
+        rate, each = count / spent.seconds, 1e6 * spent.cpu / count
+        print(f"{spent.who}: {count:,} messages in {spent.seconds:.1f} s, {rate:,.0f} a second")
+        print(f"{spent.who}: {each:.0f} µs of CPU a message, {spent.memory_mb} MB at most")
     for work in works:
         work.join()
 
 
-def _tail(home: Settings, zone: str, ready: Barrier, told: Queue[tuple[str, float, int]]) -> None:
+def _tail(home: Settings, zone: str, ready: Barrier, told: Queue[Spent]) -> None:
     station = _station(home)
-    with station.tailer(open_zones(home, [zone])[0]) as tailer:
-        ready.wait()
-        began = time.perf_counter()
+    with station.tailer(open_zones(home, [zone])[0]) as tailer, _spending(f"zone {zone}", ready, told):
         tailer.drain()
-        told.put((f"zone {zone}", time.perf_counter() - began, _megabytes()))
 
 
-def _load(home: Settings, count: int, ready: Barrier, told: Queue[tuple[str, float, int]]) -> None:
+def _load(home: Settings, count: int, ready: Barrier, told: Queue[Spent]) -> None:
     station, rows = _station(home), 0
+    with _spending("Kafka to verified raw snapshots", ready, told):
+        while rows < count:
+            rows += sum(loaded.rows for loaded in station.load())
+            time.sleep(0.2)
+
+
+@contextmanager
+def _spending(who: str, ready: Barrier, told: Queue[Spent]) -> Iterator[None]:
+    """Begin when all are ready, and tell what the work within took."""
     ready.wait()
-    began = time.perf_counter()
-    while rows < count:
-        rows += sum(loaded.rows for loaded in station.load())
-        time.sleep(0.2)
-    told.put(("Kafka to verified raw snapshots", time.perf_counter() - began, _megabytes()))
+    began, cpu = time.perf_counter(), time.process_time()
+    yield
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    told.put(Spent(who, time.perf_counter() - began, time.process_time() - cpu, memory))
 
 
 def _station(home: Settings) -> Station:
     return Station(home, str(home.kafka), open_catalog(home), ONE_TABLE, lambda: START)
-
-
-def _megabytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def _produce(home: Settings, count: int, size: int) -> None:

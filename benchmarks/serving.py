@@ -209,7 +209,7 @@ def timed(act: Callable[[], object]) -> float:
 
 def report(what: str, found: list[float]) -> None:
     p95 = sorted(found)[math.ceil(0.95 * len(found)) - 1]
-    print(f"{what}: p50 {statistics.median(found):.1f} ms  p95 {p95:.1f} ms  of {len(found)}")
+    print(f"{what}: p50 {statistics.median(found):.2f} ms  p95 {p95:.1f} ms  of {len(found)}")
 
 
 if __name__ == "__main__":

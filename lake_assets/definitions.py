@@ -1,18 +1,23 @@
 """What Dagster loads: the pipelines that the settings name, with their resources. It only assembles."""
 
+from datetime import timedelta
+
 import dagster as dg
 
 from lake_assets.engagement.assets import engagement_definitions
-from lake_assets.engagement.lakes import LAKES
+from lake_assets.engagement.lakes import LAKES, metrics_locations
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import incremental_definitions
 from lake_assets.incremental.engine import utc_now
 from lake_assets.incremental.sensors import Rhythm
 from lake_assets.incremental.upkeep.assets import maintenance_definitions
 from lake_assets.incremental.upkeep.sensors import watch_definitions
+from lake_assets.landing.assets import landing_definitions
+from lake_assets.landing.messages import feeds
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
 from lake_assets.serving.assets import serving_definitions
+from lake_assets.serving.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()
@@ -29,7 +34,12 @@ defs = dg.Definitions.merge(
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),
-    serving_definitions(_pipeline, clock=utc_now),
+    landing_definitions(
+        feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
+        clock=utc_now,
+        deadline=timedelta(seconds=_settings.landing_deadline_seconds),
+    ),
+    serving_definitions([*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))], clock=utc_now),
     engagement_definitions(
         LAKES,
         seconds={

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from lake_assets.engagement.lake import EngagementLake
     from lake_assets.engagement.tables import LakeTables
+    from lake_assets.landing.station import Station
     from lake_assets.serving.store import Serving
 
 
@@ -36,6 +37,19 @@ class IcebergResource(dg.ConfigurableResource[Any]):
     def catalog(self) -> Catalog:
         """One catalog per process: opening one costs a connection and a look at its schema, at every tick."""
         return _catalog()
+
+
+class LandingResource(dg.ConfigurableResource[Any]):
+    """Hands out landing as the settings of this process name it; `ServiceError` when no Kafka runs."""
+
+    def station(self) -> Station:
+        """One for each call: what it says of Kafka and the manifest is of now."""
+        from lake_assets.incremental.engine import utc_now
+        from lake_assets.landing.station import Station
+        from lake_assets.local.platform import open_pipeline
+
+        found = settings()
+        return Station(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +85,7 @@ class EngagementResource(dg.ConfigurableResource[Any]):
 
 
 def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
-    """`iceberg`, `spark`, `engagement` and `serving`.
+    """`iceberg`, `spark`, `engagement`, `landing` and `serving`.
 
     Lazy, for a session without rows needs no Spark, which takes seconds without a server.
     """
@@ -84,6 +98,7 @@ def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]
         "iceberg": IcebergResource(),
         "spark": spark,
         "engagement": EngagementResource(),
+        "landing": LandingResource(),
         "serving": ServingResource(),
     }
 

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-"""Half the processor time of a test run goes to the optimizing compiler, for code that then runs on a few rows."""
+QUICK_JVM = {
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"
+    " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
+}
+"""Half the processor time of a test run goes to the optimizing compiler, and much of the rest to Spark's own, for code
+that then runs on a few rows. So Spark interprets its expressions here; the demo has them compiled."""
 
 
 @pytest.fixture(scope="session")

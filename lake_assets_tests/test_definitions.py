@@ -13,7 +13,9 @@ from lake_assets.engagement.lakes import LAKES
 GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]
 MAINTENANCE = [node for node in GRAPH.asset_nodes if node.group_name == "maintenance"]
+LANDING = [node for node in GRAPH.asset_nodes if node.group_name == "landing"]
 ENGAGEMENT = [node for node in GRAPH.asset_nodes if node.group_name == "engagement"]
+SERVING = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
 SET_ASIDE = ["quarantine", "quarantine_limit"]
 
 
@@ -43,11 +45,11 @@ def test_all_assets_and_what_they_are_built_from() -> None:
 
 def test_all_checks_and_which_of_them_block() -> None:
     found: dict[str, dict[str, bool]] = {}
-    for key in (key for key in GRAPH.asset_check_keys if key.asset_key not in {node.key for node in ENGAGEMENT}):
+    aside = {node.key for node in (*ENGAGEMENT, *LANDING, *SERVING)}
+    for key in (key for key in GRAPH.asset_check_keys if key.asset_key not in aside):
         checks = found.setdefault(key.asset_key.to_user_string(), {})
         checks[key.name] = GRAPH.get_check_spec(key).blocking
     assert found.pop("maintenance/erasures") == {"erasures_finished": False}
-    assert found.pop("serving/account_state") == {"row_count": False, "served_checksum": False}
     assert set(found) == {node.key.to_user_string() for node in TABLES if node.is_materializable}
     assert all(checks["quarantine_limit"] and not checks["quarantine"] for checks in found.values())
     assert found["core/signup_fact"] == {
@@ -79,6 +81,21 @@ def test_every_lake_has_its_streams_and_metrics_each_in_a_pool_of_its_own() -> N
     }
 
 
+def test_each_topic_is_landed_in_two_zones_and_loaded_when_both_have_it() -> None:
+    assert {node.key.to_user_string(): words(node.parent_keys) for node in LANDING} == {
+        key: parents
+        for topic in ("raw/signups", "raw/plan_changes", "raw/cancel_requests", "raw/cancels")
+        for key, parents in {
+            f"landing/a/{topic}": [],
+            f"landing/b/{topic}": [],
+            f"landing/{topic}": [f"landing/a/{topic}", f"landing/b/{topic}"],
+        }.items()
+    }
+    checks = {(key.asset_key.path[1], key.name) for key in GRAPH.asset_check_keys if key.asset_key.path[0] == "landing"}
+    assert checks == {("a", "lag"), ("b", "lag"), ("raw", "zones_equal")}
+    assert {pool for node in LANDING for pool in node.pools if len(node.key.path) == 4} == {"landing.a", "landing.b"}
+
+
 def test_every_target_has_its_pool_and_is_backfilled_in_one_run() -> None:
     for node in TABLES:
         if node.is_materializable:
@@ -97,6 +114,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "account_state_dim_sensor",
             "account_state_daily_sensor",
             "raw_tables_sensor",
+            "landing_sensor",
             "serving_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,
@@ -132,7 +150,13 @@ def test_columns_are_traced_to_their_sources() -> None:
 
 
 def test_what_is_served_follows_its_table_one_push_at_a_time() -> None:
-    (node,) = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
-    assert (node.key.to_user_string(), words(node.parent_keys)) == ("serving/account_state", ["core/account_state_dim"])
-    assert (node.pools, node.partitions_def) == ({"serving.account_state"}, None)
+    found = {node.key.to_user_string(): (words(node.parent_keys), node.pools) for node in SERVING}
+    metrics = {f"{lake.name}_metrics": f"engagement/{lake.name}/engagement_metrics" for lake in LAKES}
+    served = {"account_state": "core/account_state_dim", **metrics}
+    assert found == {f"serving/{name}": ([table], {f"serving.{name}"}) for name, table in served.items()}
+    assert all(node.partitions_def is None for node in SERVING)
+    assert {(key.name, GRAPH.get_check_spec(key).blocking) for node in SERVING for key in node.check_keys} == {
+        ("row_count", False),
+        ("served_checksum", False),
+    }
     assert defs.resolve_job_def("revert_push").name == "revert_push"

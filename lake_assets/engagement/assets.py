@@ -54,7 +54,7 @@ def stream_definitions(
     """One stream: its asset, its job and its sensor."""
     asset = stream_asset(lake, stream, max_wait=max_wait)
     job = dg.define_asset_job(f"{lake.name}_{stream}_job", [asset])
-    sensor = turn_sensor(lake, stream, job, asset.key, seconds=seconds, clock=clock)
+    sensor = turn_sensor(lake, stream, job.name, asset.key, seconds=seconds, clock=clock)
     return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
 
 
@@ -63,7 +63,7 @@ def metrics_definitions(lake: EngagementLake) -> dg.Definitions:
     orgs = dg.DynamicPartitionsDefinition(name=f"{lake.name}_org")
     asset = metrics_asset(lake, orgs)
     job = dg.define_asset_job(f"{lake.name}_metrics_job", [asset])
-    return dg.Definitions(assets=[asset], jobs=[job], sensors=[metrics_sensor(lake, job, asset.key, orgs)])
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[metrics_sensor(lake, job.name, asset.key, orgs)])
 
 
 def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -> dg.AssetsDefinition:
@@ -80,22 +80,22 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
         pool=lake.app_name(stream),
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
-        services, spark = context.resources.engagement, context.resources.spark.spark_session
-        tables, servers = services.tables(lake), services.kafka()
-        opened = open_stream(stream, tables, spark, servers)
+        services = context.resources.engagement
         try:
-            with zookeeper_client(services.zookeeper()) as zk:
+            tables, servers, hosts = services.tables(lake), services.kafka(), services.zookeeper()
+            spark = context.resources.spark.spark_session
+            opened = open_stream(stream, tables, spark, servers)
+            with zookeeper_client(hosts) as zk:
                 report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
+            batch = report.batch.batch if report.batch else None
+            verdicts = list(check_results(tables, spark, servers, stream, batch))
+            status = stream_status(tables, stream, servers)
         except (TurnRefused, LockNotFree) as error:
             yield late_turn(error)
             raise failure(error) from error
         except LakeError as error:
             raise failure(error) from error
-        batch = report.batch.batch if report.batch else None
-        yield dg.MaterializeResult(
-            metadata=turn_metadata(report, stream_status(tables, stream, servers)),
-            check_results=list(check_results(tables, spark, servers, stream, batch)),
-        )
+        yield dg.MaterializeResult(metadata=turn_metadata(report, status), check_results=verdicts)
 
     return step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 SAMPLE = 10
 """So many ids are named of those that are wrong."""
+
+RECENT = 1_000
+"""So many of a table's newest commits are looked at: each is a file of its log."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +69,23 @@ def dead_requests(spark: SparkSession, tables: LakeTables) -> Sample:
 
 
 def untold_batches(tables: LakeTables) -> list[str]:
-    """The batches that changed rows and were not told of just once, as `mark` names them; as far as both logs tell."""
-    lake, written, told = tables.lake, _batches(tables, ENGAGEMENT), _batches(tables, NOTIFICATION)
-    return [
-        idempotent.mark(lake.app_id(stream, Notification.of), batch_id)
-        for stream in STREAMS
-        for batch_id in unmatched(
-            written.get(lake.app_id(stream, Notification.of), []), told.get(lake.app_id(stream, Notification.name), [])
-        )
-    ]
+    """The batches that changed rows and were not told of just once, as `mark` names them; of the `RECENT` ones."""
+    written, told = _batches(tables, ENGAGEMENT), _batches(tables, NOTIFICATION)
+    found = []
+    for stream in STREAMS:
+        writer, teller = (tables.lake.app_id(stream, name) for name in (Notification.of, Notification.name))
+        last = tables.last_batch(NOTIFICATION, teller)
+        found += [idempotent.mark(writer, b) for b in untold(written.get(writer, []), told.get(teller, []), last)]
+    return found
 
 
-def unmatched(written: list[int], told: list[int]) -> list[int]:
-    """The batch ids that are not as often in one list as in the other, sorted; what is before the first of either does
-    not count, for a log forgets its oldest commits. Pure.
+def untold(written: Collection[int], told: Sequence[int], last: int) -> list[int]:
+    """The batches written that were not told of just once, sorted. Pure.
+
+    told: as far back as a log reaches; what is older is taken to be well. last: the newest that was ever told of.
     """
-    first = max(min(written, default=0), min(told, default=0))
-    return sorted(b for b in {*written, *told} if b >= first and written.count(b) != told.count(b))
+    first = min(told, default=last + 1)
+    return sorted(b for b in set(written) if b > last or (b >= first and told.count(b) != 1))
 
 
 def _inserted(commit: Commit | None) -> int:
@@ -90,9 +93,9 @@ def _inserted(commit: Commit | None) -> int:
 
 
 def _batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:
-    """Transaction id → the ids of its batches, as the log of a table tells of them."""
+    """Transaction id → the ids of its recent batches, as the log of a table tells of them."""
     found: dict[str, list[int]] = {}
-    for mark in tables.marks(table, 0).values():
+    for mark in tables.marks(table, max(0, tables.version(table) - RECENT)).values():
         app_id, batch_id = idempotent.marked(mark)
         found.setdefault(app_id, []).append(batch_id)
     return found

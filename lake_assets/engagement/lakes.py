@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
 from lake_assets.errors import UsageError
+from lake_assets.settings import Settings
 
 EMAIL_EVENT = EngagementLake(
     "email_event",
@@ -18,6 +20,11 @@ VOICE_INSIGHT = EngagementLake(
     {"call_id": "string", "seconds": "double", "talk_ratio": "double", "sentiment": "string", "recorded": "boolean"},
 )
 LAKES = (EMAIL_EVENT, MEETING_EVENT, VOICE_INSIGHT)
+
+
+def metrics_locations(settings: Settings) -> dict[str, str]:
+    """Lake → the address of its metrics, for who reads them without Spark."""
+    return {lake.name: open_tables(settings, lake).location(ENGAGEMENT_METRICS) for lake in LAKES}
 
 
 def lake_named(name: str) -> EngagementLake:

@@ -7,7 +7,6 @@ not initialised they do nothing. A run too many does no harm: a turn without mes
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import dagster as dg
 from dagster import RunsFilter
@@ -28,11 +27,11 @@ LAG_TAG = "lake/offsets_behind"
 
 
 def turn_sensor(
-    lake: EngagementLake, stream: StreamName, job: Any, key: dg.AssetKey, *, seconds: int, clock: Clock
+    lake: EngagementLake, stream: StreamName, job: str, key: dg.AssetKey, *, seconds: int, clock: Clock
 ) -> dg.SensorDefinition:
     """Requests a turn of a stream whenever its interval is over, also if no message came: the next stream waits for it.
 
-    seconds: the interval, from one request to the next.
+    job: its name. seconds: the interval, from one request to the next.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -44,7 +43,7 @@ def turn_sensor(
         except LakeError as error:
             return dg.SensorResult(skip_reason=str(error))
         now = clock().timestamp()
-        again = bool(status.unfinished) or _failed(context.instance, job.name)
+        again = bool(status.unfinished) or _failed(context.instance, job)
         left = seconds_left(context.cursor, min(seconds, RETRY_SECONDS) if again else seconds, now=now)
         if left > 0:
             told = f"{status.app_name} is {status.lag} offsets behind; its next turn is in {left:.0f} s."
@@ -55,7 +54,7 @@ def turn_sensor(
     return dg.SensorDefinition(
         name=f"{lake.name}_{stream}_sensor",
         evaluation_fn=evaluate,
-        job=job,
+        job_name=job,
         minimum_interval_seconds=min(seconds, TICK_SECONDS),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Requests a turn of the {stream} of {lake.name} every {seconds} s.",
@@ -64,7 +63,7 @@ def turn_sensor(
 
 
 def metrics_sensor(
-    lake: EngagementLake, job: Any, key: dg.AssetKey, orgs: dg.DynamicPartitionsDefinition
+    lake: EngagementLake, job: str, key: dg.AssetKey, orgs: dg.DynamicPartitionsDefinition
 ) -> dg.SensorDefinition:
     """Requests a refresh of the metrics when there are notifications that they do not show; makes new orgs known."""
 
@@ -82,7 +81,7 @@ def metrics_sensor(
     return dg.SensorDefinition(
         name=f"{lake.name}_metrics_sensor",
         evaluation_fn=evaluate,
-        job=job,
+        job_name=job,
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Requests a refresh of the metrics of {lake.name} when it has changed.",

@@ -97,8 +97,8 @@ class Audit:
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
     """The verdict of every audit, in order."""
     found = [audit.run(scope) for audit in audits]
-    counts = _counted({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
-    verdicts = [_judged(f, counts.get(i, {})) for i, f in enumerate(found)]
+    offences = _offences({i: f.rows for i, f in enumerate(found) if isinstance(f, Offenders)}, few=scope.few)
+    verdicts = [f if isinstance(f, Verdict) else _judged(f, offences.get(i)) for i, f in enumerate(found)]
     return tuple(
         AuditResult(
             name=audit.name,
@@ -237,17 +237,38 @@ def odd_hours(
     return found
 
 
-def _counted(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, dict[int | None, int]]:
-    """How many rows each audit found, by its number and their hour, in one job; those that found none are not there."""
+@dataclass
+class _Offences:
+    """What one audit found. hours: event hour → rows. keys: some, the first `SAMPLE` among them."""
+
+    hours: dict[int | None, int] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+
+
+def _offences(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, _Offences]:
+    """What each audit found, by its number; those that found nothing are not there.
+
+    Of few rows keys are gathered as they are counted, in one job; of many, which no task could gather, they are kept,
+    and looked up for the audits that fail.
+    """
     from pyspark.sql import functions as F
 
-    numbered = [frame.select(F.lit(i).alias("i"), HOUR) for i, frame in rows.items()]
+    from lake_assets.incremental.stage import once
+
+    numbered = [frame.select(F.lit(i).alias("i"), KEY, HOUR) for i, frame in rows.items()]
     if not numbered:
         return {}
-    offenders = reduce(lambda a, b: a.unionByName(b), numbered)
-    found: dict[int, dict[int | None, int]] = {}
-    for row in (offenders.coalesce(1) if few else offenders).groupBy("i", HOUR).count().collect():
-        found.setdefault(row["i"], {})[row[HOUR]] = row["count"]
+    every = reduce(lambda a, b: a.unionByName(b), numbered)
+    every = every.coalesce(1) if few else once(every)
+    keys = F.slice(F.sort_array(F.collect_set(KEY)), 1, SAMPLE) if few else F.array().cast("array<string>")
+    found: dict[int, _Offences] = {}
+    for row in every.groupBy("i", HOUR).agg(F.count("*").alias("rows"), keys.alias("keys")).collect():
+        offences = found.setdefault(row["i"], _Offences())
+        offences.hours[row[HOUR]] = row["rows"]
+        offences.keys.update(row["keys"])
+    for i, offences in found.items() if not few else ():
+        first = every.where(f"i = {i}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE)
+        offences.keys.update(row[KEY] for row in first.collect())
     return found
 
 
@@ -264,15 +285,12 @@ def hours_told(counts: Mapping[int | None, int], judged: Sequence[int], grain: G
     return {hour_key(h): found[grain.first(h)] for h in sorted(grain.whole(found))} if len(found) <= MOST_HOURS else {}
 
 
-def _judged(found: Verdict | Offenders, counts: Mapping[int | None, int]) -> Verdict:
-    if isinstance(found, Verdict):
-        return found
-    if not counts:
+def _judged(found: Offenders, offences: _Offences | None) -> Verdict:
+    if offences is None:
         return Verdict(True, {found.counted: 0})
-    # Sorted, so that the sample hangs on no order of rows. Looked for again, and only if an audit fails: to keep the
-    # offending rows of all audits would cost every session a job.
-    sample = found.rows.select(KEY).distinct().orderBy(KEY).limit(SAMPLE).collect()
-    return Verdict(False, {found.counted: sum(counts.values())}, tuple(row[KEY] for row in sample), counts)
+    # Sorted, so that the sample hangs on no order of rows.
+    sample = tuple(sorted(offences.keys)[:SAMPLE])
+    return Verdict(False, {found.counted: sum(offences.hours.values())}, sample, offences.hours)
 
 
 def _text(column: str) -> Column:

@@ -13,11 +13,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.errors import StateMoved, UsageError
+from lake_assets.errors import UsageError
+from lake_assets.landing import rows
 from lake_assets.landing.compaction import Ranges
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.schema import (
     DELETIONS,
+    DONE,
     POLICIES,
     RANGES,
     ROUNDS,
@@ -25,7 +27,7 @@ from lake_assets.landing.schema import (
     read_ranges,
     written_ranges,
 )
-from lake_assets.landing.sharding import Shard
+from lake_assets.landing.sharding import Shard, parse_shard
 from lake_assets.landing.store import Manifest
 
 
@@ -118,14 +120,25 @@ class Agreements:
         with self.manifest.engine.connect() as connection:
             return [_round_of(row) for row in connection.execute(query)]
 
-    def open_round(self, proposed: Round) -> None:
-        """Record the next round of a shard, compare-and-swap. Raises `StateMoved` if somebody else did so first."""
-        last = sa.select(sa.func.coalesce(sa.func.max(ROUNDS.c.number), 0)).where(ROUNDS.c.shard == proposed.shard)
+    def agree(self, proposed: Round) -> Round:
+        """Record a round, compare-and-swap: the proposed one, or that which somebody else recorded under its number."""
+        there = sa.select(ROUNDS).where(ROUNDS.c.shard == proposed.shard, ROUNDS.c.number == proposed.number)
         with self.manifest.change() as (connection, _):
-            found = connection.execute(last).scalar_one()
-            if found != proposed.number - 1:
-                raise StateMoved(f"shard {proposed.shard}", expected=f"round {proposed.number - 1}", found=found)
+            if found := connection.execute(there).first():
+                return _round_of(found)
             connection.execute(sa.insert(ROUNDS).values(_row_of(proposed)))
+            return proposed
+
+    def ended(self, zone: str, shard: Shard) -> frozenset[int]:
+        """The numbers of the rounds of a shard that a zone has done."""
+        query = sa.select(DONE.c.number).where(DONE.c.zone == zone, DONE.c.shard == str(shard))
+        with self.manifest.engine.connect() as connection:
+            return frozenset(connection.execute(query).scalars())
+
+    def end(self, zone: str, found: Round) -> None:
+        """Record that a zone has done a round. Safe to repeat."""
+        with self.manifest.change() as (connection, _):
+            rows.end_round(connection, zone, found.shard, found.number)
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
@@ -146,12 +159,11 @@ def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
 
 def _row_of(found: Round) -> dict[str, Any]:
     groups = [[written_ranges(ranges) for ranges in group] for group in found.groups]
-    plan = json.dumps({"groups": groups, "of": found.of})
-    return {"shard": found.shard, "number": found.number, "cut": json.dumps(found.cut), "plan": plan}
+    place = {"shard": found.shard, "number": found.number, "topic": parse_shard(found.shard).topic}
+    return {**place, "cut": json.dumps(found.cut), "groups": json.dumps(groups), "shards": found.of}
 
 
 def _round_of(row: sa.Row[Any]) -> Round:
-    plan = json.loads(row.plan)
-    groups = tuple(tuple(read_ranges(ranges) for ranges in group) for group in plan["groups"])
+    groups = tuple(tuple(read_ranges(ranges) for ranges in group) for group in json.loads(row.groups))
     cut = {int(partition): int(last) for partition, last in json.loads(row.cut).items()}
-    return Round(row.shard, row.number, cut, groups, plan["of"])
+    return Round(row.shard, row.number, cut, groups, row.shards)

@@ -17,6 +17,7 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.landing.delivery import ZoneTailer
     from lake_assets.landing.loading import Loaded
+    from lake_assets.landing.messages import Feed
     from lake_assets.landing.scrub import Scrub
     from lake_assets.landing.station import Station
     from lake_assets.landing.verify import Verification
@@ -141,23 +142,20 @@ def verify(zones: Zones = None, as_json: AsJson = False) -> None:
 @landing.command()
 def reshard(
     topic: Topic,
-    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="how many there will be")],
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="how many there will be, a multiple")],
     of: Annotated[int, typer.Option("--from", help="how many there are")] = 1,
     zones: Zones = None,
 ) -> None:
     """Spread the records of TOPIC over so many SHARDS, by distinct id. Run again, it goes on where it was."""
     from lake_assets.landing.reshard import reshard as resharded
-    from lake_assets.landing.sharding import key_of
     from lake_assets.landing.sharding import shards as shards_of_topic
-    from lake_assets.landing.zones import topics_of
 
-    writers = _zones(zones)
-    topics_of(writers[0].manifest, topic)
+    writers, distinct_id = _zones(zones), _feed(topic).distinct_id_of
     for shard in shards_of_topic(topic, of):
         # Copies of the first zone are verified by those of the last: so the first is asked once more.
         for writer in [*writers, *writers[:-1]]:
-            done = resharded(writer, shard, shards, key_of, now=datetime.now(UTC))
-            state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
+            done = resharded(writer, shard, shards, distinct_id, now=datetime.now(UTC))
+            state = f"waits for {done.waits_for}" if done.waits_for else "done"
             typer.echo(f"{shard} in {writer.zone.name}: {len(done.copies)} copies made; {state}")
 
 
@@ -177,7 +175,7 @@ def scrub(
     from lake_assets.landing.scrub import forget_unscrubbed
     from lake_assets.landing.scrub import scrub as scrubbed
 
-    writers, by, now = _zones(zones), _scrub_by(), datetime.now(UTC)
+    writers, by, now = _zones(zones), _scrub_by(topic), datetime.now(UTC)
     through = sent_through.replace(tzinfo=UTC) if sent_through else now
     wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through))
     Agreements(writers[0].manifest).request_deletion(wanted, now=now)
@@ -208,8 +206,9 @@ def compact(
         now = datetime.now(UTC)
         made = [name for shard in shards_of(writer.manifest, topic) for name in merge(writer, shard, limits, now=now)]
         made += [name for found in topics_of(writer.manifest, topic) for name in to_columns(writer, found, now=now)]
-        gone = sweep(writer.manifest, writer.zone, retired_before=now - timedelta(hours=keep_hours))
-        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(gone)} replaced ones removed")
+        old = now - timedelta(hours=keep_hours)
+        gone = sweep(writer.manifest, writer.zone, retired_before=old) + writer.zone.drop_drafts(old)
+        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(gone)} old ones removed")
 
 
 @quarantine.command("list")
@@ -255,13 +254,20 @@ def _print(found: Verification) -> None:
     typer.echo(f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {what}.")
 
 
-def _scrub_by() -> Scrub:
-    """By the key of a message, hashed with the key of erasures."""
+def _scrub_by(topic: str) -> Scrub:
+    """By the distinct id of a topic's messages, hashed with the key of erasures."""
     from lake_assets.incremental.erasures import KeyedHash
     from lake_assets.landing.scrub import Scrub
-    from lake_assets.landing.sharding import key_of
 
-    return Scrub(key_of, partial(KeyedHash().of, "distinct id"))
+    return Scrub(_feed(topic).distinct_id_of, partial(KeyedHash().of, "distinct id"))
+
+
+def _feed(topic: str) -> Feed:
+    from lake_assets.landing.messages import feed_of, feeds
+    from lake_assets.local.platform import open_pipeline
+
+    found = settings()
+    return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
 
 
 def _zones(names: list[str] | None = None) -> list[ZoneWriter]:

@@ -12,10 +12,11 @@ from itertools import chain
 
 from lake_assets.landing.agreements import Agreements, Round
 from lake_assets.landing.compaction import Limits, last_offsets, merged_ranges, select
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest import DataFile
-from lake_assets.landing.rounds import ShardFiles, place, shard_files
+from lake_assets.landing.rounds import ShardFiles, due, place, shard_files
 from lake_assets.landing.sharding import Shard
-from lake_assets.landing.writing import ZoneWriter, reach
+from lake_assets.landing.writing import ZoneWriter
 
 
 def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
@@ -28,45 +29,44 @@ def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) ->
     """Do the rounds of a shard that this zone has not done, or else the next one; the names of what was made.
 
     limits: of the round that is then chosen, of verified files. Where files are not here yet, or not scrubbed alike,
-    the work ends; the next call goes on. Raises `StateMoved` when the other zone opens a round meanwhile.
+    the work ends; the next call goes on.
     """
-    agreements = Agreements(writer.manifest)
-    rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
-    due = [found for found in rounds if not files.has_done(found)]
     made = []
-    for found in due or _open(agreements, files, shard, limits, number=len(rounds) + 1):
-        for group in _due(shard_files(writer.manifest, writer.zone.name, shard), found):
+    for found in due(writer.manifest, writer.zone.name, shard) or _opened(writer, shard, limits):
+        for group in _ready(shard_files(writer.manifest, writer.zone.name, shard), found):
             made.append(_write(writer, group, now=now))
-        if not shard_files(writer.manifest, writer.zone.name, shard).has_done(found):
+        if found.of is not None or not shard_files(writer.manifest, writer.zone.name, shard).merged(found):
             break
+        Agreements(writer.manifest).end(writer.zone.name, found)
     return made
 
 
-def _open(agreements: Agreements, files: ShardFiles, shard: Shard, limits: Limits, *, number: int) -> list[Round]:
-    """Agree on the next round, up to all that this zone has verified; none if there is nothing to merge."""
-    settled = files.settled()
+def _opened(writer: ZoneWriter, shard: Shard, limits: Limits) -> list[Round]:
+    """The next round, agreed on, up to all that this zone has verified; none if there is nothing to merge."""
+    agreements = Agreements(writer.manifest)
+    settled = shard_files(writer.manifest, writer.zone.name, shard).settled()
     groups = tuple(tuple(f.ranges for f in group) for group in select(settled, limits))
     if not groups:
         return []
-    found = Round(str(shard), number, last_offsets(settled), groups)
-    agreements.open_round(found)
+    number = len(agreements.rounds(shard)) + 1
+    found = agreements.agree(Round(str(shard), number, last_offsets(settled), groups))
     reach("landing-round-opened")
     return [found]
 
 
-def _due(files: ShardFiles, found: Round) -> list[list[DataFile]]:
+def _ready(files: ShardFiles, found: Round) -> list[list[DataFile]]:
     """The groups of a round that this zone has all files of, and has not merged; none of a reshard's.
 
     They were verified in the zone that opened the round. Those that were scrubbed here since need not be again: the
     other zone has none to compare them with any more, only the merged file.
     """
-    due = []
+    complete = []
     for group in found.groups:
         entries = [files.present.get(place(ranges)) for ranges in group]
         ready = [e.file for e in entries if e and e.stage == "live"]
         if len(ready) == len(group) and len({f.deletions for f in ready}) == 1:
-            due.append(ready)
-    return due
+            complete.append(ready)
+    return complete
 
 
 def _write(writer: ZoneWriter, taken: Sequence[DataFile], *, now: datetime) -> str:

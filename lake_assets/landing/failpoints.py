@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from lake_assets.incremental.failpoints import strike
 
+STEPS = (
+    "landing-round-opened",
+    "landing-drafted",
+    "landing-put",
+    "landing-added",
+    "landing-exchanged",
+    "landing-swept",
+)
+"""In the order of an operation on files. Each file is drafted, put in its place, and added; replaced, it is swept."""
+
 TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
-"""In the order of a file, beside the steps of landing one (`writing.STEPS`)."""
+"""In the order of a file that a tail closes, before it is drafted."""
 
 LOADING_POINTS = ("loading-read", "loading-staged", "loading-committed")
 """In the order of a batch."""
@@ -13,5 +23,5 @@ LOADING_POINTS = ("loading-read", "loading-staged", "loading-committed")
 
 def reach(point: str) -> None:
     """Die or pause here if this is the point that the setting names."""
-    assert point in (*TAILING_POINTS, *LOADING_POINTS), point
+    assert point in (*STEPS, *TAILING_POINTS, *LOADING_POINTS), point
     strike(point)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import IO, Any
 
 import fastavro
@@ -18,8 +17,8 @@ from fastavro.write import Writer
 from lake_assets.landing.manifest import Kind
 from lake_assets.landing.records import Record
 
-ROWS = 8192
-"""Rows of a Parquet row group: what is in memory at a time."""
+ROWS, GROUP_BYTES = 8192, 32 << 20
+"""What a Parquet row group holds at the most, but for its last record: it is in memory at a time."""
 
 _HEADER = {
     "type": "record",
@@ -86,12 +85,24 @@ def _read_avro(opened: IO[bytes]) -> Iterator[Record]:
 
 
 def _write_parquet(opened: IO[bytes], records: Iterable[Record]) -> None:
-    left = iter(records)
     with pq.ParquetWriter(opened, _PARQUET, compression="zstd") as writer:
-        while rows := list(islice(left, ROWS)):
+        for rows in _row_groups(records):
             columns = dict(zip(Record._fields, zip(*rows, strict=True), strict=True))
             columns["headers"] = tuple([{"name": n, "value": v} for n, v in headers] for headers in columns["headers"])
             writer.write_table(pa.table(columns, schema=_PARQUET))
+
+
+def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
+    rows: list[Record] = []
+    size = 0
+    for record in records:
+        rows.append(record)
+        size += record.size
+        if len(rows) == ROWS or size >= GROUP_BYTES:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
 
 
 def _read_parquet(opened: IO[bytes]) -> Iterator[Record]:

@@ -13,12 +13,13 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from lake_assets.errors import ServiceError
 from lake_assets.landing.records import Record
@@ -27,8 +28,11 @@ TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
 """Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
 
-QUEUED_KILOBYTES = 16 << 10
-"""What a reader fetches ahead at most, of all its partitions together."""
+QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
+"""What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
+
+
+END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Place(NamedTuple):
@@ -65,6 +69,17 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
     return {topic: tuple(sorted(known[topic].partitions)) for topic in wanted}
 
 
+def ends(servers: str, topic: str) -> dict[int, int]:
+    """Partition → the offset behind the last message of a topic that can be read. Raises `ServiceError`."""
+    places = [TopicPartition(topic, partition) for partition in partitions(servers, [topic])[topic]]
+    asked = AdminClient(client(servers)).list_offsets(
+        dict.fromkeys(places, END),
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=TIMEOUT_SECONDS,
+    )
+    return {place.partition: found.result().offset for place, found in asked.items()}
+
+
 class Reader:
     """Reads partitions together, each in order; a context manager. Memory: what is fetched ahead, and one batch."""
 
@@ -80,7 +95,7 @@ class Reader:
                 # An offset that is gone is told, never skipped.
                 "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": QUEUED_KILOBYTES,
-                "fetch.max.bytes": QUEUED_KILOBYTES << 10,
+                "queued.min.messages": QUEUED_MESSAGES,
             }
         )
         self._at_end: set[Place] = set()

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property, partial
 from typing import Any
 
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.landing.records import Record
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE, NOT_JSON, BAD_HEARTBEAT = "too large", "not a JSON object", "bad heartbeat"
@@ -71,6 +72,11 @@ class Feed:
         missing = [c for c in (self.distinct_id, self.raw.time_column) if row[c] in (None, "")]
         return f"no {missing[0]}" if missing else row
 
+    def distinct_id_of(self, record: Record) -> str | None:
+        """Whose a record is; None if it makes no row, as a heartbeat does."""
+        row = self.parse(record.value)
+        return None if isinstance(row, str) else str(row[self.distinct_id])
+
     @cached_property
     def _readers(self) -> Mapping[str, Callable[[Any], Any]]:
         return {column: _reader(self.raw, column) for column in self.raw.columns}
@@ -81,6 +87,14 @@ def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = 1 << 20) -> 
     columns = [column for subject in pipeline.subjects for column in subject.columns]
     whose = [(raw, [c for c in columns if c in raw.columns]) for raw in pipeline.raw]
     return tuple(Feed(f"{prefix}{raw.table}", raw, found[0], max_bytes) for raw, found in whose if found)
+
+
+def feed_of(found: Iterable[Feed], topic: str) -> Feed:
+    """The feed of a topic. Raises `UsageError` if there is none."""
+    by_topic = {feed.topic: feed for feed in found}
+    if topic not in by_topic:
+        raise UsageError(f"No raw table is fed by the topic {topic!r}.", remedy=f"Name one of: {', '.join(by_topic)}.")
+    return by_topic[topic]
 
 
 def heartbeat_of(headers: Headers) -> datetime | str | None:

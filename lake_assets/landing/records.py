@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
 from typing import NamedTuple
 
 _NUMBERS = struct.Struct(">iqqI")
@@ -43,11 +42,6 @@ class Record(NamedTuple):
         """The length of the canonical bytes, in bytes: what counts as the size of a message, in every format."""
         headers = sum(8 + len(name.encode()) + len(value or b"") for name, value in self.headers)
         return _NUMBERS.size + 8 + len(self.key or b"") + len(self.value or b"") + headers
-
-
-def total_size(records: Iterable[Record]) -> int:
-    """The size of records together, in bytes."""
-    return sum(record.size for record in records)
 
 
 def _field(value: bytes | None) -> bytes:

@@ -12,11 +12,12 @@ from datetime import datetime
 from lake_assets.errors import UsageError
 from lake_assets.landing.agreements import Agreements, Round
 from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest import DataFile
-from lake_assets.landing.rounds import place, shard_files
+from lake_assets.landing.rounds import due, place, shard_files
 from lake_assets.landing.schema import Entry
 from lake_assets.landing.sharding import DistinctId, Shard, shards
-from lake_assets.landing.writing import ZoneWriter, reach
+from lake_assets.landing.writing import ZoneWriter
 
 
 @dataclass(frozen=True)
@@ -30,39 +31,39 @@ class Resharded:
 def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, *, now: datetime) -> Resharded:
     """Copy the files of a shard to `of` shards, and let it retire when all copies are verified. Called again, goes on.
 
-    Raises `UsageError` for a number of shards that is none, or other than the one that is being worked on.
+    A shard splits: `of` is a multiple of what it is one of, so each new shard has records of one old shard alone.
+    Raises `UsageError` for another number, and for one that differs from that which is being worked on.
     """
+    if of <= shard.of or of % shard.of or shard.dead_letters:
+        raise UsageError(
+            f"{shard} can not be resharded to {of}.", remedy=f"Name a multiple of {shard.of}: a shard is split."
+        )
     found = _agreed(writer, shard, of)
-    files = shard_files(writer.manifest, writer.zone.name, shard)
-    if files.has_done(found):
+    if found is None:
         return Resharded([], None)
-    taken = files.up_to(found.cut)
+    if found.of not in (of, None):
+        raise UsageError(
+            f"{shard} is being resharded to {found.of} shards, not to {of}.",
+            remedy=f"Finish that first: `lake landing reshard {shard.topic} {found.of}`.",
+        )
+    taken = shard_files(writer.manifest, writer.zone.name, shard).up_to(found.cut)
     if found.of is None or not taken:
         return Resharded([], f"round {found.number} of {shard}: " + ("compaction" if found.of is None else "its files"))
-    made: list[str] = []
-    for target in shards(shard.topic, of):
-        made += _copy(writer, taken, target, distinct_id, now=now)
-    return Resharded(made, _retire(writer, taken, shards(shard.topic, of), now=now))
+    targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
+    made = [name for target in targets for name in _copy(writer, taken, target, distinct_id, now=now)]
+    return Resharded(made, _retire(writer, found, taken, targets, now=now))
 
 
-def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round:
-    """The round of a shard that is under way; else a new reshard, up to all that this zone has verified of it."""
-    if of < 1 or of == shard.of or shard.dead_letters:
-        raise UsageError(f"{shard} can not be resharded to {of}.", remedy="Name another number of shards, from 1 on.")
+def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:
+    """The round of a shard that is due; else a new reshard, up to all that this zone has verified; None: of nothing."""
+    if rounds := due(writer.manifest, writer.zone.name, shard):
+        return rounds[0]
     agreements = Agreements(writer.manifest)
-    rounds, files = agreements.rounds(shard), shard_files(writer.manifest, writer.zone.name, shard)
-    under_way = [found for found in rounds if not files.has_done(found)]
-    if under_way and under_way[0].of not in (of, None):
-        raise UsageError(
-            f"{shard} is being resharded to {under_way[0].of} shards, not to {of}.",
-            remedy=f"Finish that first: `lake landing reshard {shard.topic} {under_way[0].of}`.",
-        )
-    if under_way:
-        return under_way[0]
-    found = Round(str(shard), len(rounds) + 1, last_offsets(files.settled()), of=of)
-    if found.cut:
-        agreements.open_round(found)
-        reach("landing-round-opened")
+    cut = last_offsets(shard_files(writer.manifest, writer.zone.name, shard).settled())
+    if not cut:
+        return None
+    found = agreements.agree(Round(str(shard), len(agreements.rounds(shard)) + 1, cut, of=of))
+    reach("landing-round-opened")
     return found
 
 
@@ -83,7 +84,9 @@ def _copy(
     return made
 
 
-def _retire(writer: ZoneWriter, taken: list[DataFile], targets: list[Shard], *, now: datetime) -> str | None:
+def _retire(
+    writer: ZoneWriter, found: Round, taken: list[DataFile], targets: list[Shard], *, now: datetime
+) -> str | None:
     """Let the copies take the place of the old files; or what still has to come before."""
     copies: list[Entry] = []
     for target in targets:
@@ -95,7 +98,7 @@ def _retire(writer: ZoneWriter, taken: list[DataFile], targets: list[Shard], *, 
             copies.append(entry)
     if waiting := [e.file.name for e in copies if e.verdict != "verified"]:
         return f"the other zone's {len(waiting)} of {len(copies)} copies"
-    names = [e.file.name for e in copies]
-    writer.manifest.exchange("reshard", writer.zone.name, [f.name for f in taken], names, now=now)
+    old, new = [f.name for f in taken], [e.file.name for e in copies]
+    writer.manifest.exchange(writer.zone.name, old, new, ends=(found.shard, found.number), now=now)
     reach("landing-exchanged")
     return None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 
@@ -16,6 +16,8 @@ from lake_assets.landing.sharding import parse_shard
 
 Verdict = Literal["provisional", "verified", "quarantined"]
 Stage = Literal["staged", "live", "retired"]
+ALL_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+ALL_STAGES: tuple[Stage, ...] = get_args(Stage)
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -32,6 +34,7 @@ FILES = sa.Table(
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("topic", sa.String(160), nullable=False),
     sa.Column("shard", sa.String(200), nullable=False),
+    sa.Column("shards", sa.Integer, nullable=False),
     sa.Column("identity", sa.String(32), nullable=False, index=True),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("size", sa.BigInteger, nullable=False),
@@ -81,8 +84,19 @@ ROUNDS = sa.Table(
     METADATA,
     sa.Column("shard", sa.String(200), primary_key=True),
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("topic", sa.String(160), nullable=False),
     sa.Column("cut", sa.Text, nullable=False),
-    sa.Column("plan", sa.Text, nullable=False),
+    sa.Column("groups", sa.Text, nullable=False),
+    sa.Column("shards", sa.Integer),
+)
+
+
+DONE = sa.Table(
+    "landing_round_done",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("shard", sa.String(200), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
 )
 
 
@@ -105,14 +119,15 @@ class Entry:
 
 
 def row_of(entry: Entry) -> dict[str, Any]:
-    """An entry as a row of `landing_file`."""
-    file = entry.file
+    """An entry as a row of `landing_file`. shards: the sharding specification; 0 for dead letters, which have none."""
+    file, shard = entry.file, parse_shard(entry.file.shard)
     return {
         "zone": file.zone,
         "name": file.name,
         "version": entry.version,
-        "topic": parse_shard(file.shard).topic,
+        "topic": shard.topic,
         "shard": file.shard,
+        "shards": 0 if shard.dead_letters else shard.of,
         "identity": identity(file.shard, file.ranges, file.deletions),
         "kind": file.kind,
         "size": file.size,

@@ -64,10 +64,5 @@ def shards(topic: str, count: int) -> list[Shard]:
     return [Shard(topic, number, count) for number in range(count)]
 
 
-def key_of(record: Record) -> str | None:
-    """The distinct id of a record whose message is keyed by it; bytes that are no text stand for themselves."""
-    return None if record.key is None else record.key.decode(errors="backslashreplace")
-
-
 def _place(distinct_id: str, of: int) -> int:
     return int.from_bytes(hashlib.sha256(distinct_id.encode()).digest()[:8]) % of

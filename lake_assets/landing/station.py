@@ -56,35 +56,31 @@ class Station:
         interval = timedelta(seconds=self.settings.landing_heartbeat_seconds)
         return Heart(self.servers, tuple(feed.topic for feed in self.feeds), interval, self.clock)
 
-    def tailer(self, writer: ZoneWriter, *, read_at_once: int = 1000) -> ZoneTailer:
-        """What tails all topics in a zone; a context manager."""
+    def tailer(self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000) -> ZoneTailer:
+        """What tails all topics in a zone, or one; a context manager."""
+        wanted = [feed for feed in self.feeds if topic in (None, feed.topic)]
         found = self.settings
         policy = Policy(found.landing_file_messages, found.landing_file_bytes, 1000 * found.landing_age_seconds)
         delivery = Delivery(writer, self.clock)
-        return ZoneTailer(delivery, self.servers, self.feeds, policy=policy, read_at_once=read_at_once)
+        return ZoneTailer(delivery, self.servers, wanted, policy=policy, read_at_once=read_at_once)
 
-    def loaders(self) -> list[Loader]:
-        """One for each topic."""
-        found = partitions(self.servers, [feed.topic for feed in self.feeds])
-        zones = [writer.zone for writer in self.zones]
-        return [
-            Loader(
-                catalog=self.catalog,
-                manifest=self.manifest,
-                zones=zones,
-                feed=feed,
-                partitions=found[feed.topic],
-                subjects=self.pipeline.subjects,
-                erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
-                provisional=self.settings.landing_loads == "provisional",
-            )
-            for feed in self.feeds
-        ]
+    def loader(self, feed: Feed) -> Loader:
+        """What loads a topic."""
+        return Loader(
+            catalog=self.catalog,
+            manifest=self.manifest,
+            zones=[writer.zone for writer in self.zones],
+            feed=feed,
+            partitions=partitions(self.servers, [feed.topic])[feed.topic],
+            subjects=self.pipeline.subjects,
+            erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
+            provisional=self.settings.landing_loads == "provisional",
+        )
 
     def load(self) -> Iterator[Loaded]:
         """Load what may be loaded by now, topic by topic."""
-        for loader in self.loaders():
-            yield from loader.load()
+        for feed in self.feeds:
+            yield from self.loader(feed).load()
 
 
 @contextmanager

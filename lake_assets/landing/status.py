@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.landing.compaction import last_offsets
-from lake_assets.landing.schema import Entry
+from lake_assets.landing.failpoints import reach
+from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
 
@@ -31,7 +32,7 @@ class ShardStatus:
 
 def status(manifest: Manifest) -> list[ShardStatus]:
     """Every shard of every zone, by shard and zone."""
-    entries = manifest.entries(stages=("staged", "live"), verdicts=("provisional", "verified", "quarantined"))
+    entries = manifest.entries(stages=("staged", "live"), verdicts=ALL_VERDICTS)
     apart: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:
         apart.setdefault((entry.file.shard, entry.file.zone), []).append(entry)
@@ -47,6 +48,7 @@ def sweep(manifest: Manifest, zone: Zone, *, retired_before: datetime, topic: st
     names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before]
     for name in names:
         zone.drop(name)
+    reach("landing-swept")
     manifest.forget(zone.name, names)
     return names
 

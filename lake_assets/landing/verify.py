@@ -17,7 +17,7 @@ from lake_assets.errors import FileDamaged, OffsetsOverlap
 from lake_assets.landing.checksum import NOTHING
 from lake_assets.landing.compaction import graph
 from lake_assets.landing.manifest import DataFile, compare, identity, offsets
-from lake_assets.landing.schema import Entry
+from lake_assets.landing.schema import ALL_STAGES, ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import DRAFT, Zone
 
@@ -44,12 +44,12 @@ class Verification:
 def verify(manifest: Manifest, zones: Sequence[Zone], *, now: datetime, deadline: timedelta) -> Verification:
     """Read every file of the zones that readers may read, or that waits to be; and say what is wrong.
 
-    deadline: how long a file may wait for the other zone's.
+    deadline: how long a file may wait for the other zone's, and lie there before it is added.
     """
-    entries = [e for zone in zones for e in manifest.entries(zone.name, stages=("staged", "live"))]
     by_zone = {zone.name: zone for zone in zones}
-    findings = [f for e in entries if (f := _read(by_zone[e.file.zone], e.file))]
-    findings += [f for zone in zones for f in _strays(manifest, zone)]
+    entries = [e for e in manifest.entries(stages=("staged", "live")) if e.file.zone in by_zone]
+    findings = [f for e in entries if (f := _read(manifest, by_zone[e.file.zone], e))]
+    findings += [f for zone in zones for f in _strays(manifest, zone, now - deadline)]
     findings += _differing(entries)
     findings += _overlapping(entries)
     findings += _unequal_to_their_origin(manifest, entries)
@@ -61,21 +61,23 @@ def verify(manifest: Manifest, zones: Sequence[Zone], *, now: datetime, deadline
 
 def quarantined(manifest: Manifest) -> list[Entry]:
     """The files that differ from another zone's, and wait for somebody's decision."""
-    return manifest.entries(stages=("staged", "live", "retired"), verdicts=("quarantined",))
+    return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
 
 
-def _read(zone: Zone, file: DataFile) -> Finding | None:
+def _read(manifest: Manifest, zone: Zone, entry: Entry) -> Finding | None:
     try:
-        deque(zone.records(file), maxlen=0)
+        deque(zone.records(entry.file), maxlen=0)
     except FileDamaged as damaged:
-        return Finding(zone.name, file.name, damaged.problem.removeprefix(f"{file.name} ").rstrip("."))
+        if manifest.entry(zone.name, entry.file.name) == entry:  # else it was replaced meanwhile, and maybe swept
+            return Finding(zone.name, entry.file.name, _without_name(damaged, entry.file))
     return None
 
 
-def _strays(manifest: Manifest, zone: Zone) -> Iterator[Finding]:
-    """Files that lie there, and that no manifest names."""
-    known = {e.file.name for e in manifest.entries(zone.name, stages=("staged", "live", "retired"))}
-    for name in zone.names():
+def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Finding]:
+    """Files that lie there since before a time, and that no manifest names. Younger ones may be about to be added."""
+    names = zone.names(before)
+    known = {e.file.name for e in manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)}
+    for name in names:
         if name not in known:
             what = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
             yield Finding(zone.name, name, what)
@@ -109,7 +111,7 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Compacted files whose sum is not that of the files that they were made from, as far as these are known."""
-    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=("staged", "live", "retired"))}
+    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=ALL_STAGES)}
     for entry in entries:
         file = entry.file
         origin = [known.get((file.zone, name)) for name in file.made_from]
@@ -130,3 +132,7 @@ def _overdue(entry: Entry, now: datetime) -> Finding:
 
 def _quarantined(entry: Entry) -> Finding:
     return Finding(entry.file.zone, entry.file.name, f"is quarantined: {entry.reason}".rstrip("."))
+
+
+def _without_name(damaged: FileDamaged, file: DataFile) -> str:
+    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")

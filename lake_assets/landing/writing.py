@@ -1,7 +1,4 @@
-"""How a zone comes to a file: draft, place, manifest. Whatever dies in between is done again, with the same result.
-
-The steps of an operation are points at which a test lets its process die, as `LAKE_FAILPOINT` says.
-"""
+"""How a zone comes to a file: draft, place, manifest. Whatever dies in between is done again, with the same result."""
 
 from __future__ import annotations
 
@@ -11,27 +8,21 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.errors import FilesDiffer, LakeError
-from lake_assets.incremental.failpoints import strike
 from lake_assets.landing.checksum import NOTHING, Checksum
+from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.records import Record
 from lake_assets.landing.schema import Stage, Verdict
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Draft, Zone
 
-STEPS = ("landing-round-opened", "landing-drafted", "landing-put", "landing-added", "landing-exchanged")
-"""In the order of an operation."""
-
-
-def reach(step: str) -> None:
-    """Die or pause here if this is the step that the setting names."""
-    assert step in STEPS, step
-    strike(step)
-
 
 @dataclass(frozen=True)
 class ZoneWriter:
-    """A zone and the manifest that it shares. One process at a time writes a zone; others may read it."""
+    """A zone and the manifest that it shares.
+
+    Processes may write a zone side by side: what one makes of files that another has replaced meanwhile is refused.
+    """
 
     zone: Zone
     manifest: Manifest

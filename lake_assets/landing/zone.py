@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
@@ -88,7 +89,7 @@ class Zone:
                 opened.flush()
                 os.fsync(opened.fileno())
         except BaseException:
-            path.unlink()
+            path.unlink(missing_ok=True)
             raise
         file = DataFile(
             file_name(shard, ranges, deletions, kind),
@@ -130,15 +131,16 @@ class Zone:
         for path in (self.path(name), self.folder / QUARANTINE / name):
             path.unlink(missing_ok=True)
 
-    def names(self) -> list[str]:
-        """The files that lie in their place, drafts too, sorted."""
+    def names(self, written_before: datetime) -> list[str]:
+        """The files that lie in their place, drafts too, and were last written before a time; sorted."""
         if not self.folder.exists():
             return []
-        return sorted(path.name for path in self.folder.iterdir() if path.is_file())
+        latest = written_before.timestamp()
+        return sorted(p.name for p in self.folder.iterdir() if p.is_file() and p.stat().st_mtime < latest)
 
-    def drop_drafts(self) -> list[str]:
-        """Remove what processes that died left half written; their names. Only while nothing writes this zone."""
-        found = [name for name in self.names() if name.startswith(DRAFT)]
+    def drop_drafts(self, written_before: datetime) -> list[str]:
+        """Remove what processes that died left half written; their names."""
+        found = [name for name in self.names(written_before) if name.startswith(DRAFT)]
         for name in found:
             (self.folder / name).unlink(missing_ok=True)
         return found

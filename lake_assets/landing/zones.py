@@ -22,7 +22,7 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
     wanted = tuple(names) or ZONES
     for name in wanted:
         if name not in ZONES:
-            raise UsageError(f"There is no zone {name!r}.", remedy=f"Name one of: {', '.join(ZONES)}.")
+            raise _no_zone(name)
     manifest = open_manifest(settings)
     return [ZoneWriter(Zone(name, settings.landing_folder / name), manifest) for name in wanted]
 
@@ -50,6 +50,8 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
     Cut short, it is finished by the next call: files follow the manifest. Raises `UsageError`.
     """
     by_name = {writer.zone.name: writer for writer in writers}
+    if zone not in by_name:
+        raise _no_zone(zone)
     writer = by_name[zone]
     if decision == "discard":
         writer.manifest.discard(zone, name)
@@ -60,3 +62,7 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
     for other in others:
         by_name[other.file.zone].zone.set_aside(other.file.name)
     return others
+
+
+def _no_zone(name: str) -> UsageError:
+    return UsageError(f"There is no zone {name!r}.", remedy=f"Name one of: {', '.join(ZONES)}.")

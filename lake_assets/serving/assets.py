@@ -3,19 +3,17 @@
 Each is held back by a pool of its own, so pushes of a table never meet. Each ends with a cycle of clean-up.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from uuid import uuid4
 
 import dagster as dg
 
 from lake_assets.errors import LakeError
 from lake_assets.incremental.asset import asset_key, failure
-from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.sensors import Clock
 from lake_assets.serving.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
 from lake_assets.serving.sensors import serving_sensor
-from lake_assets.serving.sources import SOURCES, Source, last_erasure
+from lake_assets.serving.sources import Source, last_erasure
 from lake_assets.serving.status import EntryStatus, lineage_status
 from lake_assets.serving.store import Serving
 from lake_assets.serving.writer import PushReport
@@ -39,7 +37,7 @@ def serving_asset(source: Source, clock: Clock) -> dg.AssetsDefinition:
         deps=[asset_key(source.table)],
         group_name=GROUP,
         kinds={"parquet", "duckdb"},
-        description=f"What readers of {source.name} see: the newest complete hour of {source.table}, whole.",
+        description=f"What readers of {source.name} see: {source.table}, whole.",
         required_resource_keys={"iceberg", "serving"},
         pool=".".join(key.path),
         check_specs=[dg.AssetCheckSpec(name, asset=key) for name in (ROW_COUNT, SERVED_CHECKSUM)],
@@ -47,16 +45,16 @@ def serving_asset(source: Source, clock: Clock) -> dg.AssetsDefinition:
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         as_of, catalog = clock(), context.resources.iceberg.catalog()
         try:
-            rows, hour = source.read(catalog)
+            reading = source.read(catalog)
             with context.resources.serving.tables() as serving:
                 # The pool holds every other push back, so what is in progress has died.
-                tables = {source.name: rows}
+                tables = {source.name: reading.rows}
                 (report,) = serving.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=True)
                 erased_at = last_erasure(catalog)
                 serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
                 yield dg.MaterializeResult(
-                    metadata=push_metadata(serving, report, hour),
-                    check_results=check_push(serving, source, report, hour, catalog),
+                    metadata=push_metadata(serving, report, reading.of),
+                    check_results=check_push(serving, source, report, reading),
                 )
         except LakeError as error:
             raise failure(error) from error
@@ -64,12 +62,12 @@ def serving_asset(source: Source, clock: Clock) -> dg.AssetsDefinition:
     return step
 
 
-def push_metadata(serving: Serving, report: PushReport, hour: int) -> dict[str, dg.MetadataValue]:
+def push_metadata(serving: Serving, report: PushReport, of: str) -> dict[str, dg.MetadataValue]:
     """The figures of a push, and the lineage that it left."""
     numbers = {"rows": report.rows, "bytes": report.size_bytes, "segments": len(report.segments)}
     return {
         **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
-        "hour": dg.MetadataValue.text(hour_key(hour)),
+        "of": dg.MetadataValue.text(of),
         "lineage id": dg.MetadataValue.text(report.entry_id),
         "to go back": dg.MetadataValue.text(f"lake serving revert {report.table} {report.entry_id}"),
         "lineage": dg.MetadataValue.md(drawn(lineage_status(serving.registry, report.table)[:SHOWN])),
@@ -119,11 +117,7 @@ def revert_push() -> None:
     revert_entry()
 
 
-def serving_definitions(pipeline: Pipeline, *, clock: Clock) -> dg.Definitions:
-    """The pushes of those tables of a pipeline that are served, their sensor, and the job that reverts."""
-    built = {target.table for target in pipeline.targets}
-    sources = [source for source in SOURCES.values() if source.table in built]
-    if not sources:
-        return dg.Definitions()
+def serving_definitions(sources: Iterable[Source], *, clock: Clock) -> dg.Definitions:
+    """The pushes of what is served, their sensor, and the job that reverts. Needs `iceberg` and `serving`."""
     assets = {source: serving_asset(source, clock) for source in sources}
     return dg.Definitions(assets=list(assets.values()), jobs=[revert_push], sensors=[serving_sensor(assets)])

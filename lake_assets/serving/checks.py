@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import dagster as dg
 
-from lake_assets.incremental.hours import hour_key
 from lake_assets.serving.files import checksum, sha256_of
 from lake_assets.serving.query import query
-from lake_assets.serving.sources import Source
+from lake_assets.serving.sources import Reading, Source
 from lake_assets.serving.store import Serving
 from lake_assets.serving.writer import PushReport
-
-if TYPE_CHECKING:
-    from pyiceberg.catalog import Catalog
 
 ROW_COUNT, SERVED_CHECKSUM = "row_count", "served_checksum"
 
 
-def check_push(
-    serving: Serving, source: Source, report: PushReport, hour: int, catalog: Catalog
-) -> list[dg.AssetCheckResult]:
-    """The verdicts on a push of an hour."""
-    return [row_count(serving, source, hour, catalog), served_checksum(serving, report)]
+def check_push(serving: Serving, source: Source, report: PushReport, reading: Reading) -> list[dg.AssetCheckResult]:
+    """The verdicts on a push."""
+    return [row_count(serving, source, reading), served_checksum(serving, report)]
 
 
-def row_count(serving: Serving, source: Source, hour: int, catalog: Catalog) -> dg.AssetCheckResult:
-    """A query counts as many rows as the manifests of the source."""
-    expected = source.count(catalog, hour)
+def row_count(serving: Serving, source: Source, reading: Reading) -> dg.AssetCheckResult:
+    """A query counts as many rows as the metadata of the source."""
     found = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits).rows[0][0]
     return dg.AssetCheckResult(
         check_name=ROW_COUNT,
-        passed=found == expected,
-        metadata={"rows": expected, "rows served": found},
-        description=f"{source.table} has as many rows in {hour_key(hour)} as are served.",
+        passed=found == reading.expected,
+        metadata={"rows": reading.expected, "rows served": found},
+        description=f"{source.table} has as many rows, of {reading.of}, as are served.",
     )
 
 

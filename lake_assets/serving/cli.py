@@ -14,6 +14,7 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.serving.sources import Source
     from lake_assets.serving.store import Serving
 
 serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
@@ -33,16 +34,17 @@ def push(
     from lake_assets.incremental.engine import utc_now
     from lake_assets.local import show
     from lake_assets.local.catalog import open_catalog
-    from lake_assets.serving.sources import from_parquet, source_named
+    from lake_assets.serving.show import counted
+    from lake_assets.serving.sources import from_parquet
 
     as_of = utc_now()
-    rows = from_parquet(file) if file else source_named(table).read(open_catalog(settings()))[0]
+    rows = from_parquet(file) if file else _source(table).read(open_catalog(settings())).rows
     with _serving() as found:
         (report,) = found.writer.push({table: rows}, push_id=uuid4().hex[:12], as_of=as_of, force=force)
     if as_json:
         typer.echo(show.as_json(report))
         return
-    size = f"{report.rows:,} rows in {len(report.segments)} segments, {report.size_bytes / 1e6:.1f} MB"
+    size = f"{report.rows:,} rows in {counted(len(report.segments), 'segment')}, {report.size_bytes / 1e6:.1f} MB"
     typer.echo(f"{table}: {size}.\nTo go back: lake serving revert {table} {report.entry_id}")
 
 
@@ -96,19 +98,23 @@ def revert(
     later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
 ) -> None:
     """Go back to what TABLE was before a push. Refused if somebody was erased since."""
+    from lake_assets.serving.show import counted
+
     erased_at = _last_erasure()
     with _serving() as found:
         change = found.writer.revert(table, entry_id, force=force, later=later, erased_at=erased_at)
-    typer.echo(f"{table} is as it was before {entry_id}; {len(change.deletions)} segments were given up.")
+    typer.echo(f"{table} is as it was before {entry_id}; given up: {counted(len(change.deletions), 'segment')}.")
 
 
 @serving.command("clean-up")
 def clean_up(table: TableName) -> None:
     """Delete what old pushes of TABLE replaced or left, and what is from before an erasure: one cycle of two."""
+    from lake_assets.serving.show import counted
+
     erased_at = _last_erasure()
     with _serving() as found:
         change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
-    typer.echo(f"{table}: {len(change.deletions)} segments deleted, {len(change.lineage.entries)} entries left.")
+    typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()
@@ -116,9 +122,11 @@ def delete(
     table: TableName, segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="by name")]
 ) -> None:
     """Delete segments of TABLE that nothing needs; refused for what readers see or lineage holds."""
+    from lake_assets.serving.show import counted
+
     with _serving() as found:
         change = found.writer.delete(table, segments)
-    typer.echo(f"{table}: {len(change.deletions)} segments deleted.")
+    typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()
@@ -132,6 +140,16 @@ def serve() -> None:
         typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
         app = endpoint(found, token=settings().serving_token)
         uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+
+
+def _source(table: str) -> Source:
+    from lake_assets.engagement.lakes import metrics_locations
+    from lake_assets.local.platform import open_pipeline
+    from lake_assets.serving.sources import metrics_sources, pipeline_sources, source_named
+
+    found = settings()
+    sources = [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
+    return source_named(table, sources)
 
 
 def _last_erasure() -> datetime | None:

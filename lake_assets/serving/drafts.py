@@ -19,6 +19,9 @@ from lake_assets.serving.znrecord import SegmentInfo, checked_table
 SEGMENT_ROWS = 250_000
 """Rows of a segment at most. DuckDB reads segments side by side, and row groups of 122,880."""
 
+MOST_SEGMENTS = 2_000
+"""Of a push. ZooKeeper takes 1 MB in a request, and one has to give up a whole snapshot."""
+
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
 
 
@@ -54,10 +57,15 @@ def write_drafts(
     as_of: datetime,
     segment_rows: int = SEGMENT_ROWS,
 ) -> list[Draft]:
-    """Cuts rows into files. One file at least: a table without rows still has columns."""
+    """Cuts rows into files. One file at least: a table without rows still has columns. `UsageError` for too many."""
     reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
     found = []
     for number, part in enumerate(_parts(reader, segment_rows)):
+        if number == MOST_SEGMENTS:
+            raise UsageError(
+                f"{table} would have more than {MOST_SEGMENTS:,} segments of {segment_rows:,} rows.",
+                remedy="Serve an aggregate of it, or let a segment have more rows.",
+            )
         name = segment_name(table, push_id, as_of, number)
         path = folder / f"{name}.parquet"
         with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:

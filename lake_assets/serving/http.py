@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from threading import BoundedSemaphore
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from kazoo.exceptions import KazooException
@@ -22,6 +24,10 @@ from lake_assets.serving.status import EntryStatus, TableStatus, lineage_status,
 from lake_assets.serving.store import Serving
 
 LONGEST_QUERY = 20_000
+HOSTS = ("127.0.0.1", "localhost")
+AT_ONCE = 4
+"""Queries; each may take the memory of its limit. Others wait for a place, as long as a query may take."""
+
 BEARER = HTTPBearer(auto_error=False)
 STATUS = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
 
@@ -45,9 +51,10 @@ class Answer(BaseModel):
 def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     """The application. A query is held to the limits of `serving`."""
     app = FastAPI(title="Served tables", description="Whole snapshots of tables of the lake, read-only.", version="1")
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))  # no page of a browser gets here by its name
     app.add_exception_handler(LakeError, _refusal)
     app.add_exception_handler(KazooException, _unreachable)
-    asked = [Depends(_guard(token))]
+    asked, places = [Depends(_guard(token))], BoundedSemaphore(AT_ONCE)
 
     @app.get("/health")
     def health() -> dict[str, str]:
@@ -68,7 +75,12 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     @app.post("/query", dependencies=asked)
     def answer(question: Question) -> Answer:
         """Runs one SELECT; all its tables are as of one moment."""
-        found = query(serving.broker, question.sql, serving.limits)
+        if not places.acquire(timeout=serving.limits.seconds):
+            raise QueryStopped(f"{AT_ONCE} other queries are running.", remedy="Ask again.")
+        try:
+            found = query(serving.broker, question.sql, serving.limits)
+        finally:
+            places.release()
         return Answer(
             columns=list(found.columns),
             types=list(found.types),

@@ -54,12 +54,9 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
     with broker.pin(*sorted(tables_of(sql)), seconds=limits.seconds) as pinned:
         try:
             with database(pinned.files, limits) as connection, _interrupted(connection, pinned.lease.seconds_left):
-                found = connection.sql(sql).limit(limits.rows + 1).to_arrow_table()
-        except duckdb.InterruptException as error:
-            raise QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.") from error
-        except duckdb.Error as error:
-            pinned.lease.confirm()
-            raise _error(error, limits) from error
+                found = _first(connection, sql, limits.rows + 1)
+        except (duckdb.Error, OSError) as error:  # of a later batch: pyarrow's, with DuckDB's words
+            raise _meaning(str(error), limits, pinned) from error
         pinned.lease.confirm()
         return _result(found, limits, pinned)
 
@@ -91,6 +88,17 @@ def _interrupted(connection: duckdb.DuckDBPyConnection, seconds: float) -> Itera
         timer.cancel()
 
 
+def _first(connection: duckdb.DuckDBPyConnection, sql: str, count: int) -> pa.Table:
+    """So many rows, or a few more if there are; the rest is not computed."""
+    (statement,) = connection.extract_statements(sql)
+    reader = connection.sql(statement).to_arrow_reader(count)
+    batches, seen = [], 0
+    while seen < count and (batch := next(reader, None)) is not None:
+        batches.append(batch)
+        seen += batch.num_rows
+    return pa.Table.from_batches(batches, reader.schema)
+
+
 def _result(found: pa.Table, limits: Limits, pinned: Pinned) -> Result:
     shown = found.slice(0, limits.rows)
     return Result(
@@ -102,10 +110,14 @@ def _result(found: pa.Table, limits: Limits, pinned: Pinned) -> Result:
     )
 
 
-def _error(error: duckdb.Error, limits: Limits) -> QueryRefused | QueryStopped:
-    if isinstance(error, duckdb.OutOfMemoryException):
+def _meaning(said: str, limits: Limits, pinned: Pinned) -> QueryRefused | QueryStopped:
+    """What an error of DuckDB means, told by how it begins. `QueryStopped` if the lease was lost: files may be gone."""
+    kind = said.split(":")[0]
+    if kind == "INTERRUPT Error":
+        return QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.")
+    pinned.lease.confirm()
+    if kind == "Out of Memory Error":
         return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")
-    problem = f"DuckDB could not run the query: {str(error).splitlines()[0]}"
-    if isinstance(error, duckdb.IOException | duckdb.InternalException):
-        return QueryStopped(problem, remedy="Ask again; if it happens again, verify the segments.")
-    return QueryRefused(problem, remedy="Correct it.")
+    if kind in ("IO Error", "Permission Error", "INTERNAL Error"):  # its words would tell where files are
+        return QueryStopped(f"Segments cannot be read: {kind}.", remedy="Ask again; if it happens again, push again.")
+    return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct it.")

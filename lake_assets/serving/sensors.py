@@ -1,10 +1,9 @@
-"""When tables are pushed: once for each published snapshot of their source that has a complete hour. From metadata."""
+"""When tables are pushed: once for each state of their source that has rows to serve. From metadata alone."""
 
 from collections.abc import Iterator, Mapping
 
 import dagster as dg
 
-from lake_assets.incremental import tables
 from lake_assets.serving.sources import Source
 
 TICK_SECONDS = 60
@@ -18,15 +17,13 @@ def serving_sensor(assets: Mapping[Source, dg.AssetsDefinition]) -> dg.SensorDef
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        catalog, due = context.resources.iceberg.catalog(), False
-        for source, asset in assets.items():
-            table = tables.load(catalog, source.table)
-            head = table.metadata.current_snapshot_id
-            if head is not None and tables.complete_through(table, source.table) is not None:
-                due = True
-                yield dg.RunRequest(run_key=f"{source.name}:{head}", asset_selection=[asset.key])
-        if not due:
-            yield dg.SkipReason("No source has a complete hour yet.")
+        catalog = context.resources.iceberg.catalog()
+        heads = {source: source.head(catalog) for source in assets}
+        for source, head in heads.items():
+            if head is not None:
+                yield dg.RunRequest(run_key=f"{source.name}:{head}", asset_selection=[assets[source].key])
+        if not any(heads.values()):
+            yield dg.SkipReason("No source has anything to push yet.")
 
     return dg.SensorDefinition(
         name="serving_sensor",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from rich.console import Console
 from rich.markup import escape
@@ -24,13 +25,18 @@ def result(found: Result) -> None:
 def tables(found: Sequence[TableStatus]) -> None:
     """A row for each served table."""
     columns = ("table", "segments", "rows", "MB", "MB stored", "as of")
-    _print(columns, ([t.table, f"{t.segments:,}", f"{t.rows:,}", *_sizes(t), _text(t.as_of)] for t in found))
+    _print(columns, ([t.table, f"{t.segments:,}", f"{t.rows:,}", *_sizes(t), _time(t.as_of)] for t in found))
 
 
 def lineage(found: Sequence[EntryStatus]) -> None:
     """A row for each entry."""
     columns = ("entry", "state", "since", "replaced", "brought", "can be reverted")
-    _print(columns, ([e.id, e.state, _text(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+    _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+
+
+def counted(number: int, noun: str) -> str:
+    """1 → `1 segment`, 2 → `2 segments`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _counts(entry: EntryStatus) -> list[str]:
@@ -44,10 +50,14 @@ def _sizes(table: TableStatus) -> list[str]:
 def _print(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     shown = Table(box=None, pad_edge=False, header_style="dim")
     for column in columns:
-        shown.add_column(escape(column), overflow="fold")
+        shown.add_column(escape(column), overflow="fold", no_wrap=column == "entry")
     for row in rows:
         shown.add_row(*map(escape, row))
     console.print(shown)
+
+
+def _time(moment: datetime | None) -> str:
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def _text(value: object) -> str:

@@ -1,52 +1,113 @@
-"""Where served tables come from: the lake's own tables, read by pyiceberg. No Spark."""
+"""Where served tables come from: the lake's own tables, Iceberg's and Delta's, read without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 
-from lake_assets.errors import UsageError
+from lake_assets.errors import TableMissing, UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.erasures import ERASURE
-from lake_assets.incremental.hours import hour_start
+from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.partitions import rows_between, rows_by_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from lake_assets.incremental.declaration import Pipeline
+
 
 @dataclass(frozen=True)
-class Source:
-    """What is pushed as a served table: the newest complete hour of one of the lake, where each has all rows."""
+class Reading:
+    """What is to be pushed. of: which rows these are, in words. expected: how many, as the table's metadata tell."""
+
+    rows: pa.RecordBatchReader
+    of: str
+    expected: int
+
+
+class Source(Protocol):
+    """A table of the lake that is served."""
+
+    @property
+    def name(self) -> str:
+        """Of the served table."""
+
+    @property
+    def table(self) -> str:
+        """Of the lake, its words with dots between: core.account_state_dim."""
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Another one when there is something else to push; None while there is nothing. Reads metadata alone."""
+
+    def read(self, catalog: Catalog) -> Reading:
+        """The rows as they are now. `TableMissing`, `UsageError` while there is nothing to push."""
+
+
+@dataclass(frozen=True)
+class NewestHour:
+    """The newest complete hour of an Iceberg table that holds all rows in each hour."""
 
     name: str
     table: str
     time_column: str
 
-    def read(self, catalog: Catalog) -> tuple[pa.RecordBatchReader, int]:
-        """The rows, and the hour that they are of. `TableMissing`; `UsageError` while no hour is complete."""
-        table = tables.load(catalog, self.table)
-        through = tables.complete_through(table, self.table)
-        hours = [hour for hour in rows_by_hour(table, self.time_column) if through is not None and hour <= through]
+    def head(self, catalog: Catalog) -> str | None:
+        try:
+            found = tables.load(catalog, self.table)
+        except TableMissing:
+            return None
+        snapshot = found.metadata.current_snapshot_id
+        return None if snapshot is None or tables.complete_through(found, self.table) is None else str(snapshot)
+
+    def read(self, catalog: Catalog) -> Reading:
+        found = tables.load(catalog, self.table)
+        through = tables.complete_through(found, self.table)
+        hours = [hour for hour in rows_by_hour(found, self.time_column) if through is not None and hour <= through]
         if not hours:
             raise UsageError(f"{self.table} has no complete hour yet.", remedy="Push it when a session has published.")
-        first, after = (hour_start(hour).isoformat() for hour in (max(hours), max(hours) + 1))
+        newest = max(hours)
+        first, after = (hour_start(hour).isoformat() for hour in (newest, newest + 1))
         not_before = GreaterThanOrEqual(self.time_column, first)  # type: ignore[call-arg, arg-type]
         within = And(not_before, LessThan(self.time_column, after))  # type: ignore[call-arg, arg-type]
-        return table.scan(row_filter=within).to_arrow_batch_reader(), max(hours)
+        rows = found.scan(row_filter=within).to_arrow_batch_reader()
+        return Reading(rows, hour_key(newest), rows_between(found, self.time_column, newest, newest))
 
-    def count(self, catalog: Catalog, hour: int) -> int:
-        """The rows of an hour, as manifests tell."""
-        return rows_between(tables.load(catalog, self.table), self.time_column, hour, hour)
+
+@dataclass(frozen=True)
+class WholeDelta:
+    """All rows of a Delta table. location: its address."""
+
+    name: str
+    table: str
+    location: str
+
+    def head(self, catalog: Catalog) -> str | None:
+        try:
+            found = DeltaTable(self.location)
+        except TableNotFoundError:
+            return None
+        return str(found.version()) if found.count() else None
+
+    def read(self, catalog: Catalog) -> Reading:
+        try:
+            found = DeltaTable(self.location)
+        except TableNotFoundError:
+            raise UsageError(
+                f"{self.table} is not there.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
+            ) from None
+        return Reading(found.to_pyarrow_dataset().scanner().to_reader(), f"version {found.version()}", found.count())
 
 
 def from_parquet(file: Path) -> pa.RecordBatchReader:
@@ -68,14 +129,28 @@ def last_erasure(catalog: Catalog) -> datetime | None:
     return max(times, default=None)
 
 
-ACCOUNT_STATE = Source("account_state", "core.account_state_dim", "state_hour")
-SOURCES: Mapping[str, Source] = {source.name: source for source in (ACCOUNT_STATE,)}
+ACCOUNT_STATE = NewestHour("account_state", "core.account_state_dim", "state_hour")
 
 
-def source_named(name: str) -> Source:
+def pipeline_sources(pipeline: Pipeline) -> list[Source]:
+    """Those tables of a pipeline that are served."""
+    built = {target.table for target in pipeline.targets}
+    return [source for source in (ACCOUNT_STATE,) if source.table in built]
+
+
+def metrics_sources(locations: Mapping[str, str]) -> list[Source]:
+    """The metrics of engagement lakes. locations: lake → the address of its metrics."""
+    return [
+        WholeDelta(f"{lake}_metrics", f"engagement.{lake}.engagement_metrics", location)
+        for lake, location in locations.items()
+    ]
+
+
+def source_named(name: str, sources: Iterable[Source]) -> Source:
     """The source of a served table; `UsageError` if there is none."""
-    if name not in SOURCES:
+    found = {source.name: source for source in sources}
+    if name not in found:
         raise UsageError(
-            f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(SOURCES)}, or push a --file."
+            f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
         )
-    return SOURCES[name]
+    return found[name]

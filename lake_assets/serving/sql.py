@@ -37,7 +37,10 @@ def tables_of(sql: str) -> frozenset[str]:
 def _parsed(sql: str) -> dict[str, Any]:
     with _parser().cursor() as connection:
         found = connection.execute("select json_serialize_sql(?::varchar)", [sql]).fetchone()
-    record: dict[str, Any] = json.loads(found[0]) if found else {}
+    try:
+        record: dict[str, Any] = json.loads(found[0]) if found else {}
+    except RecursionError:
+        raise _refused("it is nested too deeply") from None
     if record.get("error"):
         unknown = record["error_type"] == "not implemented"
         raise _refused("it is no SELECT" if unknown else str(record["error_message"]))

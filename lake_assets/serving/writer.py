@@ -89,10 +89,9 @@ class Writer:
         push_id: used once. as_of: before the rows were read; the segments' names bear it. force: revert what is in
         progress in these tables, instead of being refused or overtaken: for the push after one that died.
         """
-        rows_each = self._policy.segment_rows
         with TemporaryDirectory(prefix="lake-push-") as folder:
             drafts = {
-                name: write_drafts(name, rows, Path(folder), push_id=push_id, as_of=as_of, segment_rows=rows_each)
+                name: self._draft(name, rows, Path(folder), push_id=push_id, as_of=as_of)
                 for name, rows in tables.items()
             }
             reach("push-drafted")
@@ -156,6 +155,13 @@ class Writer:
         change = self._registry.update(decide, table)[table]
         self._tidy(table, wait=True)
         return change
+
+    def _draft(self, table: str, rows: Rows, folder: Path, *, push_id: str, as_of: datetime) -> list[Draft]:
+        size = self._policy.segment_rows
+        try:
+            return write_drafts(table, rows, folder, push_id=push_id, as_of=as_of, segment_rows=size)
+        except OSError as error:
+            raise UploadStopped(table, error) from error
 
     def _replace(self, drafts: Mapping[str, Sequence[Draft]], *, as_of: datetime, force: bool) -> list[PushReport]:
         self._leases.open(*drafts)
@@ -240,17 +246,17 @@ class Writer:
         """Switches all tables at once; table → the segments that were replaced."""
 
         def decide(states: States) -> dict[str, Change]:
-            for table, entry_id in entries.items():
-                entry = states[table].lineage.entry(entry_id)
-                if entry.state is State.IN_PROGRESS and states[table].routed != set(entry.segments_from):
-                    raise PushOvertaken(table, entry_id)
-            return {
-                table: end_replace(states[table].lineage, entry_id, ready=states[table].segments, now=self._clock())
-                for table, entry_id in entries.items()
-            }
+            return {table: self._ended(table, states[table], entry_id) for table, entry_id in entries.items()}
 
         changes = self._registry.update(decide, *entries)
         return {table: changes[table].lineage.entry(entry_id).segments_from for table, entry_id in entries.items()}
+
+    def _ended(self, table: str, state: TableState, entry_id: str) -> Change:
+        entry = state.lineage.entry(entry_id)
+        if entry.state is State.IN_PROGRESS and state.routed != set(entry.segments_from):
+            raise PushOvertaken(table, entry_id)
+        lost = set(entry.segments_to).difference(self._files.stored(table))
+        return end_replace(state.lineage, entry_id, ready=state.segments - lost, now=self._clock())
 
     def _give_up(self, entries: Mapping[str, str], error: BaseException) -> None:
         """Reverts a push that failed. If that fails too, its error says so, and a forced push or clean-up does it."""
@@ -297,7 +303,8 @@ class Writer:
         garbage = sorted(set(stored) - (state.segments.union(*coming) - gone))
         if not garbage or (not wait and self._leases.held(table)):
             return ()
-        self._leases.drain(table)
+        if wait:
+            self._leases.drain(table)
         self._files.remove(table, garbage[:1])
         if after_first:
             reach(after_first)

@@ -24,7 +24,7 @@ COMPRESS_BYTES = 250_000
 
 _GZIP = b"\x1f\x8b"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -43,9 +43,7 @@ class SegmentInfo:
 def checked_table(name: str) -> str:
     """The name, if a table can be called so: it becomes part of paths and queries. `UsageError`."""
     if not _TABLE.fullmatch(name):
-        raise UsageError(
-            f"No table can be called {name!r}.", remedy="Use letters, digits and _, such as account_state."
-        )
+        raise UsageError(f"No table can be called {name!r}.", remedy="Use small letters, digits and _: account_state.")
     return name
 
 
@@ -70,7 +68,7 @@ def decode_lineage(data: bytes, path: str) -> SegmentLineage:
         by_time = sorted(entries, key=lambda e: (e.timestamp, e.id))
         custom = record["mapFields"].get(CUSTOM_MAP)
         return SegmentLineage(record["id"], {e.id: e for e in by_time}, custom)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LineageDamaged(path, f"holds no lineage: {error!r}") from error
 
 
@@ -94,7 +92,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
         rows, size = int(found["segment.total.docs"]), int(found["segment.size.in.bytes"])
         as_of = _from_milliseconds(found["as.of"])
         return SegmentInfo(record["id"], rows, size, found["sha256"], as_of, found["lineage.entry"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise LineageDamaged(path, f"describes no segment: {error!r}") from error
 
 

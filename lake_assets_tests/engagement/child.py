@@ -1,4 +1,4 @@
-"""One turn of a stream in a process of its own, which a test lets die or stops.
+"""One turn of a stream, or a refresh of the metrics, in a process of its own, which a test lets die or stops.
 
 Home, Kafka, ZooKeeper and the point at which to die come from the environment, as for any turn; without a ZooKeeper the
 lake is this process's alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.metrics import Metrics
 from lake_assets.engagement.tables import open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark
@@ -35,3 +36,8 @@ def _turn(name: str, topic: str, stream_name: StreamName) -> None:
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
         take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+
+
+def refresh(name: str, topic: str) -> None:
+    """Bring the metrics of a lake up to date."""
+    Metrics(open_tables(settings(), lake_of(name, topic)), open_spark(settings())).refresh()

@@ -54,11 +54,14 @@ class InProcessDaemon:
         assert job is not None
         return job.execute_in_process(asset_selection=keys, tags=tags, instance=self.instance, raise_on_error=False)
 
-    def catch_up(self) -> dict[str, list[list[int]]]:
-        """Ticks and runs, target by target, until nothing is requested: target → for each run, the hours it marked."""
+    def catch_up(self, *names: str) -> dict[str, list[list[int]]]:
+        """Ticks and runs of all targets or some, in order, until nothing is requested: target → for each run, the hours
+        it marked."""
         self.tick("raw_tables_sensor")
         marked: dict[str, list[list[int]]] = {}
         for target in self.pipeline.in_order():
+            if names and target.name not in names:
+                continue
             while requests := self.tick(f"{target.name}_sensor").run_requests:
                 result = self.execute(target.table, tags=dict(requests[0].tags))
                 marked.setdefault(target.name, []).append(self.hours_marked(result))

@@ -56,12 +56,15 @@ class Lake:
         return self.pipeline.target(name)
 
     def land(self, landing: Landing, only: Sequence[str] | None = None) -> None:
-        """Rows, then complete-through, of all raw tables or some."""
+        """Rows and complete-through, of all raw tables or some: one commit each."""
         for raw in RAW:
             if only is None or raw.table in only:
-                if landing.rows[raw.table].num_rows:
-                    self.append(raw.table, landing.rows[raw.table])
-                self.complete(raw.table, landing.complete_through[raw.table])
+                rows, through = landing.rows[raw.table], landing.complete_through[raw.table]
+                with tables.load(self.catalog, raw.table).transaction() as transaction:
+                    if rows.num_rows:
+                        transaction.append(rows.cast(transaction.table_metadata.schema().as_arrow()))
+                    if through is not None:
+                        transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(through)})
 
     def append(self, table: str, rows: pa.Table | Iterable[Row]) -> None:
         found = tables.load(self.catalog, table)
@@ -70,10 +73,9 @@ class Lake:
             rows = pa.Table.from_pylist(list(rows), schema=schema)
         found.append(rows.cast(found.schema().as_arrow()))
 
-    def complete(self, table: str, hour: int | None) -> None:
-        """Declare a table complete through an hour, a number; None leaves it."""
-        if hour is not None:
-            self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
+    def complete(self, table: str, hour: int) -> None:
+        """Declare a table complete through an hour, a number."""
+        self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
 
     def set_property(self, table: str, name: str, value: str) -> None:
         with tables.load(self.catalog, table).transaction() as transaction:

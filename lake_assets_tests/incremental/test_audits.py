@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets.errors import AuditFailed, ConfigurationError
-from lake_assets.incremental import tables
+from lake_assets.incremental import stage, tables
 from lake_assets.incremental.audits import (
     Audit,
     accepted_values,
@@ -69,7 +69,11 @@ def broken(session: SessionContext, signups: DataFrame) -> DataFrame:
     return rows.unionByName(rows.where(number == 7))
 
 
-def test_each_audit_counts_and_names_what_should_not_be(catalog: Catalog, spark: SparkSession) -> None:
+@pytest.mark.parametrize("few_rows", [stage.FEW_ROWS, -1])
+def test_each_audit_counts_and_names_what_should_not_be(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
+) -> None:
+    monkeypatch.setattr(stage, "FEW_ROWS", few_rows)
     lake = Lake(catalog, spark, judging(*AUDITS))
     known = {"change_id": "c1", **signup(1, 3)}
     lake.append("raw.plan_changes", [{k: v for k, v in known.items() if k != "signup_id"}])

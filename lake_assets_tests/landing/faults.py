@@ -7,6 +7,7 @@ plays all and writes docs/landing-faults.md. The tests play the same, and hold t
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from lake_assets.errors import LakeError
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.status import sweep
 from lake_assets.settings import PROJECT, Settings
-from lake_assets_tests.landing.scenario import DEADLINE, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
 from lake_assets_tests.outcomes import Outcomes, table
 
 PAGE = PROJECT / "docs" / "landing-faults.md"
@@ -125,7 +126,9 @@ def exchanged(played: Played) -> None:
 def lost_write(played: Played) -> None:
     writer = played.landed.writers["b"]
     draft = writer.zone.draft(str(WHOLE), {0: (0, 2)}, HERE)
-    draft.put(writer.zone.path(draft.file.name))
+    place = writer.zone.path(draft.file.name)
+    draft.put(place)
+    os.utime(place, times=(NOW.timestamp(), NOW.timestamp()))
     played.landed.clock += 2 * DEADLINE
 
 

@@ -20,3 +20,8 @@ def record(offset: int, *, partition: int = 0, value: bytes = b"value", key: str
     return Record(
         partition, offset, 1_000 * offset, None if key is None else key.encode(), value, (("source", b"test"),)
     )
+
+
+def key_of(record: Record) -> str | None:
+    """Whose a made-up record is."""
+    return None if record.key is None else record.key.decode()

@@ -17,20 +17,22 @@ from lake_assets.landing.compaction import Limits
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.records import Record
 from lake_assets.landing.reshard import reshard
-from lake_assets.landing.schema import Verdict
+from lake_assets.landing.schema import ALL_STAGES, Verdict
 from lake_assets.landing.scrub import Scrub, scrub
-from lake_assets.landing.sharding import Shard, key_of, shards
+from lake_assets.landing.sharding import Shard, shards
+from lake_assets.landing.status import sweep
 from lake_assets.landing.store import open_manifest
 from lake_assets.landing.verify import Finding, verify
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.made import record
+from lake_assets_tests.landing.made import key_of, record
 
 TOPIC = "raw.signups"
 WHOLE = Shard(TOPIC)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE = timedelta(minutes=15)
+EVER = datetime.max.replace(tzinfo=UTC)
 LIMITS = Limits(max_files=3, max_bytes=1 << 20)
 PEOPLE = 5
 OF = 2
@@ -104,6 +106,9 @@ class Landed:
     def assert_equal(self) -> None:
         """Both zones hold the same files, all verified, each as the manifest says; and none lies there unnamed."""
         assert self.findings() == []
+        for zone, writer in self.writers.items():
+            known = {e.file.name for e in self.manifest.entries(zone, stages=ALL_STAGES)}
+            assert known == set(writer.zone.names(EVER))
         one, other = ([(f.shard, dict(f.ranges), f.deletions, f.checksum) for f in self.files(z)] for z in self.zones)
         assert sorted(one, key=repr) == sorted(other, key=repr)
         assert {entry.verdict for entry in self.manifest.entries()} <= {"verified"}
@@ -118,5 +123,6 @@ OPERATIONS = {
     "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
     "merge": _merge,
     "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),
+    "sweep": lambda writer, now: sweep(writer.manifest, writer.zone, retired_before=now + timedelta(seconds=1)),
     "scrub": lambda writer, now: scrub(writer, TOPIC, BY, now=now),
 }

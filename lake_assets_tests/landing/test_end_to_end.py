@@ -19,54 +19,40 @@ from lake_assets_tests.landing.kafka_scenario import NOW, Landings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
-
-    from lake_assets.membership.simulator import Landing
     from lake_assets.settings import Settings
 
 FACTS = [target for target in PIPELINE.targets if target.table.endswith("_fact")]
 SIMULATION = Simulation(Population(accounts=300, hours=4, opening=0.5), Arrival(tail=0.2, tail_hours=0.5))
 
 
-def facts(catalog: Catalog, spark: SparkSession) -> dict[str, list[dict[str, Any]]]:
-    """The facts of a home, brought up to date: table → rows, sorted."""
-    engine = Engine(catalog, PIPELINE, clock=lambda: NOW, spark=lambda: spark)
-    engine.create_tables()
+def facts(home: Settings) -> dict[str, list[dict[str, Any]]]:
+    """The facts of a home, brought up to date: table → rows, sorted. Their batch ids tell the ways apart, and go."""
+    engine = Engine(open_catalog(home), PIPELINE, clock=lambda: NOW, spark=lambda: open_spark(home))
     assert not [outcome.failure for outcome in catch_up(engine, FACTS) if outcome.failure]
-    found = {target.table: load(catalog, target.table).scan().to_arrow().to_pylist() for target in FACTS}
+    open_spark(home).stop()
+    found = {target.table: load(engine.catalog, target.table).scan().to_arrow().to_pylist() for target in FACTS}
     return {table: sorted(({**row, "batch_id": None} for row in rows), key=repr) for table, rows in found.items()}
 
 
-def direct(home: Settings, landings: list[Landing]) -> dict[str, list[dict[str, Any]]]:
-    """The facts of a home whose raw tables are written by Spark."""
-    catalog, spark = open_catalog(home), open_spark(home)
-    Engine(catalog, PIPELINE, clock=lambda: NOW).create_tables()
+def test_facts_from_kafka_are_those_of_raw_tables_written_directly(home: Settings, kafka: str, tmp_path: Path) -> None:
+    landings, direct = list(generate(SIMULATION)), home.model_copy(update={"home": tmp_path / "direct"})
+    for one in (home, direct):
+        Engine(open_catalog(one), PIPELINE, clock=lambda: NOW).create_tables()
     for landing in landings:
-        land(spark, catalog, landing)
-    found = facts(catalog, spark)
-    spark.stop()
-    return found
+        land(open_spark(direct), open_catalog(direct), landing)
 
-
-def test_facts_from_kafka_are_those_of_raw_tables_written_directly(
-    home: Settings, spark: SparkSession, kafka: str, tmp_path: Path
-) -> None:
-    landings = list(generate(SIMULATION))
-    zones = Landings(home, kafka)
+    zones, half = Landings(home, kafka), len(landings) // 2
     zones.create()
-    half = len(landings) // 2
     zones.send(landings[:half])
     zones.tail("a", read_at_once=5)
     zones.tail("b")
     zones.load()
-    facts(zones.catalog, spark)
     zones.send(landings[half:])
     zones.settle(landings[-1].landed_at + timedelta(minutes=30))
     for zone, most in (("b", 11), ("a", 1000)):
         zones.tail(zone, read_at_once=most)
     zones.load()
-    assert facts(zones.catalog, spark) == direct(home.model_copy(update={"home": tmp_path / "direct"}), landings)
+
+    assert facts(direct) == facts(home)
     for raw in RAW:
-        through = complete_through(load(zones.catalog, raw.table), raw.table)
-        assert through == hour_of(landings[-1].landed_at) - 1
+        assert complete_through(load(zones.catalog, raw.table), raw.table) == hour_of(landings[-1].landed_at) - 1

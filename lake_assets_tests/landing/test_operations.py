@@ -6,14 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from lake_assets.errors import FileDamaged, UsageError
+from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
+from lake_assets.landing.failpoints import STEPS
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.scrub import forget_unscrubbed
-from lake_assets.landing.sharding import key_of, shards
+from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
-from lake_assets.landing.writing import STEPS
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.scenario import NOW, OF, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.made import key_of
+from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
 
@@ -74,7 +75,7 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     landed.run("scrub", "b")
     gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
     assert len(gone or []) == 8
-    assert landed.writers["a"].zone.names() == sorted(f.name for f in landed.files("a"))
+    assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
 
@@ -129,6 +130,15 @@ def landed_in(shard: str, person: str) -> bool:
     return next(str(s) for s in shards(TOPIC, OF) if s.takes(person)) == shard
 
 
+def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed) -> None:
+    both(landed, "reshard")
+    for writer in landed.writers.values():
+        sweep(landed.manifest, writer.zone, retired_before=NOW + timedelta(seconds=1))
+    with pytest.raises(OffsetsOverlap, match="Offset 0 of partition 0 is in two files"):
+        landed.land("a", 0, 0)
+    landed.assert_equal()
+
+
 def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(landed: Landed) -> None:
     landed.run("reshard", "a")
     refused = {
@@ -141,8 +151,20 @@ def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(lan
             reshard(landed.writers["a"], WHOLE, of, key_of, now=NOW)
 
 
+def test_shards_are_split_again(landed: Landed) -> None:
+    both(landed, "reshard")
+    for zone in "aba":
+        for shard in shards(TOPIC, OF):
+            reshard(landed.writers[zone], shard, 2 * OF, key_of, now=NOW)
+    landed.assert_equal()
+    assert landed.records("a") == EVERYTHING
+    assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 2 * OF)}
+    with pytest.raises(UsageError, match="can not be resharded to 3"):
+        reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
+
+
 def test_everything_after_everything(landed: Landed) -> None:
-    for operation in ("columns", "merge", "reshard", "merge"):
+    for operation in ("columns", "merge", "sweep", "merge", "reshard", "sweep", "reshard", "merge", "sweep", "merge"):
         both(landed, operation)
     landed.ask("person 2", "r1", sent_through=1_000_000)
     landed.run("scrub", "b")
@@ -182,7 +204,7 @@ def test_killed_at_any_step_an_operation_is_finished_by_the_next_call(
     landed.ask("person 1", "r1", sent_through=9_000)
     landed.die(operation, "a", step)
     both(landed, operation)
-    drafts = landed.writers["a"].zone.drop_drafts()
+    drafts = landed.writers["a"].zone.drop_drafts(EVER)
     assert len(drafts) == (step == "landing-drafted")
     landed.assert_equal()
     assert landed.records("a") == landed.records("b")
@@ -195,3 +217,12 @@ def test_killed_when_the_old_shard_has_retired(landed: Landed) -> None:
     landed.assert_equal()
     both(landed, "reshard")
     landed.assert_equal()
+
+
+def test_killed_when_replaced_files_are_gone_and_the_manifest_still_names_them(landed: Landed) -> None:
+    both(landed, "columns")
+    landed.die("sweep", "a", "landing-swept")
+    assert landed.findings() == []
+    landed.run("sweep", "a")
+    landed.assert_equal()
+    assert landed.records("a") == EVERYTHING

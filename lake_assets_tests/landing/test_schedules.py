@@ -10,11 +10,13 @@ import random
 from itertools import groupby
 from pathlib import Path
 
+from lake_assets.landing.coverage import Cover, ready
 from lake_assets.landing.cutover import Policy, cut
 from lake_assets.landing.records import Record
-from lake_assets.landing.sharding import key_of
+from lake_assets.landing.schema import ALL_STAGES
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.scenario import BY, OPERATIONS, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.made import key_of
+from lake_assets_tests.landing.scenario import BY, OPERATIONS, WHOLE, Landed, sent
 
 SCHEDULES = int(os.environ.get("LAKE_TEST_LANDING_SCHEDULES", "5"))
 POLICY = Policy(max_messages=4, max_bytes=1 << 20, max_age_ms=3_000)
@@ -46,7 +48,8 @@ class Schedule:
     def tail(self, zone: str, partition: int, count: int) -> None:
         """So many messages more are there to read; the files that they close are landed, the open one is lost."""
         end = self.seen[zone, partition] = min(self.seen[zone, partition] + count, LENGTH)
-        begin = self.landed.manifest.next_offset(zone, TOPIC, partition) or 0
+        covers = [Cover(e.file.ranges, readable=True) for e in self.landed.manifest.entries(zone, stages=ALL_STAGES)]
+        begin = ready(covers, {partition: 0})[partition]
         messages = [sent(partition, offset) for offset in range(begin, end)]
         writer = self.landed.writers[zone]
         for span in cut(messages, POLICY):

@@ -55,7 +55,6 @@ def test_a_file_that_differs_is_quarantined_and_may_be_landed_again(manifest: Ma
     for part in (bad.name, "p0:[0:1]", str(bad.checksum), str(good.checksum), "zone a"):
         assert part in raised.value.problem
     assert [(e.file.zone, e.verdict) for e in manifest.entries()] == [("a", "provisional")]
-    assert manifest.next_offset("b", TOPIC, 0) is None
     assert manifest.add(replace(good, zone="b"), now=NOW) == "verified"
 
 
@@ -83,21 +82,17 @@ def test_overlapping_offsets_are_refused_with_the_names(manifest: Manifest, offs
         ({"name": "../x"}, "is not the name of a landed file"),
         ({"shard": "raw.signups/4-of-4"}, "There is no shard 4 of 4"),
         ({"shard": "raw.signups"}, "is not a shard"),
+        ({"shard": "raw.signups/1-of-4"}, "raw.signups was never resharded to 4 shards"),
+        ({"deletions": frozenset({"r1"})}, "scrubbed for r1, which nobody requested"),
         ({"ranges": {0: (2, 1)}}, "offsets 2 to 1 of partition 0"),
         ({"ranges": {}}, "has no offsets"),
+        ({"zone": ""}, "has no zone"),
     ],
 )
 def test_what_is_no_file_is_refused(manifest: Manifest, changed: dict[str, object], what: str) -> None:
     with pytest.raises(Exception, match=what):
         manifest.add(replace(file("a", 0, 1, b"x"), **changed), now=NOW)  # type: ignore[arg-type]
     assert manifest.entries() == []
-
-
-def test_the_next_offset_is_behind_what_is_there_without_a_gap(manifest: Manifest) -> None:
-    for first, last in ((0, 2), (3, 5), (9, 9)):
-        manifest.add(file("a", first, last, b"x"), now=NOW)
-    assert manifest.next_offset("a", TOPIC, 0) == 6
-    assert manifest.next_offset("a", TOPIC, 1) is None
 
 
 def test_who_waits_too_long_is_told_of(manifest: Manifest) -> None:
@@ -120,14 +115,14 @@ def test_replacing_what_somebody_else_has_replaced_is_refused(manifest: Manifest
     assert [e.file for e in manifest.entries()] == [both]
 
 
-def test_a_round_is_opened_by_one(manifest: Manifest) -> None:
+def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
     agreements = Agreements(manifest)
     first = Round(str(WHOLE), 1, {0: 5}, (({0: (0, 2)}, {0: (3, 5)}),))
-    agreements.open_round(first)
-    with pytest.raises(StateMoved):
-        agreements.open_round(replace(first, cut={0: 8}))
-    agreements.open_round(Round(str(WHOLE), 2, {0: 8}, of=4))
-    assert agreements.rounds(WHOLE) == [first, Round(str(WHOLE), 2, {0: 8}, of=4)]
+    second = Round(str(WHOLE), 2, {0: 8}, of=4)
+    assert agreements.agree(first) == first
+    assert agreements.agree(replace(first, cut={0: 8})) == first
+    assert agreements.agree(second) == second
+    assert agreements.rounds(WHOLE) == [first, second]
     assert agreements.rounds(Shard(TOPIC, 1, 4)) == []
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +51,17 @@ def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, kind: Kind) -> 
         draft.path.write_bytes(found)
         with pytest.raises(FileDamaged):
             deque(read_checked(draft.path, draft.file), maxlen=0)
+
+
+def test_no_row_group_holds_more_than_fits_in_memory(tmp_path: Path) -> None:
+    def groups(records: Iterable[Record]) -> list[int]:
+        path = Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1 << 20)}, records, kind="columnar").path
+        metadata = pq.read_metadata(path)
+        return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+
+    large = bytes(formats.GROUP_BYTES // 2)
+    assert groups(record(n, value=large) for n in range(3)) == [2, 1]
+    assert groups(record(n) for n in range(formats.ROWS + 1)) == [formats.ROWS, 1]
 
 
 def test_a_draft_that_does_not_hold_what_it_should_is_gone(tmp_path: Path) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from lake_assets.errors import UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.assets import revert_push, serving_asset, serving_definitions
 from lake_assets.serving.query import query
-from lake_assets.serving.sources import ACCOUNT_STATE
+from lake_assets.serving.sources import ACCOUNT_STATE, Source, metrics_sources
 from lake_assets.serving.store import Serving, serving_at
 from lake_assets_tests.membership.in_memory import ARROW
 from lake_assets_tests.serving.scenario import now
@@ -26,11 +30,9 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
-import pyarrow as pa
 
 FIRST = parse_hour("2026-01-01-00:00")
 DIM = "core.account_state_dim"
-ASSET = serving_asset(ACCOUNT_STATE, now)
 
 
 @dataclass
@@ -67,21 +69,24 @@ class Lake:
     def open(self) -> Any:
         return serving_at(self.hosts, self.home, clock=now)
 
-    def push(self) -> dict[str, Any]:
-        """The metadata of a run of the asset, whose checks have passed."""
-        result = dg.materialize([ASSET], resources=self.resources)
+    def push(self, source: Source = ACCOUNT_STATE) -> dict[str, Any]:
+        """The metadata of a run of a source's asset, whose checks have passed."""
+        asset = serving_asset(source, now)
+        result = dg.materialize([asset], resources=self.resources)
         assert [(c.check_name, c.passed) for c in result.get_asset_check_evaluations()] == [
             ("row_count", True),
             ("served_checksum", True),
         ]
-        (event,) = result.asset_materializations_for_node(ASSET.op.name)
+        (event,) = result.asset_materializations_for_node(asset.op.name)
         return {name: value.value for name, value in event.metadata.items()}
 
-    def served(self) -> list[tuple[str, str]]:
+    def asked(self, sql: str) -> list[tuple[Any, ...]]:
         with self.open() as serving:
             found: Serving = serving
-            sql = "select account_id, state from account_state order by account_id"
-            return [(row[0], row[1]) for row in query(found.broker, sql, found.limits).rows]
+            return query(found.broker, sql, found.limits).rows
+
+    def served(self) -> list[tuple[Any, ...]]:
+        return self.asked("select account_id, state from account_state order by account_id")
 
 
 @pytest.fixture
@@ -92,11 +97,11 @@ def lake(catalog: Catalog, bare_home: Settings, zookeeper: str) -> Lake:
 def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     lake.publish(0, ["Active", "Active"], complete=0)
     first = lake.push()
-    assert (first["rows"], first["segments"], first["hour"]) == (2, 1, "2026-01-01-00:00")
+    assert (first["rows"], first["segments"], first["of"]) == (2, 1, "2026-01-01-00:00")
     lake.publish(1, ["Active", "Canceled", "Active"], complete=1)
     lake.publish(2, ["Active"], complete=1)
     second = lake.push()
-    assert (second["rows"], second["hour"]) == (3, "2026-01-01-01:00")
+    assert (second["rows"], second["of"]) == (3, "2026-01-01-01:00")
     assert second["lineage"].count("COMPLETED") == 1
     assert second["lineage id"] in second["to go back"]
     assert lake.served() == [("a0", "Active"), ("a1", "Canceled"), ("a2", "Active")]
@@ -113,9 +118,23 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     assert "was reverted" in str(again.get_step_failure_events()[0].event_specific_data)
 
 
+def test_the_metrics_of_a_lake_are_pushed_whole_from_their_delta_table(lake: Lake, tmp_path: Path) -> None:
+    (source,) = metrics_sources({"mail": str(tmp_path / "metrics")})
+    assert source.head(lake.catalog) is None
+    with pytest.raises(UsageError, match="engagement_metrics is not there"):
+        source.read(lake.catalog)
+    for org, sent in [("acme", 1), ("globex", 2)]:
+        rows = pa.table({"org_id": [org], "sent": pa.array([sent], pa.int64())})
+        write_deltalake(tmp_path / "metrics", rows, mode="append", partition_by=["org_id"])
+    pushed = lake.push(source)
+    assert (pushed["rows"], pushed["of"], source.head(lake.catalog)) == (2, "version 1", "1")
+    assert lake.asked("select org_id, sent from mail_metrics order by sent") == [("acme", 1), ("globex", 2)]
+
+
 def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_hour(lake: Lake) -> None:
-    tables.create_target(lake.catalog, PIPELINE.target(DIM))
-    defs = dg.Definitions.merge(serving_definitions(PIPELINE, clock=now), dg.Definitions(resources=lake.resources))
+    defs = dg.Definitions.merge(
+        serving_definitions([ACCOUNT_STATE], clock=now), dg.Definitions(resources=lake.resources)
+    )
     repository = defs.get_repository_def()
 
     def requested() -> list[str | None]:
@@ -124,6 +143,8 @@ def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_h
             found = repository.get_sensor_def("serving_sensor").evaluate_tick(context)
         return [request.run_key for request in found.run_requests or ()]
 
+    assert requested() == []
+    tables.create_target(lake.catalog, PIPELINE.target(DIM))
     assert requested() == []
     lake.publish(0, ["Active"], complete=0)
     first = requested()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, start_child, world
 
-QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "150"))
+QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "100"))
 READERS = 2
 SEED = 7
 MOST_SECONDS = 0.1

@@ -376,5 +376,5 @@ class Histories(RuleBasedStateMachine):
         assert self.table.present <= whole | named
 
 
-Histories.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase

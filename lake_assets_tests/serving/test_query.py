@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
@@ -90,6 +91,9 @@ def test_the_tables_of_a_query(sql: str, tables: set[str]) -> None:
         "call pragma_version()",
         "explain select 1",
         "selec 1",
+        "select ?",
+        "select * from " + "(select * from " * 900 + "t" + ")" * 900,
+        "select " + "(" * 9000 + "1" + ")" * 9000,
         "",
     ],
 )
@@ -134,6 +138,24 @@ def test_a_query_beyond_its_limits_is_stopped(members: World, limits: Limits, sq
         query(members.broker, sql, limits)
 
 
+def test_a_semicolon_and_a_comment_do_no_harm(members: World) -> None:
+    assert query(members.broker, "select 1; -- one", Limits()).rows == [(1,)]
+
+
+def test_a_row_that_fails_late_fails_the_query(members: World) -> None:
+    sql = "select cast(case when range = 9000 then 'x' else '1' end as int) from range(9001)"
+    with pytest.raises(QueryRefused, match="Could not convert string 'x'"):
+        query(members.broker, sql, Limits())
+
+
+def test_a_file_that_is_gone_is_told(members: World, tmp_path: Path) -> None:
+    with world(members.hosts, tmp_path, fresh_name()) as found:
+        found.push(1)
+        found.files.remove(found.table, found.registry.read(found.table)[found.table].routed)
+        with pytest.raises(QueryStopped, match="Segments cannot be read"):
+            found.seen()
+
+
 def test_more_rows_than_allowed_are_left_out_and_said_to_be(members: World) -> None:
     found = query(members.broker, f"select name from {members.table} order by name", Limits(rows=2))
     assert (found.rows, found.truncated) == ([("a",), ("b",)], True)
@@ -146,8 +168,12 @@ def serving(members: World) -> Serving:
     )
 
 
+def local_client(app: FastAPI) -> TestClient:
+    return TestClient(app, base_url="http://127.0.0.1:8090")
+
+
 def test_the_endpoint_answers(serving: Serving, members: World) -> None:
-    client = TestClient(endpoint(serving))
+    client = local_client(endpoint(serving))
     assert client.get("/health").json() == {"status": "ok"}
     answer = client.post("/query", json={"sql": f"select * from {members.table} order by name"}).json()
     assert answer["rows"] == [["a", "1.50", "2026-01-01T12:00:00Z"], ["b", "2.50", "2026-01-01T12:00:00Z"]]
@@ -170,13 +196,17 @@ def test_the_endpoint_answers(serving: Serving, members: World) -> None:
     ],
 )
 def test_the_endpoint_refuses(serving: Serving, members: World, sql: str, status: int, problem: str | None) -> None:
-    answer = TestClient(endpoint(serving)).post("/query", json={"sql": sql.format(table=members.table)})
+    answer = local_client(endpoint(serving)).post("/query", json={"sql": sql.format(table=members.table)})
     assert answer.status_code == status
     assert problem is None or problem in answer.json()["problem"]
 
 
+def test_the_endpoint_answers_to_its_own_name_alone(serving: Serving) -> None:
+    assert TestClient(endpoint(serving), base_url="http://elsewhere").get("/health").status_code == 400
+
+
 def test_with_a_token_all_but_health_asks_for_it(serving: Serving, members: World) -> None:
-    client = TestClient(endpoint(serving, token=SecretStr("sesame")))
+    client = local_client(endpoint(serving, token=SecretStr("sesame")))
     assert client.get("/health").status_code == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         assert client.get("/tables", headers=headers).status_code == 401

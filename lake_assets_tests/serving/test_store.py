@@ -25,6 +25,7 @@ from lake_assets.serving.errors import (
     SourceGone,
     SourceTaken,
     TableNotServed,
+    TargetNotReady,
     UploadDamaged,
     UploadStopped,
 )
@@ -193,6 +194,18 @@ def test_an_end_against_a_revert_leaves_one_of_both(served: World) -> None:
         meddled(served, lambda: served.writer.revert(served.table, served.entries[-1], force=True), write=3).push(2)
     assert served.seen() == [1]
     assert served.stored() == SEGMENTS
+
+
+def test_a_file_that_went_before_the_end_is_noticed(served: World) -> None:
+    served.push(1)
+
+    def lose() -> None:
+        newest = served.registry.read(served.table)[served.table].lineage.entry(served.entries[-1])
+        served.files.remove(served.table, newest.segments_to[:1])
+
+    with pytest.raises(TargetNotReady):
+        meddled(served, lose, write=2).push(2)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
 
 
 def test_ending_twice_is_written_once(served: World) -> None:

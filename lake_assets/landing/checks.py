@@ -1,0 +1,78 @@
+"""What two zones say of each other, as asset checks: one for each topic that compares files, one for each zone's lag.
+
+The first runs on demand. A zone's lag is told by each run that lands, and by the sensor of `sensors.py` else.
+"""
+
+from datetime import timedelta
+
+import dagster as dg
+
+from lake_assets.incremental.sensors import Clock
+from lake_assets.landing.lag import Lag
+from lake_assets.landing.manifest import offsets
+from lake_assets.landing.messages import Feed
+from lake_assets.landing.schema import Entry
+from lake_assets.landing.station import Station
+
+ZONES_EQUAL, LAG = "zones_equal", "lag"
+SHOWN = 10
+"""Files that a check names."""
+
+
+def zone_key(topic: str, zone: str) -> dg.AssetKey:
+    """`raw.signups` in zone a → landing/a/raw/signups."""
+    return dg.AssetKey(["landing", zone, *topic.split(".")])
+
+
+def load_key(topic: str) -> dg.AssetKey:
+    """`raw.signups` → landing/raw/signups."""
+    return dg.AssetKey(["landing", *topic.split(".")])
+
+
+def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.AssetChecksDefinition:
+    """Fails while a file is quarantined, or has waited for the other zone's longer than a deadline; names them."""
+
+    @dg.asset_check(
+        asset=load_key(feed.topic),
+        name=ZONES_EQUAL,
+        description="each file is equal to the other zone's, or waits for it no longer than the deadline",
+        required_resource_keys={"landing"},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        station: Station = context.resources.landing.station()
+        every = station.manifest.entries(
+            topic=feed.topic, stages=("staged", "live"), verdicts=("provisional", "quarantined")
+        )
+        differ = [entry for entry in every if entry.verdict == "quarantined"]
+        late = [e for e in every if e.verdict == "provisional" and clock() - e.added_at > deadline]
+        return dg.AssetCheckResult(
+            passed=not (differ or late),
+            severity=dg.AssetCheckSeverity.ERROR,
+            description="\n".join(_told(entry) for entry in [*differ, *late][:SHOWN]) or "The zones agree.",
+            metadata={"quarantined": len(differ), "overdue": len(late), "provisional": len(every) - len(differ)},
+        )
+
+    return check
+
+
+def lag_check(topic: str, zone: str) -> dg.AssetCheckSpec:
+    return dg.AssetCheckSpec(LAG, asset=zone_key(topic, zone), description="messages are landed within the deadline")
+
+
+def lag_evaluation(topic: str, zone: str, found: Lag, deadline: timedelta) -> dg.AssetCheckEvaluation:
+    """A verdict as an event outside any run."""
+    late = found.age > deadline
+    return dg.AssetCheckEvaluation(
+        asset_key=zone_key(topic, zone),
+        check_name=LAG,
+        passed=not late,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"Messages have waited for {found.age}. Run `lake landing run`." if late else "Not late.",
+        metadata={"messages": found.messages, "age (seconds)": found.age.total_seconds()},
+    )
+
+
+def _told(entry: Entry) -> str:
+    file = entry.file
+    why = entry.reason or f"has waited for the other zone since {entry.added_at:%Y-%m-%d %H:%M:%S}"
+    return f"{file.name} of zone {file.zone} ({offsets(file)}, {file.checksum}): {why}"

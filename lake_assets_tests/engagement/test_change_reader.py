@@ -1,0 +1,106 @@
+"""The change reader on real Kafka, Spark and Delta: changes applied one after the other are the table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.changes import ChangeReader, Changes
+from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.simulator import Simulation, generate, org_names, send
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.errors import ChangesExpired, UsageError
+from lake_assets_tests.engagement.scenario import Alone, Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.engagement.lake import StreamName
+    from lake_assets.settings import Settings
+
+SIMULATION = Simulation(orgs=3, people=40, touches=150, requests=0.3, retention=0.05, hours=6)
+COLUMNS = [*ENGAGEMENT_COLUMNS, "engagement"]
+
+
+class Follower:
+    """Somebody who knows the table by its changes alone. rows: how often each is there."""
+
+    def __init__(self, mail: Traffic) -> None:
+        self.mail, self.reader = mail, ChangeReader(mail.tables, mail.spark)
+        self.rows: Counter[tuple[Any, ...]] = Counter()
+        self.cursor = 0
+
+    def read(self) -> Changes:
+        """Take over what is new: just what notifications speak of; no row goes that is not there."""
+        changes = self.reader.read_changes(self.cursor)
+        told: Counter[str] = Counter()
+        for row in changes.rows.orderBy("_commit_version").collect():
+            told[row["_change_type"]] += 1
+            gone = row["_change_type"] in ("delete", "update_preimage")
+            self.rows[tuple(row[name] for name in COLUMNS)] += -1 if gone else 1
+        counted = changes.notifications.agg(dict.fromkeys(("inserted", "updated", "deleted"), "sum")).first()
+        assert counted is not None
+        for kind, name in (("insert", "inserted"), ("update_postimage", "updated"), ("delete", "deleted")):
+            assert told[kind] == (counted[f"sum({name})"] or 0)
+        assert min(self.rows.values(), default=0) >= 0
+        assert +self.rows == Counter(map(tuple, self.mail.tables.read(self.mail.spark, ENGAGEMENT).collect()))
+        self.cursor = changes.cursor
+        return changes
+
+
+def turns(mail: Traffic, *names: StreamName) -> None:
+    for name in names:
+        run_batch(mail.stream(name), Alone())
+
+
+def test_d3_changes_applied_one_after_the_other_are_the_table(home: Settings, spark: SparkSession, kafka: str) -> None:
+    mail = Traffic(home, spark, kafka)
+    mail.tables.register_orgs(dict.fromkeys(org_names(SIMULATION)))
+    follower = Follower(mail)
+    assert follower.read().cursor == 0
+    send(mail.servers, generate(SIMULATION, mail.lake))
+    turns(mail, "ingestion")
+    follower.read()
+    turns(mail, "mutation", "retention")
+    follower.read()
+    assert follower.read().rows.isEmpty()
+    assert_of_one_org(follower)
+    assert_an_expired_feed_is_told(follower)
+    assert_what_is_not_told_is_not_read(follower)
+
+
+def assert_of_one_org(follower: Follower) -> None:
+    org = org_names(SIMULATION)[0]
+    everything, of_one = (follower.reader.read_changes(0, org_id=wanted) for wanted in (None, org))
+    assert of_one.cursor == everything.cursor
+    for one, all_orgs in ((of_one.rows, everything.rows), (of_one.notifications, everything.notifications)):
+        assert Counter(one.collect()) == Counter(all_orgs.where(f"org_id = '{org}'").collect()) != Counter()
+
+
+def assert_an_expired_feed_is_told(follower: Follower) -> None:
+    """VACUUM takes the feed: who is behind starts again from the version that is told, as metrics do."""
+    mail, reader = follower.mail, follower.reader
+    mail.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    mail.spark.sql(f"VACUUM {mail.tables.identifier(ENGAGEMENT)} RETAIN 0 HOURS")
+    with pytest.raises(ChangesExpired) as expired:
+        reader.read_changes(0)
+    assert expired.value.version == follower.cursor
+    follower.read()
+    refreshed = Metrics(mail.tables, mail.spark).refresh()
+    assert (refreshed.orgs, refreshed.cursor) == (None, follower.cursor)
+    with pytest.raises(UsageError, match="999 is no cursor"):
+        reader.read_changes(999)
+
+
+def assert_what_is_not_told_is_not_read(follower: Follower) -> None:
+    """A batch that has not come to its notification is not read yet."""
+    mail = follower.mail
+    stream = mail.stream()
+    mail.send(range(6))
+    run_batch(replace(stream, processes=stream.processes[:1]), Alone())
+    changes = follower.reader.read_changes(follower.cursor)
+    assert (changes.cursor, changes.rows.count(), changes.notifications.count()) == (follower.cursor, 0, 0)

@@ -1,0 +1,56 @@
+"""Cutting rows into segments: none is lost, none is twice, and names are like no other."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from lake_assets.errors import UsageError
+from lake_assets.serving.drafts import MOST_SEGMENTS, segment_name, write_drafts
+from lake_assets.serving.files import sha256_of
+
+AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
+
+
+@given(st.lists(st.integers(0, 7), max_size=6), st.integers(1, 5))
+@hypothesis_settings(max_examples=40, deadline=None)
+def test_rows_are_cut_in_order_into_full_segments(batches: list[int], segment_rows: int) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    numbers = iter(range(100))
+    cut = [pa.record_batch([pa.array([next(numbers) for _ in range(size)], pa.int64())], schema) for size in batches]
+    reader = pa.RecordBatchReader.from_batches(schema, iter(cut))
+    with tempfile.TemporaryDirectory() as folder:
+        drafts = write_drafts("t", reader, Path(folder), push_id="push0001", as_of=AS_OF, segment_rows=segment_rows)
+        rows = [pq.read_table(draft.path)["n"].to_pylist() for draft in drafts]
+        assert [draft.sha256 for draft in drafts] == [sha256_of(draft.path) for draft in drafts]
+    assert [n for part in rows for n in part] == list(range(sum(batches)))
+    assert [len(part) for part in rows[:-1]] == [segment_rows] * (len(rows) - 1)
+    assert [draft.rows for draft in drafts] == [len(part) for part in rows]
+    assert len({draft.name for draft in drafts}) == len(drafts) > 0
+
+
+def test_a_name_bears_table_time_push_and_number() -> None:
+    assert segment_name("account_state", "0123abcd", AS_OF, 7) == "account_state_20260101T050607089Z_0123abcd_0007"
+
+
+@pytest.mark.parametrize(
+    ("table", "push_id"), [("A", "0123abcd"), ("../t", "0123abcd"), ("t", "short"), ("t", "a/../../b")]
+)
+def test_names_that_could_lead_elsewhere_are_refused(table: str, push_id: str) -> None:
+    with pytest.raises(UsageError, match="can"):
+        segment_name(table, push_id, AS_OF, 0)
+
+
+def test_more_segments_than_a_request_can_give_up_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="more than 2,000 segments of 1 rows"):
+        write_drafts(
+            "t", pa.table({"n": range(MOST_SEGMENTS + 1)}), tmp_path, push_id="push0001", as_of=AS_OF, segment_rows=1
+        )
