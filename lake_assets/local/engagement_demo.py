@@ -77,7 +77,7 @@ class _Stage:
 
     def send(self, messages: Sequence[Message]) -> None:
         counts = sorted(send(str(self.home.kafka), messages).items())
-        console.print(f"  [cyan]→[/] {', '.join(f'{count:,} messages to {topic}' for topic, count in counts)}")
+        console.print(f"  [cyan]→[/] {', '.join(f'{count:,} to {topic}' for topic, count in counts)}")
 
     def settle(self) -> None:
         """Rounds of turns, until all messages are read; requests that wait for their row are tried again later."""
