@@ -10,7 +10,7 @@ import dagster as dg
 
 from lake_assets.landing.assets import compaction_job, landing_definitions, reshard_job
 from lake_assets.landing.checks import LAG, load_key, zones_equal_check
-from lake_assets.landing.sensors import SHARDS, landing_sensor
+from lake_assets.landing.sensors import SHARDS
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station
 from lake_assets.landing.status import status
@@ -36,12 +36,14 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     station = Station(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
     handed: dict[str, Any] = {"landing": SimpleNamespace(station=lambda: station)}
     definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE)
-    sensor, instance = landing_sensor(feeds, lambda: now[0], DEADLINE), dg.DagsterInstance.ephemeral()
+    merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
+    repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
 
     def tick(cursor: str | None, at: datetime) -> tuple[str | None, list[bool], list[str]]:
         """What a tick keeps, the verdicts that it reports, and the shards that it adds."""
         now[0] = at
-        result = sensor.evaluate_tick(dg.build_sensor_context(instance, cursor=cursor, resources=handed))
+        context = dg.build_sensor_context(instance, cursor, repository_def=repository, resources=handed)
+        result = repository.get_sensor_def("landing_sensor").evaluate_tick(context)
         verdicts = [event.passed for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
         new = [key for request in result.dynamic_partitions_requests or () for key in request.partition_keys]
         instance.add_dynamic_partitions(str(SHARDS.name), new)
@@ -52,7 +54,6 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     cursor, verdicts, _ = tick(cursor, NOW + 2 * DEADLINE)
     assert verdicts == [False] * 8
 
-    merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
     result = merged.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)
     assert {(e.check_name, e.passed) for e in result.get_asset_check_evaluations()} == {
         (LAG, True),
