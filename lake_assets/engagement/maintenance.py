@@ -124,7 +124,10 @@ def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str]) -> 
 def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, guard: Guard) -> int:
     """Remove what no version of the last hours needs; how many files."""
     location, before = tables.location(table), tables.version(table)
-    files = spark.createDataFrame(pa.Table.from_pylist(list(_inventory(location)), schema=_INVENTORY_SCHEMA))
+    found = list(_inventory(location))
+    if not found:
+        return 0
+    files = spark.createDataFrame(pa.Table.from_pylist(found, schema=_INVENTORY_SCHEMA))
     files.createOrReplaceTempView(_INVENTORY)
     guard.confirm()  # after the listing: while it was made, nobody else wrote
     with _conf(spark, _UNCHECKED, "false"):
