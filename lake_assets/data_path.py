@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -70,7 +70,7 @@ def data_path(settings: Settings, engine: Engine, overview: Overview) -> DataPat
             _asked("Landing zones", landing.facts, NOTHING_LANDED),
             _asked("Raw tables", lambda: landing.raw_facts(overview), "None is declared."),
             _asked("Facts and dimensions", lambda: _targets(engine, overview), "None is declared."),
-            _asked("Engagement lakes", lakes.facts, NO_LAKE),
+            replace(_asked("Engagement lakes", lakes.facts, NO_LAKE), beside=True),  # they read Kafka by themselves
             served,
         ),
         pushes=pushes,

@@ -23,13 +23,14 @@ class Fact:
 class Stage:
     """One stage. instead: why there is nothing to tell: its service does not run, or it was never used.
 
-    broken: it should have something to tell, but could not be asked.
+    broken: it should have something to tell, but could not be asked. beside: it does not follow from the one before it.
     """
 
     name: str
     facts: tuple[Fact, ...] = ()
     instead: str = ""
     broken: bool = False
+    beside: bool = False
 
     @property
     def bad(self) -> bool:
