@@ -214,7 +214,10 @@ def _landed(entries: Iterable[Entry]) -> Offsets:
 def _targets(engine: Engine, overview: Overview) -> Iterator[Fact]:
     through = {standing.table: standing.complete_through for standing in overview.standings}
     for found in overview.targets:
-        waits, bad = _waits(engine, found)
+        try:
+            waits, bad = _waits(engine, found)
+        except LakeError as error:  # of this target alone: a source of it is gone, say
+            waits, bad = [error.problem], True
         yield Fact(found.table, _through(through[found.table]), "; ".join(waits), bad=bad)
 
 
