@@ -218,16 +218,21 @@ def report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make one HTML page: how late rows come, what sessions did, cost and saved. Starts no Spark, changes nothing."""
+    """Make one HTML page: the data path from Kafka to what is served, how late rows come, what sessions did and saved.
+
+    Starts no Spark, changes nothing. A stage that does not run says so in its place.
+    """
+    from lake_assets.data_path import data_path
     from lake_assets.incremental.overview import overview
     from lake_assets.local import report, show
 
     engine = _engine()
     found = overview(engine.catalog, engine.pipeline, now=engine.clock())
+    path = data_path(settings(), engine, found)
     if as_json:
-        typer.echo(show.as_json(found))
+        typer.echo(show.as_json({**vars(found), "data_path": path}))
     if out or not as_json:
-        file = report.write(found, out or settings().home / "report.html")
+        file = report.write(found, out or settings().home / "report.html", path)
         typer.echo(f"The report is in {file}", err=as_json)
 
 

@@ -84,6 +84,12 @@ class Settings(BaseSettings):
     serving_retain_hours: float = Field(24, description="what a push replaced, or left, is kept so long", ge=0)
     serving_port: int = Field(8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
     serving_token: SecretStr | None = Field(None, description="what the query endpoint asks for; default: nothing")
+    pinot_controller: str | None = Field(
+        None, description="controller of an Apache Pinot cluster, http://host:9000; default: none is pushed to"
+    )
+    pinot_authorization: SecretStr | None = Field(
+        None, description="the Authorization header that it asks for, such as `Basic ...`; never logged"
+    )
     query_seconds: float = Field(30, description="so long a query of served tables may take", gt=0)
     query_rows: int = Field(10_000, description="so many rows of a result are returned", ge=1)
     query_mb: int = Field(512, description="so much memory a query of served tables may take", ge=32)

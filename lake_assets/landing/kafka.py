@@ -72,7 +72,7 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
 def ends(servers: str, topic: str) -> dict[int, int]:
     """Partition → the offset behind the last message of a topic that can be read. Raises `ServiceError`."""
     places = [TopicPartition(topic, partition) for partition in partitions(servers, [topic])[topic]]
-    admin = AdminClient(client(servers))  # has a name, or it goes before it has answered
+    admin = AdminClient(client(servers))  # kept until all have answered: its end would leave them waiting for ever
     asked = admin.list_offsets(
         dict.fromkeys(places, END),
         isolation_level=IsolationLevel.READ_COMMITTED,

@@ -11,6 +11,7 @@ from lake_assets.incremental.overview import Overview
 from lake_assets.local import charts
 from lake_assets.local import page as pages
 from lake_assets.local.charts import Figure
+from lake_assets.local.data_path import DataPath
 
 TEMPLATE = "report.html"
 MOST_AUDITS = 100
@@ -36,19 +37,20 @@ class Card:
     bad: bool = False
 
 
-def write(overview: Overview, file: Path) -> Path:
+def write(overview: Overview, file: Path, path: DataPath | None = None) -> Path:
     """Write the page; its absolute path. Its folder is made when missing; an older page is replaced."""
-    return pages.write(page(overview), file)
+    return pages.write(page(overview, path), file)
 
 
-def page(overview: Overview) -> str:
-    """The whole page."""
+def page(overview: Overview, path: DataPath | None = None) -> str:
+    """The whole page. path: shown on top of it, if it is known."""
     sections = list(_sections(overview))
     failed = sorted(_failed_audits(overview), key=lambda audit: str(audit["at"]), reverse=True)
     return pages.render(
         TEMPLATE,
         _FILTERS,
         overview=overview,
+        path=path,
         cards=list(_cards(overview)),
         sections=sections,
         failed=failed[:MOST_AUDITS],

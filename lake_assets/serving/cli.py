@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="a served table, such as account_state")]
 EntryId = Annotated[str, typer.Argument(metavar="ID", help="of its lineage: `lake serving lineage TABLE`")]
+pinot = typer.Typer(
+    help="The same for a table of an Apache Pinot cluster: LAKE_PINOT_CONTROLLER.", no_args_is_help=True
+)
+serving.add_typer(pinot, name="pinot")
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -140,6 +144,52 @@ def serve() -> None:
         typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
         app = endpoint(found, token=settings().serving_token)
         uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+
+
+@pinot.command("push")
+def pinot_push(
+    table: TableName,
+    archives: Annotated[list[Path], typer.Argument(metavar="FILE...", help="segments that Pinot built, .tar.gz")],
+    force: Annotated[bool, typer.Option("--force", help="revert a push that is in progress: it has died")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replace TABLE of the cluster by these segments, in one switch. What fails is reverted."""
+    from lake_assets.local import show
+    from lake_assets.serving.pinot import pinot_at
+    from lake_assets.serving.show import counted
+
+    with pinot_at(settings()) as cluster:
+        done = cluster.push(table, archives, force=force)
+    if as_json:
+        typer.echo(show.as_json(done))
+        return
+    typer.echo(f"{table}: {counted(len(done.segments), 'segment')} instead of {len(done.replaced)}.")
+    typer.echo(f"To go back: lake serving pinot revert {table} {done.entry_id}")
+
+
+@pinot.command("list")
+def pinot_list(table: TableName, as_json: AsJson = False) -> None:
+    """List the segments of TABLE that the cluster's queries see."""
+    from lake_assets.local import show
+    from lake_assets.serving.pinot import pinot_at
+
+    with pinot_at(settings()) as cluster:
+        found = cluster.segments(table)
+    typer.echo(show.as_json(found) if as_json else "\n".join(found) or "No segments.")
+
+
+@pinot.command("revert")
+def pinot_revert(
+    table: TableName,
+    entry_id: Annotated[str, typer.Argument(metavar="ID", help="of its lineage, as its push printed it")],
+    force: Annotated[bool, typer.Option("--force", help="also a push that is in progress: it has died")] = False,
+) -> None:
+    """Go back to what TABLE of the cluster was before a push. Not refused across an erasure: the cluster knows none."""
+    from lake_assets.serving.pinot import pinot_at
+
+    with pinot_at(settings()) as cluster:
+        cluster.revert(table, entry_id, force=force)
+    typer.echo(f"{table} is as it was before {entry_id}.")
 
 
 def _source(table: str) -> Source:

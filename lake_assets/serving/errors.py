@@ -18,6 +18,7 @@ ServingError
 │   ├── UploadStopped
 │   ├── UploadDamaged
 │   └── PushOvertaken
+├── PinotRefused            what the controller of a Pinot cluster did not do
 ├── ErasedSince             going back would bring an erased person back
 ├── LineageDamaged          a node that serving cannot have left like this
 ├── LineageBusy             others kept writing it
@@ -34,6 +35,8 @@ from datetime import datetime
 from lake_assets.errors import ServingError
 
 SHOWN = 3
+MOST_WORDS = 500
+"""Characters of another service's answer."""
 
 
 class ReplaceRefused(ServingError):
@@ -153,6 +156,18 @@ class PushOvertaken(PushFailed):
         super().__init__(
             f"{table} was switched by somebody else while entry {entry_id} was pushed: both would be seen together.",
             remedy="Nothing to do if the other push is the newer one; else push again.",
+        )
+
+
+class PinotRefused(ServingError):
+    """The controller of a Pinot cluster refused a call, or did not answer. A push that it stopped was reverted."""
+
+    def __init__(self, call: str, answer: str) -> None:
+        words = " ".join(answer.split())
+        super().__init__(
+            f"Pinot did not do {call}: {words[:MOST_WORDS]}.",
+            remedy="See the controller's log. If a push has died, push with --force; "
+            "else correct what it says, or LAKE_PINOT_CONTROLLER.",
         )
 
 

@@ -17,9 +17,10 @@ PUSH_POINTS = (
 
 REVERT_POINTS = ("revert-written", "revert-half-removed", "revert-done")
 CLEAN_UP_POINTS = ("clean-up-written", "clean-up-half-removed", "clean-up-done")
+PINOT_POINTS = ("pinot-started", "pinot-uploaded", "pinot-ended")
 
 
 def reach(point: str) -> None:
     """Die or pause here if this is the point that the setting names."""
-    assert point in (*PUSH_POINTS, *REVERT_POINTS, *CLEAN_UP_POINTS), point
+    assert point in (*PUSH_POINTS, *REVERT_POINTS, *CLEAN_UP_POINTS, *PINOT_POINTS), point
     strike(point)

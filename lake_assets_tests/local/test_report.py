@@ -20,6 +20,7 @@ from lake_assets.incremental.savings import costs, saving
 from lake_assets.incremental.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.local import charts, report
+from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def hostile() -> Overview:
     return Overview(NOW, 6, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
 
 
+def hostile_path() -> DataPath:
+    fact = Fact(HOSTILE, HOSTILE, HOSTILE, bad=True, command=HOSTILE)
+    stages = (Stage(HOSTILE, (fact,)), Stage("Kafka", instead=HOSTILE, broken=True))
+    return DataPath(stages, Stage("Last pushes", (fact,)), Stage("Landed files", (fact,)))
+
+
 def own_text(page: str) -> str:
     """The page without the library, which has addresses that it never asks for."""
     assert get_plotlyjs() in page
@@ -60,7 +67,7 @@ def own_text(page: str) -> str:
 
 
 def test_any_value_is_shown_as_text() -> None:
-    page = own_text(report.page(hostile()))
+    page = own_text(report.page(hostile(), hostile_path()))
     assert "<img" not in page
     assert page.count("</script>") == 3
     assert "{{7*7}}" in page
@@ -70,7 +77,7 @@ def test_any_value_is_shown_as_text() -> None:
 
 
 def test_the_page_loads_nothing() -> None:
-    page = own_text(report.page(hostile()))
+    page = own_text(report.page(hostile(), hostile_path()))
     assert "default-src 'none'" in page
     assert 'showSendToCloud: false, plotlyServerURL: ""' in page
     assert not re.search(r"<[^>]+\b(src|href)=|@import|url\(", page)
@@ -128,6 +135,16 @@ def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalo
     both = lake(bare_home.home, "--json", "--out", str(out))
     assert [a["table"] for a in json.loads(both.stdout)["arrivals"]] == [r.table for r in PIPELINE.raw]
     assert out.exists()
+    path = json.loads(both.stdout)["data_path"]
+    assert {stage["name"]: stage["instead"] for stage in path["stages"]}["Kafka"].startswith("No Kafka runs")
+    assert "No Kafka runs" in out.read_text()
+
+
+def test_a_stage_in_a_few_words() -> None:
+    fine, waits, bad = Fact("a", "here"), Fact("b", "here", "there"), Fact("c", "here", "there", bad=True)
+    facts = [(fine, fine), (fine, waits), (fine, waits, bad)]
+    told = [Stage("s", found).told for found in facts] + [Stage("s", broken=True).told, Stage("s").told]
+    assert told == ["2, nothing pending", "1 of 2 pending", "1 of 3 to look at", "cannot be asked", "nothing here"]
 
 
 def test_a_session_that_is_open_reaches_to_now() -> None:
