@@ -25,7 +25,7 @@ FLAWED: tuple[StreamName, ...] = ("ingestion", "mutation")
 
 @dataclass(frozen=True)
 class Replayed:
-    """rows: engagement id → whose it is in the end. people: their ids, connected by the requests that moved a row."""
+    """rows: engagement id → whose it is in the end. people: their ids, connected by the requests that were applied."""
 
     rows: Mapping[str, Person]
     people: nx.Graph[Person]
@@ -58,7 +58,10 @@ def _act(request: Mapping[str, Any], rows: dict[str, Person], people: nx.Graph[P
             del rows[row]
         else:
             rows[row] = new
-    if moved and request["op"] != "delete":
+    record = request.get("insert_record")
+    if record:  # such a request waits for no row of its old id
+        rows[record["engagement_id"]] = (str(request["org_id"]), record["who_id"])
+    if (moved or record) and request["op"] != "delete":
         people.add_edge(old, new)
 
 
