@@ -125,8 +125,8 @@ def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, gua
     """Remove what no version of the last hours needs; how many files."""
     location, before = tables.location(table), tables.version(table)
     found = list(_inventory(location))
-    if not found:
-        return 0
+    if sum(not entry["isDir"] for entry in found) == len(opened(location).file_uris()):
+        return 0  # nothing is there but what the present version needs
     files = spark.createDataFrame(pa.Table.from_pylist(found, schema=_INVENTORY_SCHEMA))
     files.createOrReplaceTempView(_INVENTORY)
     guard.confirm()  # after the listing: while it was made, nobody else wrote
