@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -88,20 +89,20 @@ def _start(settings: Settings, report: Report) -> None:
     stack.write_dagster_files(settings, ports["code"])
     try:
         state.write(settings.home, [state.Record(s.name, s.port) for s in services])
-        keeper.start(services, settings.home)
-        _wait(services, settings.home, report)
+        kept = keeper.start(services, settings.home)
+        _wait(kept, services, settings.home, report)
     except BaseException:  # Ctrl-C too: whoever stops a start wants nothing running
         _sweep(settings.home, lambda _: None)
         raise
 
 
-def _wait(services: list[Service], home: Path, report: Report) -> None:
+def _wait(kept: subprocess.Popen[bytes], services: list[Service], home: Path, report: Report) -> None:
     report(f"Starting {', '.join(service.name for service in services)} ...")
     begun = spoken = time.monotonic()
     waiting = list(services)
     while waiting:
         now = time.monotonic()
-        if state.process_of(home, keeper.NAME) is None or keeper.first_to_end(home):
+        if kept.poll() is not None or keeper.first_to_end(home):
             raise keeper.died(services, home)
         for service in [s for s in waiting if s.ready()]:
             waiting.remove(service)
