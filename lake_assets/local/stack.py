@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from lake_assets.local.kafka import kafka
 from lake_assets.local.service import Service, accepts, answers, log_says, python_module
 from lake_assets.local.spark import jvm_conf, spark_environment, spark_home
@@ -130,8 +132,13 @@ def dagster_home(settings: Settings) -> Path:
 def dagster_environment(settings: Settings) -> dict[str, str]:
     """The settings as variables: a service must see those of `lake up`, wherever they came from."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
-    variables = {f"LAKE_{name.upper()}": str(value) for name, value in values.items() if value is not None}
+    variables = {f"LAKE_{name.upper()}": _spelled(value) for name, value in values.items() if value is not None}
     return {**variables, **spark_environment(), "DAGSTER_HOME": str(dagster_home(settings)), "PYTHONUNBUFFERED": "1"}
+
+
+def _spelled(value: object) -> str:
+    """A secret as it is: what `str` makes of it is a mask, and that would be the key of everything hashed with it."""
+    return str(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
 
 
 def _workspace(settings: Settings) -> Path:

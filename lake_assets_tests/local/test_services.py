@@ -13,11 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import SecretStr
 
 from lake_assets.errors import ServiceError
 from lake_assets.local import keeper, services, state
 from lake_assets.local.service import free_port
 from lake_assets.local.spark import open_spark
+from lake_assets.local.stack import dagster_environment
 from lake_assets.settings import Settings
 
 NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
@@ -53,6 +55,13 @@ def test_somebody_elses_services_are_used_and_not_started(bare_home: Settings) -
     theirs = bare_home.model_copy(update={**NO_SPARK, "jars": bare_home.home / "nowhere"})
     assert [s.name for s in services.status(theirs)] == ["code", "webserver", "daemon"]
     assert state.kafka_address(theirs) == state.zookeeper_address(theirs) == "127.0.0.1:1"
+
+
+def test_dagster_gets_every_setting_as_it_is(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = bare_home.model_copy(update={"erasure_key": SecretStr("the key"), "retain_hours": 5})
+    for name, value in dagster_environment(ours).items():
+        monkeypatch.setenv(name, value)
+    assert Settings(home=ours.home) == ours
 
 
 def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) -> None:
