@@ -29,7 +29,7 @@ from lake_assets.incremental.freshness import freshness
 from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.overview import Overview, TargetOverview
 from lake_assets.incremental.session import SessionPlan
-from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.compaction import next_offsets
 from lake_assets.landing.kafka import ends, partitions
 from lake_assets.landing.lag import Offsets, lag
 from lake_assets.landing.messages import Feed, feeds
@@ -195,7 +195,7 @@ def _zone_fact(what: str, entries: list[Entry], there: Offsets, *, now: datetime
         "offsets of Kafka are not landed": behind,
         "files are in quarantine": verdicts["quarantined"],
     }
-    overdue = any(entry.verdict == "provisional" and now - entry.added_at > deadline for entry in entries)
+    overdue = any(entry.overdue(now, deadline) for entry in entries)
     last = _time(max(entry.added_at for entry in entries))
     return Fact(
         what,
@@ -207,8 +207,7 @@ def _zone_fact(what: str, entries: list[Entry], there: Offsets, *, now: datetime
 
 def _landed(entries: Iterable[Entry]) -> Offsets:
     """Partition → the offset behind the last one that landed."""
-    files = [entry.file for entry in entries if entry.verdict != "quarantined"]
-    return {partition: last + 1 for partition, last in last_offsets(files).items()}
+    return next_offsets(entry.file for entry in entries if entry.verdict != "quarantined")
 
 
 def _targets(engine: Engine, overview: Overview) -> Iterator[Fact]:

@@ -7,7 +7,6 @@ Domain objects, no Dagster contexts. The daemon and the webserver load this modu
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -62,10 +61,11 @@ class ServingResource(dg.ConfigurableResource[Any]):
 
     def tables(self) -> AbstractContextManager[Serving]:
         """`ServiceError` if no ZooKeeper is named or runs."""
+        from lake_assets.incremental.engine import utc_now
         from lake_assets.serving.store import serving_at
 
         hosts = required(zookeeper_address(settings()), "ZooKeeper")
-        return serving_at(hosts, settings(), clock=lambda: datetime.now(UTC))
+        return serving_at(hosts, settings(), clock=utc_now)
 
 
 class EngagementResource(dg.ConfigurableResource[Any]):

@@ -95,8 +95,8 @@ def _inserted(commit: Commit | None) -> int:
 def _batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:
     """Transaction id → the ids of its recent batches, as the log of a table tells of them."""
     found: dict[str, list[int]] = {}
-    for mark in tables.marks(table, max(0, tables.version(table) - RECENT)).values():
-        app_id, batch_id = idempotent.marked(mark)
+    for commit in tables.history(table, since=max(0, tables.version(table) - RECENT)):
+        app_id, batch_id = idempotent.marked(commit.mark)
         found.setdefault(app_id, []).append(batch_id)
     return found
 

@@ -74,7 +74,7 @@ def told_since(tables: LakeTables, cursor: int) -> tuple[int, list[int]]:
             f"{cursor} is no cursor of {tables.location(ENGAGEMENT)}, whose newest version is {newest}.",
             remedy="Give the cursor that was read last, or 0 to begin.",
         )
-    marks = tables.marks(ENGAGEMENT, cursor)
+    marks = {commit.version: commit.mark for commit in tables.history(ENGAGEMENT, since=cursor)}
     first = min(marks, default=newest + 1)
     last, versions = told_through(first - 1, marks, _batches_told(tables))
     if first > cursor + 1:

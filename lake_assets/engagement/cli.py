@@ -62,19 +62,19 @@ def simulate(
         typer.echo(f"sent {count:,} messages to {topic}")
 
 
-@engagement.command("ingest")
+@engagement.command()
 def ingest(lake: LakeName, as_json: AsJson = False) -> None:
     """Take a turn of the ingestion of LAKE: messages become rows, dead letters and notifications."""
     _take_turn(lake, "ingestion", as_json=as_json)
 
 
-@engagement.command("mutate")
+@engagement.command()
 def mutate(lake: LakeName, as_json: AsJson = False) -> None:
     """Take a turn of the mutation of LAKE: ids are converted, merged and deleted as requested."""
     _take_turn(lake, "mutation", as_json=as_json)
 
 
-@engagement.command("retain")
+@engagement.command()
 def retain(lake: LakeName, as_json: AsJson = False) -> None:
     """Take a turn of the retention of LAKE: what an org keeps no longer is deleted, and people as requested."""
     _take_turn(lake, "retention", as_json=as_json)

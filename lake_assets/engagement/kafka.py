@@ -22,6 +22,11 @@ LOG_ERRORS = 3
 EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
+def client(servers: str) -> dict[str, str | int | float | bool]:
+    """What every client is configured with. servers: `host:port`, comma-separated."""
+    return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
+
+
 @dataclass(frozen=True)
 class KafkaTopic:
     """A topic of a cluster. servers: `host:port`, comma-separated."""
@@ -34,7 +39,7 @@ class KafkaTopic:
 
         An open transaction ends what can be read: so the same range always holds the same messages.
         """
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": LOG_ERRORS})
+        admin = AdminClient(client(self.servers))
         try:
             asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
             described = asked[self.topic].result()
@@ -46,7 +51,7 @@ class KafkaTopic:
 
     def create(self, partitions: int) -> bool:
         """Create the topic unless it is there, replicated as the brokers say by default; whether it was created."""
-        admin = AdminClient({"bootstrap.servers": self.servers, "log_level": LOG_ERRORS})
+        admin = AdminClient(client(self.servers))
         try:
             admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
         except KafkaException as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.collapsing import aliased
-from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, applied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFram
     """Rows under an id that they should not have: `LATE`, each once. alias: where they belong, null: they go."""
     from pyspark.sql import functions as F
 
-    log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]).where("status = 'applied'")
+    log = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
     versions = [v for v in came(tables, batch.since.get(ENGAGEMENT)) if v <= batch.reads[ENGAGEMENT]]
     if not versions or log.isEmpty():
         return spark.createDataFrame([], LATE)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.collapsing import limited
 from lake_assets.engagement.judging import Messages
-from lake_assets.engagement.tables import MUTATION_REQUEST
+from lake_assets.engagement.memory import erased_by_org
+from lake_assets.engagement.tables import MUTATION_REQUEST, applied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +35,7 @@ class Limits:
             tables, spark = self.messages.tables, self.messages.spark
             requests = self.messages.once(batch).where("reason is null")
             log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-            self._made[batch.batch_id] = once(limited(requests, log.where("status = 'applied'")))
+            self._made[batch.batch_id] = once(limited(requests, applied(log)))
         return self._made[batch.batch_id]
 
     def ids(self, batch: Batch) -> DataFrame:
@@ -48,13 +49,5 @@ class Limits:
         return self._people[batch.batch_id]
 
     def erased(self, batch: Batch) -> DataFrame:
-        """One row for each org that erases somebody: of_org string, and erased, a map of an id to until when,
-        inclusive, it is erased.
-        """
-        from pyspark.sql import functions as F
-
-        return (
-            self.ids(batch)
-            .groupBy(F.col("org_id").alias("of_org"))
-            .agg(F.map_from_entries(F.collect_list(F.struct("who_id", "until"))).alias("erased"))
-        )
+        """The same, as `erased_by_org` gives them."""
+        return erased_by_org(self.ids(batch))

@@ -27,7 +27,7 @@ ERASED = "erased"
 WHO = "who"
 """What the ids are ids of, to the keyed hash."""
 
-_UNTIL = pa.schema([("of_org", pa.string()), ("who", pa.string()), ("until", pa.timestamp("us", "UTC"))])
+_UNTIL = pa.schema([("org_id", pa.string()), ("who_id", pa.string()), ("until", pa.timestamp("us", "UTC"))])
 
 Until = Mapping[tuple[str, str], datetime]
 """(org, id or its hash) → until when, inclusive, its records are erased."""
@@ -52,7 +52,8 @@ class Memory:
         found = self._named(judged, people, erased) if erased else {}
         if not found:
             return judged
-        by_org = self._relation(found)
+        rows = [{"org_id": org, "who_id": who, "until": until} for (org, who), until in found.items()]
+        by_org = erased_by_org(self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_UNTIL)))
         hit = reduce(or_, (F.coalesce(_sent_by_then(who, at), F.lit(False)) for who, at in people.items()))
         marked = judged.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
         told = {"reason": F.when(hit, ERASED).otherwise(F.col("reason")), "message": F.when(~hit, F.col("message"))}
@@ -81,13 +82,16 @@ class Memory:
         hashed = {(row["org_id"], row["who"]): self.hash(row["org_id"], row["who"]) for row in named}
         return {(org, who): erased[org, h] for (org, who), h in sorted(hashed.items()) if (org, h) in erased}
 
-    def _relation(self, found: Until) -> DataFrame:
-        """One row for each org: of_org string, erased: a map of an id to until when."""
-        from pyspark.sql import functions as F
 
-        rows = [{"of_org": org, "who": who, "until": until} for (org, who), until in found.items()]
-        ids = self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_UNTIL))
-        return ids.groupBy("of_org").agg(F.map_from_entries(F.collect_list(F.struct("who", "until"))).alias("erased"))
+def erased_by_org(people: DataFrame) -> DataFrame:
+    """One row for each org: of_org string, and erased, a map of an id to until when, inclusive, it is erased.
+
+    people: org_id string, who_id string, until timestamp.
+    """
+    from pyspark.sql import functions as F
+
+    erased = F.map_from_entries(F.collect_list(F.struct("who_id", "until"))).alias("erased")
+    return people.groupBy(F.col("org_id").alias("of_org")).agg(erased)
 
 
 def dropped(tables: LakeTables, batch: Batch) -> int:

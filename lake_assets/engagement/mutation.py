@@ -31,6 +31,7 @@ from lake_assets.engagement.tables import (
     MUTATION_REQUEST_COLUMNS,
     ORG,
     LakeTables,
+    applied,
 )
 
 if TYPE_CHECKING:
@@ -125,16 +126,16 @@ class Mutations:
         from lake_assets.incremental.stage import once
 
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
-        applied = log.where(F.col("batch_id") == batch.batch_id).where("status = 'applied'")
-        records = arriving(applied, self.tables.lake)
+        requests = applied(log.where(F.col("batch_id") == batch.batch_id))
+        records = arriving(requests, self.tables.lake)
         late = once(self._late(batch, records))
-        changes = _changes(collapsed(applied), late)
+        changes = _changes(collapsed(requests), late)
         if records is not None:
             changes = changes.unionByName(insertions(records), allowMissingColumns=True)
         changes = once(changes)
         if changes.isEmpty():
             return
-        reach = dated(applied.select("org_id", *_DATES).unionByName(_dates(late)))
+        reach = dated(requests.select("org_id", *_DATES).unionByName(_dates(late)))
         merge = _merge(changes, self.tables.identifier(ENGAGEMENT), reach)
         if records is not None:
             merge = merge.whenNotMatched(F.col("row").isNotNull()).insert({n: F.col(f"row.{n}") for n in COLUMNS})
@@ -199,6 +200,6 @@ def _parked(log: DataFrame) -> DataFrame:
 def _any_waiting(tables: LakeTables, spark: SparkSession, since: Mapping[str, int]) -> bool:
     """Whether a request is parked, or rows came that may be late."""
     log = tables.read(spark, MUTATION_REQUEST)
-    if came(tables, since.get(ENGAGEMENT)) and not log.where("status = 'applied'").isEmpty():
+    if came(tables, since.get(ENGAGEMENT)) and not applied(log).isEmpty():
         return True
     return not _parked(log).isEmpty()

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from lake_assets.engagement.kafka import LOG_ERRORS, TIMEOUT_SECONDS, KafkaTopic
+from lake_assets.engagement.kafka import TIMEOUT_SECONDS, KafkaTopic, client
 from lake_assets.errors import ServiceError
 
 _FOREVER = -1
@@ -46,11 +46,10 @@ def _messages(topic: KafkaTopic) -> Iterator[Message]:
     earliest = topic.state().earliest
     consumer = Consumer(
         {
-            "bootstrap.servers": topic.servers,
+            **client(topic.servers),
             "group.id": f"certificate-{topic.topic}",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "log_level": LOG_ERRORS,
         }
     )
     try:
@@ -79,7 +78,7 @@ def _next(consumer: Consumer, topic: KafkaTopic) -> Message:
 
 
 def _config(topic: KafkaTopic) -> dict[str, str]:
-    admin = AdminClient({"bootstrap.servers": topic.servers, "log_level": LOG_ERRORS})
+    admin = AdminClient(client(topic.servers))
     resource = ConfigResource(ResourceType.TOPIC, topic.topic)
     try:
         entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()

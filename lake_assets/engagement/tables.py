@@ -220,21 +220,16 @@ class LakeTables:
     def commit_of(self, table: str, *, app_id: str, batch_id: int, since: int) -> Commit | None:
         """The commit that a batch made; None if it made none. since: a version before it."""
         mark = idempotent.mark(app_id, batch_id)
-        return next(
-            (_commit(entry) for entry in self._history(table, since) if entry.get("userMetadata") == mark), None
-        )
+        return next((commit for commit in self.history(table, since=since) if commit.mark == mark), None)
 
     def history(self, table: str, *, since: int = -1) -> list[Commit]:
         """The commits after a version that the log still tells of, newest first."""
-        return [_commit(entry) for entry in self._history(table, since)]
+        log = self._log(table)
+        return [_commit(entry) for entry in log.history(limit=log.version() - since)]
 
     def commit_at(self, table: str, version: int) -> Commit:
         """The commit that made a version of a table."""
-        return next(commit for commit in map(_commit, self._history(table, version - 1)) if commit.version == version)
-
-    def marks(self, table: str, since: int) -> dict[int, str | None]:
-        """Each version after one → the user metadata of its commit, as far back as the log tells of commits."""
-        return {int(entry["version"]): entry.get("userMetadata") for entry in self._history(table, since)}
+        return next(commit for commit in self.history(table, since=version - 1) if commit.version == version)
 
     def changes(self, spark: SparkSession, table: str, version: int, last: int | None = None) -> DataFrame:
         """The rows that one commit changed, with `_change_type`, of the change data feed.
@@ -263,11 +258,6 @@ class LakeTables:
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
-    def _history(self, table: str, since: int) -> list[dict[str, Any]]:
-        """What the log tells of each commit after a version, newest first."""
-        log = self._log(table)
-        return log.history(limit=log.version() - since)
-
     def _log(self, table: str) -> DeltaTable:
         return opened(self.location(table))
 
@@ -284,6 +274,11 @@ class LakeTables:
         told = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
         with_properties = f"TBLPROPERTIES ({told})" if told else ""
         spark.sql(f"CREATE TABLE IF NOT EXISTS {self.identifier(table)} ({listed}) USING delta {by} {with_properties}")
+
+
+def applied(log: DataFrame) -> DataFrame:
+    """Those requests of `mutation_request` that were carried out."""
+    return log.where("status = 'applied'")
 
 
 def _commit(entry: Mapping[str, Any]) -> Commit:

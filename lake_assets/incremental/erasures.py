@@ -55,6 +55,16 @@ def create_table(catalog: Catalog) -> list[str]:
     return [ERASURE] if tables.create(catalog, ERASURE, _COLUMNS, {}, {}) else []
 
 
+def last_erasure(catalog: Catalog) -> datetime | None:
+    """When an erasure was recorded last, asked for or done; None if there never was one."""
+    try:
+        table = catalog.load_table(ERASURE)
+    except NoSuchTableError:
+        return None
+    times = table.scan(selected_fields=("recorded_at",)).to_arrow()["recorded_at"].to_pylist()
+    return max(times, default=None)
+
+
 def erasure_key(found: Settings) -> bytes:
     """The key of a home: the setting, or else the home's own, which is made at the first call."""
     if found.erasure_key is not None:

@@ -18,7 +18,7 @@ from lake_assets.landing.compact import merge
 from lake_assets.landing.compaction import Limits
 from lake_assets.landing.loading import Loaded
 from lake_assets.landing.messages import Feed, feed_of
-from lake_assets.landing.reshard import reshard
+from lake_assets.landing.reshard import reshard_all
 from lake_assets.landing.sensors import SHARDS, landing_sensor
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station
@@ -151,11 +151,9 @@ def reshard_job(clock: Clock) -> dg.JobDefinition:
     def reshard_shard(context: dg.OpExecutionContext, config: ReshardConfig) -> None:
         station, shard = context.resources.landing.station(), parse_shard(context.partition_key)
         distinct_id = feed_of(station.feeds, shard.topic).distinct_id_of
-        # Copies of the first zone are verified by those of the last: so the first is asked once more.
-        for writer in [*station.zones, *station.zones[:-1]]:
-            done = reshard(writer, shard, config.shards, distinct_id, now=clock())
+        for zone, done in reshard_all(station.zones, shard, config.shards, distinct_id, clock):
             state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
-            context.log.info(f"{shard} in {writer.zone.name}: {len(done.copies)} copies made; {state}")
+            context.log.info(f"{shard} in {zone}: {len(done.copies)} copies made; {state}")
 
     @dg.job(name="landing_reshard", partitions_def=SHARDS, description=reshard_job.__doc__)
     def job() -> None:

@@ -43,8 +43,9 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
         every = station.manifest.entries(
             topic=feed.topic, stages=("staged", "live"), verdicts=("provisional", "quarantined")
         )
+        now = clock()
         differ = [entry for entry in every if entry.verdict == "quarantined"]
-        late = [e for e in every if e.verdict == "provisional" and clock() - e.added_at > deadline]
+        late = [e for e in every if e.overdue(now, deadline)]
         return dg.AssetCheckResult(
             passed=not (differ or late),
             severity=dg.AssetCheckSeverity.ERROR,

@@ -46,5 +46,10 @@ def checksum(records: Iterable[bytes]) -> Checksum:
     count = total = 0
     for record in records:
         count += 1
-        total += int.from_bytes(hashlib.sha256(record).digest())
+        total += summand(record)
     return Checksum(count, total % MODULUS)
+
+
+def summand(record: bytes) -> int:
+    """What a record adds to the sum."""
+    return int.from_bytes(hashlib.sha256(record).digest())

@@ -69,6 +69,16 @@ def last_offsets(files: Iterable[DataFile]) -> dict[int, int]:
     return {partition: last for partition, (_, last) in merged_ranges(files).items()}
 
 
+def next_offsets(files: Iterable[DataFile]) -> dict[int, int]:
+    """Partition → the offset behind the last one of files."""
+    return {partition: last + 1 for partition, last in last_offsets(files).items()}
+
+
+def first_offsets(files: Iterable[DataFile]) -> dict[int, int]:
+    """Partition → the first offset of files."""
+    return {partition: first for partition, (first, _) in merged_ranges(files).items()}
+
+
 def merged_ranges(files: Iterable[DataFile]) -> dict[int, tuple[int, int]]:
     """The ranges of the one file that replaces files: in each partition, from the least offset to the greatest."""
     return union(file.ranges for file in files)

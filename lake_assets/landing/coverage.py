@@ -20,15 +20,6 @@ class Cover(NamedTuple):
     readable: bool
 
 
-def first_offsets(covers: Iterable[Cover]) -> dict[int, int]:
-    """Partition → the least offset of any file."""
-    found: dict[int, int] = {}
-    for cover in covers:
-        for partition, (first, _) in cover.ranges.items():
-            found[partition] = min(first, found.get(partition, first))
-    return found
-
-
 def ready(covers: Iterable[Cover], starts: Ends) -> dict[int, int]:
     """How far each partition may be loaded from its start on: the offset after the last that is ready."""
     spans: dict[int, list[tuple[int, int, bool]]] = {partition: [] for partition in starts}

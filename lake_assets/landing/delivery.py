@@ -16,7 +16,7 @@ from typing import Self
 
 from lake_assets.errors import FilesDiffer
 from lake_assets.landing.agreements import Agreements
-from lake_assets.landing.compaction import merged_ranges
+from lake_assets.landing.compaction import first_offsets
 from lake_assets.landing.coverage import Cover, ready
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.failpoints import reach
@@ -68,7 +68,7 @@ def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -
         landed = [e.file for e in manifest.entries(topic=topic, stages=("live", "staged", "retired"))]
         files = [file for file in landed if not parse_shard(file.shard).dead_letters]
         own = [Cover(file.ranges, readable=True) for file in files if file.zone == zone]
-        begun = {p: first for p, (first, _) in merged_ranges(files).items() if p in numbers}
+        begun = {p: first for p, first in first_offsets(files).items() if p in numbers}
         reached = ready(own, begun)
         for p in numbers:
             had = frozenset(cover.ranges[p] for cover in own if p in cover.ranges)

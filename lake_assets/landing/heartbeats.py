@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from lake_assets.errors import ServiceError
 from lake_assets.landing.kafka import TIMEOUT_SECONDS, client, partitions
 from lake_assets.landing.messages import HEARTBEAT
+from lake_assets.landing.schema import milliseconds
 
 
 def beat(servers: str, times: Mapping[str, datetime]) -> None:
@@ -31,7 +32,7 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
         headers: list[tuple[str, str | bytes | None]] = [(HEARTBEAT, at.isoformat().encode())]
         for partition in found:
             producer.produce(
-                topic, b"", partition=partition, timestamp=_milliseconds(at), headers=headers, on_delivery=told
+                topic, b"", partition=partition, timestamp=milliseconds(at), headers=headers, on_delivery=told
             )
     left = producer.flush(TIMEOUT_SECONDS)
     if failed or left:
@@ -59,7 +60,3 @@ class Heart:
         beat(self.servers, dict.fromkeys(self.topics, now))
         self._last = now
         return True
-
-
-def _milliseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

@@ -20,7 +20,8 @@ from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.landing.batch import Batch, Landed, commit
-from lake_assets.landing.coverage import Cover, Ends, first_offsets, limited, ready
+from lake_assets.landing.compaction import first_offsets
+from lake_assets.landing.coverage import Cover, Ends, limited, ready
 from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Feed, heartbeat_of
 from lake_assets.landing.progress import Progress, read_progress
@@ -101,7 +102,8 @@ class Loader:
             if not parse_shard(entry.file.shard).dead_letters
         ]
         covers = [Cover(entry.file.ranges, self._may_read(entry)) for entry in entries]
-        starts = {p: at for p, at in {**first_offsets(covers), **progress.offsets}.items() if p in self.partitions}
+        begun = first_offsets(entry.file for entry in entries)
+        starts = {p: at for p, at in {**begun, **progress.offsets}.items() if p in self.partitions}
         return _Choice(zone, entries, starts, limited(starts, ready(covers, starts), most=MOST_OFFSETS))
 
     def _may_read(self, entry: Entry) -> bool:

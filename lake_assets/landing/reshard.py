@@ -6,6 +6,7 @@ files at once: readers see the old shard or the new ones, never both. The zones 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -52,6 +53,17 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
     targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
     made = [name for target in targets for name in _copy(writer, taken, target, distinct_id, now=now)]
     return Resharded(made, _retire(writer, found, taken, targets, now=now))
+
+
+def reshard_all(
+    writers: Sequence[ZoneWriter], shard: Shard, of: int, distinct_id: DistinctId, clock: Callable[[], datetime]
+) -> Iterator[tuple[str, Resharded]]:
+    """`reshard` in one zone after the other; zone and what was done, call by call.
+
+    Copies of the first zone are verified by those of the last: so the first ones are asked once more.
+    """
+    for writer in [*writers, *writers[:-1]]:
+        yield writer.zone.name, reshard(writer, shard, of, distinct_id, now=clock())
 
 
 def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:

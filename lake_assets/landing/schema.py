@@ -117,6 +117,10 @@ class Entry:
     retired_at: datetime | None
     reason: str
 
+    def overdue(self, now: datetime, deadline: timedelta) -> bool:
+        """Whether it has waited for the other zone's file for longer than a deadline."""
+        return self.verdict == "provisional" and now - self.added_at > deadline
+
 
 def row_of(entry: Entry) -> dict[str, Any]:
     """An entry as a row of `landing_file`. shards: the sharding specification; 0 for dead letters, which have none."""

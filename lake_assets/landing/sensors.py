@@ -14,7 +14,7 @@ import dagster as dg
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.sensors import Clock
 from lake_assets.landing.checks import lag_evaluation, zone_key
-from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.compaction import next_offsets
 from lake_assets.landing.kafka import ends
 from lake_assets.landing.lag import Lag, Mark, lag
 from lake_assets.landing.messages import Feed
@@ -65,8 +65,7 @@ def _lags(station: Station, topic: str, seen: dict[str, dict[str, Any]], now: da
     there, found = ends(station.servers, topic), {}
     for zone in ZONES:
         files = [entry.file for entry in station.manifest.entries(zone, topic)]
-        landed = {partition: last + 1 for partition, last in last_offsets(files).items()}
-        found[zone] = lag(there, landed, _read(seen.get(f"{zone} {topic}")), now=now)
+        found[zone] = lag(there, next_offsets(files), _read(seen.get(f"{zone} {topic}")), now=now)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -64,14 +64,14 @@ class Station:
         delivery = Delivery(writer, self.clock)
         return ZoneTailer(delivery, self.servers, wanted, policy=policy, read_at_once=read_at_once)
 
-    def loader(self, feed: Feed) -> Loader:
-        """What loads a topic."""
+    def loader(self, feed: Feed, numbers: Sequence[int] | None = None) -> Loader:
+        """What loads a topic. numbers: its partitions; default: Kafka is asked for them."""
         return Loader(
             catalog=self.catalog,
             manifest=self.manifest,
             zones=[writer.zone for writer in self.zones],
             feed=feed,
-            partitions=partitions(self.servers, [feed.topic])[feed.topic],
+            partitions=partitions(self.servers, [feed.topic])[feed.topic] if numbers is None else numbers,
             subjects=self.pipeline.subjects,
             erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
             provisional=self.settings.landing_loads == "provisional",
@@ -79,8 +79,9 @@ class Station:
 
     def load(self) -> Iterator[Loaded]:
         """Load what may be loaded by now, topic by topic."""
+        numbers = partitions(self.servers, [feed.topic for feed in self.feeds])
         for feed in self.feeds:
-            yield from self.loader(feed).load()
+            yield from self.loader(feed, numbers[feed.topic]).load()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
-from lake_assets.landing.compaction import last_offsets
+from lake_assets.landing.compaction import next_offsets
 from lake_assets.landing.failpoints import reach
 from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
@@ -64,5 +64,5 @@ def _status(zone: str, shard: str, entries: list[Entry]) -> ShardStatus:
         verdicts["quarantined"],
         records=sum(f.count for f in files),
         bytes=sum(f.size for f in files),
-        next={partition: last + 1 for partition, last in last_offsets(files).items()},
+        next=next_offsets(files),
     )

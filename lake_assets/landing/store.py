@@ -16,25 +16,11 @@ from pathlib import Path
 import sqlalchemy as sa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from lake_assets.errors import (
-    FilesDiffer,
-    LandingError,
-    ServiceError,
-)
+from lake_assets.errors import FilesDiffer, LandingError, ServiceError
 from lake_assets.landing import judging, rows
 from lake_assets.landing.checksum import NOTHING, Checksum
 from lake_assets.landing.manifest import DataFile, compare, offsets
-from lake_assets.landing.schema import (
-    FILES,
-    HEAD,
-    METADATA,
-    RANGES,
-    Entry,
-    Stage,
-    Verdict,
-    entry_of,
-)
-from lake_assets.landing.sharding import Shard
+from lake_assets.landing.schema import FILES, HEAD, METADATA, Entry, Stage, Verdict, entry_of
 from lake_assets.settings import Settings
 
 LOCK_SECONDS = 60
@@ -108,26 +94,6 @@ class Manifest:
         with self.engine.connect() as connection:
             return rows.find(connection, zone, name)
 
-    def next_offset(self, zone: str, topic: str, partition: int) -> int | None:
-        """The offset behind what a zone has landed of a partition without a gap; None if it has nothing.
-
-        What is quarantined is a gap: it is landed again.
-        """
-        query = (
-            sa.select(RANGES.c.first, RANGES.c.last)
-            .join(FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name))
-            .where(FILES.c.zone == zone, FILES.c.topic == topic, RANGES.c.partition == partition)
-            .where(FILES.c.verdict != "quarantined", FILES.c.shard != str(Shard(topic, dead_letters=True)))
-            .order_by(RANGES.c.first)
-        )
-        end: int | None = None
-        with self.engine.connect() as connection:
-            for first, last in connection.execute(query):
-                if end is not None and first > end:
-                    return end
-                end = max(end or 0, last + 1)
-        return end
-
     def add(self, file: DataFile, *, now: datetime, stage: Stage = "live") -> Verdict:
         """Add a file of a zone and check it against the other's; what it then is. The same file again is no change.
 
@@ -198,7 +164,7 @@ class Manifest:
     def overdue(self, now: datetime, deadline: timedelta) -> list[Entry]:
         """The provisional files that have waited for the other zone for longer than a deadline."""
         waiting = self.entries(stages=("staged", "live"), verdicts=("provisional",))
-        return [entry for entry in waiting if now - entry.added_at > deadline]
+        return [entry for entry in waiting if entry.overdue(now, deadline)]
 
     def release(self, zone: str, name: str, *, now: datetime) -> list[Entry]:
         """Take a quarantined file for right: it is verified, and what it was made from retires.

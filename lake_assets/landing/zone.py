@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree
 from lake_assets.landing import formats
-from lake_assets.landing.checksum import MODULUS, Checksum
+from lake_assets.landing.checksum import MODULUS, Checksum, summand
 from lake_assets.landing.manifest import DataFile, Kind, check_file_name, file_name
 from lake_assets.landing.records import Record
 
@@ -47,7 +47,7 @@ class Tally:
         canonical = record.canonical
         self.count += 1
         self.size += len(canonical)
-        self._total += int.from_bytes(hashlib.sha256(canonical).digest())
+        self._total += summand(canonical)
 
     @property
     def checksum(self) -> Checksum:

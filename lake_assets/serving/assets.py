@@ -10,10 +10,11 @@ import dagster as dg
 
 from lake_assets.errors import LakeError
 from lake_assets.incremental.asset import asset_key, failure
+from lake_assets.incremental.erasures import last_erasure
 from lake_assets.incremental.sensors import Clock
 from lake_assets.serving.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
 from lake_assets.serving.sensors import serving_sensor
-from lake_assets.serving.sources import Source, last_erasure
+from lake_assets.serving.sources import Source
 from lake_assets.serving.status import EntryStatus, lineage_status
 from lake_assets.serving.store import Serving
 from lake_assets.serving.writer import PushReport

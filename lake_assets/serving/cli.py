@@ -203,8 +203,8 @@ def _source(table: str) -> Source:
 
 
 def _last_erasure() -> datetime | None:
+    from lake_assets.incremental.erasures import last_erasure
     from lake_assets.local.catalog import open_catalog
-    from lake_assets.serving.sources import last_erasure
 
     return last_erasure(open_catalog(settings()))
 

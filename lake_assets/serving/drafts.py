@@ -71,8 +71,8 @@ def write_drafts(
         with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:
             for batch in part:
                 writer.write_batch(batch)
-        rows = sum(batch.num_rows for batch in part)
-        found.append(Draft(name, path, rows, path.stat().st_size, sha256_of(path)))
+        count = sum(batch.num_rows for batch in part)
+        found.append(Draft(name, path, count, path.stat().st_size, sha256_of(path)))
     return found
 
 

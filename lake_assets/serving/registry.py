@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import (
@@ -60,7 +61,7 @@ class TableState:
     version: int | None
     segments: frozenset[str]
 
-    @property
+    @cached_property
     def routed(self) -> frozenset[str]:
         """The segments that readers see."""
         return routed(self.lineage, self.segments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,12 +12,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 
 from lake_assets.errors import TableMissing, UsageError
 from lake_assets.incremental import tables
-from lake_assets.incremental.erasures import ERASURE
 from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.partitions import rows_between, rows_by_hour
 
@@ -94,20 +91,21 @@ class WholeDelta:
     location: str
 
     def head(self, catalog: Catalog) -> str | None:
-        try:
-            found = DeltaTable(self.location)
-        except TableNotFoundError:
-            return None
-        return str(found.version()) if found.count() else None
+        found = self._opened()
+        return str(found.version()) if found and found.count() else None
 
     def read(self, catalog: Catalog) -> Reading:
-        try:
-            found = DeltaTable(self.location)
-        except TableNotFoundError:
+        if (found := self._opened()) is None:
             raise UsageError(
                 f"{self.table} is not there.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
-            ) from None
+            )
         return Reading(found.to_pyarrow_dataset().scanner().to_reader(), f"version {found.version()}", found.count())
+
+    def _opened(self) -> DeltaTable | None:
+        try:
+            return DeltaTable(self.location)
+        except TableNotFoundError:
+            return None
 
 
 def from_parquet(file: Path) -> pa.RecordBatchReader:
@@ -117,16 +115,6 @@ def from_parquet(file: Path) -> pa.RecordBatchReader:
     except (OSError, ArrowException) as error:
         raise UsageError(f"{file} cannot be read as Parquet: {error}.", remedy="Name a Parquet file.") from error
     return pa.RecordBatchReader.from_batches(opened.schema_arrow, opened.iter_batches())
-
-
-def last_erasure(catalog: Catalog) -> datetime | None:
-    """When an erasure was recorded last, asked for or done; None if there never was one."""
-    try:
-        table = catalog.load_table(ERASURE)
-    except NoSuchTableError:
-        return None
-    times = table.scan(selected_fields=("recorded_at",)).to_arrow()["recorded_at"].to_pylist()
-    return max(times, default=None)
 
 
 ACCOUNT_STATE = NewestHour("account_state", "core.account_state_dim", "state_hour")

@@ -12,7 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, OffsetsOverlap
-from lake_assets.landing.compaction import Limits, candidates, last_offsets, merged_ranges, select
+from lake_assets.landing.compaction import (
+    Limits,
+    candidates,
+    first_offsets,
+    last_offsets,
+    merged_ranges,
+    next_offsets,
+    select,
+)
 from lake_assets.landing.manifest import DataFile
 from lake_assets_tests.landing.made import file
 
@@ -122,6 +130,13 @@ def test_up_to_a_cut_it_does_not_matter_what_lies_beyond(
     chosen = select(files[:at], limits)
     assert select(candidates(files, cut), limits) == chosen
     assert select(candidates(files[:seen], cut), limits) in ([], chosen)
+
+
+@given(lakes())
+def test_a_partition_begins_with_its_first_file_and_goes_on_behind_its_last(files: list[DataFile]) -> None:
+    spans = [(partition, *span) for file in files for partition, span in file.ranges.items()]
+    assert first_offsets(files) == {p: min(first for q, first, _ in spans if q == p) for p, _, _ in spans}
+    assert next_offsets(files) == {p: 1 + max(last for q, _, last in spans if q == p) for p, _, _ in spans}
 
 
 @settings(max_examples=100, deadline=None)

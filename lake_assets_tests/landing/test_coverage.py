@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.coverage import Cover, first_offsets, limited, ready
+from lake_assets.landing.coverage import Cover, limited, ready
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
@@ -32,9 +32,3 @@ def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
         expected[partition] = end
     assert ready(covers, starts) == expected
     assert limited(starts, expected, most=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
-
-
-@given(COVERS)
-def test_a_partition_begins_where_its_first_file_does(covers: list[Cover]) -> None:
-    offsets = [(p, first) for cover in covers for p, (first, _) in cover.ranges.items()]
-    assert first_offsets(covers) == {p: min(first for q, first in offsets if q == p) for p, _ in offsets}

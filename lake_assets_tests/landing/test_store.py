@@ -95,13 +95,6 @@ def test_what_is_no_file_is_refused(manifest: Manifest, changed: dict[str, objec
     assert manifest.entries() == []
 
 
-def test_the_next_offset_is_behind_what_is_there_without_a_gap(manifest: Manifest) -> None:
-    for first, last in ((0, 2), (3, 5), (9, 9)):
-        manifest.add(file("a", first, last, b"x"), now=NOW)
-    assert manifest.next_offset("a", TOPIC, 0) == 6
-    assert manifest.next_offset("a", TOPIC, 1) is None
-
-
 def test_who_waits_too_long_is_told_of(manifest: Manifest) -> None:
     manifest.add(file("a", 0, 1, b"x"), now=NOW)
     assert manifest.overdue(NOW + DEADLINE, DEADLINE) == []

@@ -20,7 +20,7 @@ from lake_assets.serving.cli import pinot as pinot_commands
 from lake_assets.serving.errors import PinotRefused
 from lake_assets.serving.failpoints import PINOT_POINTS
 from lake_assets.serving.pinot import PinotController, pinot_at, segment_of
-from lake_assets.settings import Settings
+from lake_assets.settings import Settings, settings
 from lake_assets_tests.serving.pinot_controller import SECRET, Controller, archive, controller
 
 
@@ -35,6 +35,16 @@ def pinot(cluster: Controller) -> Iterator[PinotController]:
     named = Settings(pinot_controller=cluster.address, pinot_authorization=SecretStr(SECRET))
     with pinot_at(named) as found:
         yield found
+
+
+@pytest.fixture
+def configured(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What commands read from the environment."""
+    monkeypatch.setenv("LAKE_PINOT_CONTROLLER", cluster.address)
+    monkeypatch.setenv("LAKE_PINOT_AUTHORIZATION", SECRET)
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
 
 
 def snapshot(folder: Path, number: int) -> list[Path]:
@@ -110,10 +120,8 @@ def test_wherever_a_push_dies_queries_see_a_whole_snapshot(
     assert cluster.uploaded == {*names(0), *names(len(PINOT_POINTS))}
 
 
-def test_the_commands(cluster: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = Settings(pinot_controller=cluster.address, pinot_authorization=SecretStr(SECRET))
-    monkeypatch.setattr("lake_assets.serving.cli.settings", lambda: named)
-
+@pytest.mark.usefixtures("configured")
+def test_the_commands(cluster: Controller, tmp_path: Path) -> None:
     def lake(*words: str | Path) -> str:
         return CliRunner().invoke(pinot_commands, [*map(str, words)], catch_exceptions=False).stdout
 

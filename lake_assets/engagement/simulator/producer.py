@@ -13,7 +13,7 @@ from typing import Protocol
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
-from lake_assets.engagement.kafka import LOG_ERRORS, KafkaTopic
+from lake_assets.engagement.kafka import KafkaTopic, client
 from lake_assets.errors import ServiceError
 
 DELIVERY_SECONDS = 60
@@ -46,8 +46,7 @@ class _Sending:
         self._servers = servers
         self._producer = Producer(
             {
-                "bootstrap.servers": servers,
-                "log_level": LOG_ERRORS,
+                **client(servers),
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
