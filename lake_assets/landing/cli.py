@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from lake_assets.landing.station import Station
     from lake_assets.landing.verify import Verification
     from lake_assets.landing.writing import ZoneWriter
-    from lake_assets.membership.simulator import Landing
 
 landing = typer.Typer(help="Landed files: two zones that write the same and check each other.", no_args_is_help=True)
 quarantine = typer.Typer(help="Files that differ from the other zone's.", no_args_is_help=True)
@@ -61,10 +60,15 @@ def simulate(
 
     For `lake landing run --no-heartbeats`: by heartbeats of now, its hours would be complete before they come.
     """
+    from lake_assets.local.simulating import close_files, send_landing
     from lake_assets.membership.simulator import Population, Simulation, generate
 
     init(partitions)
-    count = sum(_send(one) for one in generate(Simulation(Population(accounts, seed, start, hours))))
+    servers, count = _kafka(), 0
+    for one in generate(Simulation(Population(accounts, seed, start, hours))):
+        count += send_landing(servers, one, settings())
+        last = one
+    close_files(servers, last, settings())
     typer.echo(f"sent {count:,} messages")
 
 
@@ -147,16 +151,15 @@ def reshard(
     zones: Zones = None,
 ) -> None:
     """Spread the records of TOPIC over so many SHARDS, by distinct id. Run again, it goes on where it was."""
-    from lake_assets.landing.reshard import reshard as resharded
+    from lake_assets.incremental.engine import utc_now
+    from lake_assets.landing.reshard import reshard_all
     from lake_assets.landing.sharding import shards as shards_of_topic
 
     writers, distinct_id = _zones(zones), _feed(topic).distinct_id_of
     for shard in shards_of_topic(topic, of):
-        # Copies of the first zone are verified by those of the last: so the first is asked once more.
-        for writer in [*writers, *writers[:-1]]:
-            done = resharded(writer, shard, shards, distinct_id, now=datetime.now(UTC))
+        for zone, done in reshard_all(writers, shard, shards, distinct_id, utc_now):
             state = f"waits for {done.waits_for}" if done.waits_for else "done"
-            typer.echo(f"{shard} in {writer.zone.name}: {len(done.copies)} copies made; {state}")
+            typer.echo(f"{shard} in {zone}: {len(done.copies)} copies made; {state}")
 
 
 @landing.command()
@@ -274,18 +277,6 @@ def _zones(names: list[str] | None = None) -> list[ZoneWriter]:
     from lake_assets.landing.zones import open_zones
 
     return open_zones(settings(), names or ())
-
-
-def _send(one: Landing) -> int:
-    """A landing of the simulator as messages, and its heartbeats behind them; how many messages."""
-    from lake_assets.engagement.simulator import send
-    from lake_assets.landing.heartbeats import beat
-    from lake_assets.membership.simulator import heartbeats, messages
-
-    servers, prefix = _kafka(), settings().landing_prefix
-    sent = send(servers, messages(one, prefix=prefix))
-    beat(servers, heartbeats(one, prefix=prefix))
-    return sent.total()
 
 
 def _interrupted() -> Callable[[], bool]:

@@ -25,6 +25,10 @@ BATCH = "lake.landing.batch"
 """Table property: the number of the last batch that was loaded."""
 
 
+BATCH_PREFIX = "landing-"
+"""Of the `batch_id` of rows that were landed: others were written to the raw table past the zones."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """What of a topic is in its raw table.
@@ -40,7 +44,7 @@ class Progress:
     @property
     def batch_id(self) -> str:
         """What the rows of the last batch carry."""
-        return f"landing-{self.batch:09}"
+        return f"{BATCH_PREFIX}{self.batch:09}"
 
     def after(self, offsets: Mapping[int, int], heartbeats: Mapping[int, datetime]) -> Progress:
         """After one more batch, which ends before these offsets and brought these heartbeats. None goes back."""

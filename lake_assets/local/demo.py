@@ -10,23 +10,34 @@ import os
 import shutil
 import time
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from pyiceberg.expressions import StartsWith
 from rich.console import Console
 from rich.markup import escape
 
+from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import LakeError, ServiceError, UsageError
 from lake_assets.incremental import tables, verify
 from lake_assets.incremental.engine import LOOKBACK_HOURS
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour, spell
 from lake_assets.incremental.partitions import rows_between
 from lake_assets.incremental.session import SessionPlan, Waiting
+from lake_assets.landing.messages import feed_of
+from lake_assets.landing.progress import BATCH_PREFIX
+from lake_assets.landing.schema import ALL_VERDICTS
+from lake_assets.landing.sharding import parse_shard
+from lake_assets.landing.station import Station, run_once
 from lake_assets.local import services
 from lake_assets.local.platform import open_engine
+from lake_assets.local.simulating import close_files, send_landing
 from lake_assets.local.spark import open_spark
+from lake_assets.local.state import kafka_address, required
 from lake_assets.membership.simulator import bad_batch, dirty_batch, land, repair, worked_example
 from lake_assets.settings import settings
 
@@ -35,11 +46,16 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.engine import Engine
     from lake_assets.incremental.sessions import SessionRecord
+    from lake_assets.landing.loading import Loaded
     from lake_assets.membership.simulator import Landing
     from lake_assets.settings import Settings
 
 START, END = "2026-01-01-00:00", "2026-01-02-00:00"
 MARKER = "demo"
+PARTITIONS = 2
+OWN = ("catalog_uri", "warehouse", "kafka", "landing", "landing_manifest_uri", "landing_prefix")
+"""Settings that would let it work in somebody else's tables, topics or files."""
+
 PATIENCE_SECONDS = 240
 """How long a scene may take before the demo gives up and points at the logs."""
 
@@ -73,7 +89,8 @@ def _play(home: Settings) -> bool:
     try:
         stage = _Stage(home, open_engine(home), spark)
         stage.engine.create_tables()
-        for scene in (_first_load, _late_data, _the_rest, _dirty_rows, _stopped_by_an_audit, _backfill):
+        stage.open_topics()
+        for scene in (_first_load, _late_data, _the_rest, _dirty_rows, _stopped_by_an_audit, _backfill, _landed):
             scene(stage)
         return _verdict(stage)
     finally:
@@ -86,17 +103,54 @@ def _say(line: str) -> None:
 
 @dataclass
 class _Stage:
-    """Where the scenes play. seen: newest session revision that was printed, per target."""
+    """Where the scenes play. seen: newest session revision that was printed, per target. sent: to Kafka."""
 
     home: Settings
     engine: Engine
     spark: SparkSession
     seen: dict[str, int] = field(default_factory=dict)
     played: dict[str, list[SessionRecord]] = field(default_factory=dict)
+    sent: list[Landing] = field(default_factory=list)
+
+    @cached_property
+    def station(self) -> Station:
+        servers = required(kafka_address(self.home), "Kafka")
+        return Station(self.home, servers, self.engine.catalog, self.engine.pipeline, self.engine.clock)
+
+    def open_topics(self) -> None:
+        for feed in self.station.feeds:
+            KafkaTopic(self.station.servers, feed.topic).create(PARTITIONS)
+
+    def send(self, landing: Landing) -> None:
+        """Send a batch to Kafka, land it in both zones, load it, and say what is in it."""
+        send_landing(self.station.servers, landing, self.home)
+        close_files(self.station.servers, landing, self.home)
+        self.tell(landing)
+        self.sent.append(landing)
+        loaded: list[Loaded] = []
+        tailers = run_once(self.station, (), told=loaded.append)
+        files = " and ".join(f"{tailer.files} files in zone {tailer.zone}" for tailer in tailers)
+        console.print(f"      [dim]from Kafka: {files}; {sum(one.rows for one in loaded)} rows loaded[/]")
+
+    def dead_letters(self) -> dict[str, list[tuple[str, str]]]:
+        """Zone → the dead letters that it keeps: topic and reason, sorted."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for writer in self.station.zones:
+            letters = found.setdefault(writer.zone.name, [])
+            for entry in self.station.manifest.entries(writer.zone.name):
+                shard = parse_shard(entry.file.shard)
+                flaw = feed_of(self.station.feeds, shard.topic).flaw
+                records = writer.zone.records(entry.file) if shard.dead_letters else ()
+                letters += [(shard.topic, str(flaw(record.value, record.headers))) for record in records]
+            letters.sort()
+        return found
 
     def land(self, landing: Landing) -> None:
-        """Land a batch and say what is in it."""
+        """Write a batch to the raw tables themselves, past Kafka and the zones, and say what is in it."""
         land(self.spark, self.engine.catalog, landing)
+        self.tell(landing)
+
+    def tell(self, landing: Landing) -> None:
         for name, rows in landing.rows.items():
             through = landing.complete_through[name]
             late = f", {landing.late[name]} of them late" if landing.late.get(name) else ""
@@ -105,8 +159,11 @@ class _Stage:
 
 
 def _first_load(stage: _Stage) -> None:
-    _headline("Hours 0 to 5 land", "Nothing is built yet. The sensors see the new snapshots in the tables' metadata.")
-    stage.land(worked_example()[0])
+    _headline(
+        "Hours 0 to 5 land",
+        "From Kafka, through two zones that check each other. Sensors see the new snapshots in the tables' metadata.",
+    )
+    stage.send(worked_example()[0])
     _until_quiet(stage)
     _promise("the dimension has hours 0..5", _built(stage, "account_state_dim"), [range(6)])
 
@@ -116,7 +173,7 @@ def _late_data(stage: _Stage) -> None:
         "Late data",
         "Signups and plan changes of hours 2 and 3 come late, with those of hour 6; cancels of hour 5, with 6 and 7.",
     )
-    stage.land(worked_example()[1])
+    stage.send(worked_example()[1])
     _until_quiet(stage)
     _promise("signup_fact: hours 2, 3, 6 and no other", _built(stage, "signup_fact"), [(2, 3, 6)])
     _promise("plan_fact: hours 2, 3, 6 and no other", _built(stage, "plan_fact"), [(2, 3, 6)])
@@ -131,7 +188,7 @@ def _late_data(stage: _Stage) -> None:
 
 def _the_rest(stage: _Stage) -> None:
     _headline("Signups and plan changes reach hour 7", "Cancels do not change: the pending hour is built all the same.")
-    stage.land(worked_example()[2])
+    stage.send(worked_example()[2])
     _until_quiet(stage)
     _promise("account_state_dim: hour 7", _built(stage, "account_state_dim"), [(7,)])
     waiting = stage.engine.decide(stage.engine.pipeline.target("account_state_daily"))
@@ -142,10 +199,14 @@ def _the_rest(stage: _Stage) -> None:
 def _dirty_rows(stage: _Stage) -> None:
     _headline(
         "Rows that make no sense",
-        "Null keys, absurd times, negative prices, unknown plans: set aside, and the rest goes on.",
+        "No time: a dead letter of the zones. Null keys, absurd times, negative prices, unknown plans: quarantine.",
     )
-    stage.land(dirty_batch(hour=8))
+    stage.send(dirty_batch(hour=8))
     _until_quiet(stage)
+    letters = stage.dead_letters()
+    for topic, reason in letters["a"]:
+        console.print(f"  [yellow]dead letter[/] of {topic}: {reason}")
+    _promise("both zones keep the same dead letters", letters["b"], letters["a"])
     rows = tables.load(stage.engine.catalog, "etl.quarantine").scan().to_arrow().to_pylist()
     for reason in sorted({r["reason"] for r in rows}):
         console.print(f"  [yellow]quarantined[/] {reason}: {sum(r['reason'] == reason for r in rows)}")
@@ -155,7 +216,7 @@ def _dirty_rows(stage: _Stage) -> None:
 def _stopped_by_an_audit(stage: _Stage) -> None:
     _headline(
         "A batch that an audit must stop",
-        "Three signups of hour 9 have lost their account. No key is null: only an audit sees it.",
+        "A job writes hour 9 to the raw tables itself, past the zones. Three signups have lost their account.",
     )
     bad = bad_batch(hour=9)
     before = stage.engine.store.state("core.signup_fact").published_snapshot_id
@@ -232,6 +293,21 @@ def _verdict(stage: _Stage) -> bool:
         console.print(f"  {found.table:<26} {found.rows:>6} rows  {mark}")
     console.print("[bold green]All equal.[/]" if fine else "[bold red]Not equal.[/]")
     return fine
+
+
+def _landed(stage: _Stage) -> None:
+    """Whether what was sent is in both zones, and in the raw tables, each once."""
+    _headline("Nothing lost, nothing twice", "What was sent to Kafka against both zones and the raw tables.")
+    entries = stage.station.manifest.entries(verdicts=ALL_VERDICTS)
+    verdicts = Counter(entry.verdict for entry in entries)
+    _promise(f"all {len(entries)} files are equal to the other zone's", dict(verdicts), {"verified": len(entries)})
+    letters = Counter(topic for topic, _ in stage.dead_letters()["a"])
+    for feed in stage.station.feeds:
+        sent = sum(landing.rows[feed.raw.table].num_rows for landing in stage.sent)
+        landed = StartsWith("batch_id", BATCH_PREFIX)  # type: ignore[call-arg, arg-type]
+        scan = tables.load(stage.engine.catalog, feed.raw.table).scan(row_filter=landed)
+        dead = f", {letters[feed.topic]} of them dead letters" if letters[feed.topic] else ""
+        _promise(f"{feed.raw.table}: {sent} messages{dead}", scan.count() + letters[feed.topic], sent)
 
 
 def _headline(title: str, what: str) -> None:
@@ -364,10 +440,10 @@ def _graphql(home: Settings, query: str, variables: Mapping[str, Any]) -> Any:
 def prepare_home() -> Settings:
     """A home that is empty but for jars and settings; `UsageError` when it holds somebody's tables."""
     found = settings()
-    if found.catalog_uri or found.warehouse:
+    if named := [f"LAKE_{name.upper()}" for name in OWN if getattr(found, name)]:
         raise UsageError(
-            "The demo fills a catalog of its own, but LAKE_CATALOG_URI or LAKE_WAREHOUSE names another.",
-            remedy="Unset both for `make demo`.",
+            f"The demo fills a catalog, topics and folders of its own, but others are named: {', '.join(named)}.",
+            remedy="Unset these for `make demo`.",
         )
     mine = (found.home / MARKER).exists()
     if not mine and (found.home / "catalog.db").exists():
@@ -390,9 +466,9 @@ def prepare_home() -> Settings:
 
 
 def _clear(found: Settings) -> None:
-    for name in ("warehouse", "dagster", "logs", "spark-warehouse", "kafka", "zookeeper", "serving"):
+    for name in ("warehouse", "dagster", "logs", "spark-warehouse", "kafka", "zookeeper", "serving", "landing"):
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for file in found.home.glob("catalog.db*"):
+    for file in (*found.home.glob("catalog.db*"), *found.home.glob("landing.db*")):
         file.unlink()
 
 
