@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -26,7 +27,9 @@ Turn = Callable[[StreamName], TurnReport]
 
 @pytest.fixture
 def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
-    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka)
+    """A lake of a name of its own: who was there before is remembered by its lock, on a ZooKeeper that tests share."""
+    name = f"mail_{uuid4().hex}"
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka, name)
 
 
 @pytest.fixture
