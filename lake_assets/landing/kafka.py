@@ -31,6 +31,8 @@ LOG_ERRORS = 3
 QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
 """What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
 
+FULL_MS = 10
+"""Before a reader with so much ahead looks whether there is room again. The client's default is a second."""
 
 END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -97,6 +99,7 @@ class Reader:
                 "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": QUEUED_KILOBYTES,
                 "queued.min.messages": QUEUED_MESSAGES,
+                "fetch.queue.backoff.ms": FULL_MS,
             }
         )
         self._at_end: set[Place] = set()
