@@ -15,7 +15,7 @@ ENGINES = {"incremental", "coordination"}
 STAGES = {"landing", "membership", "engagement", "serving", "local"}
 BASE = {"settings", "errors"}
 KNOW_DAGSTER = {"definitions.py", "resources.py", "assets.py", "asset.py", "checks.py", "sensors.py"}
-DEMOS = {"local/demo.py", "local/engagement_demo.py", "local/simulating.py"}
+DEMOS = {"local/demo.py", "local/demo_stage.py", "local/engagement_demo.py", "local/simulating.py"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -24,7 +24,8 @@ from lake_assets.engagement.simulator import Message, Simulation, batches, gener
 from lake_assets.engagement.simulator.replay import Person, erasure, flawed, replay
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
-from lake_assets.local.demo import console, prepare_home
+from lake_assets.local.demo_home import prepare_home
+from lake_assets.local.demo_stage import console
 from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
 
