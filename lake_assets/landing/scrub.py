@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lake_assets.landing.agreements import Agreements, DeletionRequest
+from lake_assets.landing.coverage import meets
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.mentions import mentions
 from lake_assets.landing.records import Record
@@ -73,13 +74,16 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
 def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
     """Remove the replaced files of a topic, which still hold what was scrubbed; their names.
 
-    None, and nothing is removed, as long as a file is not scrubbed for every request, or not verified.
+    One stays as long as a file with an offset of it is not scrubbed for every request, or not verified; None if any
+    does. What is landed meanwhile replaces nothing, and holds up nothing.
     """
     requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
     found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"))
-    if any(e.verdict != "verified" or e.file.deletions != requests for e in found):
-        return None
-    return sweep(writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic)
+    stays = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
+    gone = sweep(
+        writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=lambda file: stays(file.ranges)
+    )
+    return None if writer.manifest.entries(writer.zone.name, topic, stages=("retired",)) else gone
 
 
 def _write(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:

@@ -160,23 +160,25 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next(
 def test_a_zone_that_lags_and_a_file_in_quarantine_are_waited_for(
     zones: Zones, catalog: Catalog, bare_home: Settings
 ) -> None:
-    kept = zones.take(GONE, "b", zones="a")
+    early = zones.take("e", GONE)
+    late = zones.take(GONE, "b", zones="a")
     with pytest.raises(ErasureStopped, match=r"replaced files of raw\.signups in zone a stay"):
         erased(bare_home, GONE).require_done()
-    zones.next = 0
+    assert {f.table for f in where(catalog, bare_home)} == {f"{TOPIC}, zone a"}
+    zones.next = 2
     zones.take(GONE, "b", zones="b")
     erased(bare_home, GONE).require_done()
-    assert zones.records("b") == kept
+    assert zones.records("b") == early + late
 
-    zones.add("a", Shard(TOPIC), (2, 2), [signup(2, "c")])
+    zones.add("a", Shard(TOPIC), (4, 4), [signup(4, "c")])
     with pytest.raises(FilesDiffer):
-        zones.add("b", Shard(TOPIC), (2, 2), [signup(2, GONE)])
+        zones.add("b", Shard(TOPIC), (4, 4), [signup(4, GONE)])
     with pytest.raises(ErasureStopped, match=r"1 of raw\.signups in zone b are in quarantine"):
         erased(bare_home, GONE).require_done()
     assert [(f.table, f.referenced) for f in where(catalog, bare_home)] == [(f"{TOPIC}, zone b", "quarantine")]
     (bad,) = zones.manifest.entries(verdicts=("quarantined",))
     decide(list(zones.writers.values()), "b", bad.file.name, "discard", now=NOW)
-    zones.add("b", Shard(TOPIC), (2, 2), [signup(2, "c")])
+    zones.add("b", Shard(TOPIC), (4, 4), [signup(4, "c")])
     erased(bare_home, GONE).require_done()
     assert where(catalog, bare_home) == ()
     zones.assert_equal()
