@@ -47,7 +47,7 @@ ERASED = "(erased)"
 """What stands in the sample of an audit where a key that holds the id stood."""
 
 GRACE = timedelta(days=1)
-"""How old a file that no version of its table ever referred to must be to go: younger ones may be a write at work."""
+"""How old a file that nothing ever referred to, or a draft, must be to go: younger ones may be a write at work."""
 
 ROUNDS = 5
 """How often targets are brought up to date before an erasure gives up, because others keep writing."""
@@ -110,7 +110,7 @@ def erase(
     _check_refs(engine, subject, value)
     report("removing old files")
     snapshots, files = _let_go(engine, [t for t, _ in holders(engine.pipeline, subject)], now)
-    report("erasing from landed files")
+    report("erasing outside of the tables")
     elsewhere([Erasure(name, engine.erasures.hash(name, value), now, "requested")])
     # By the clock: what was read for a push since `now`, and before the targets were rebuilt, is not to be served.
     engine.erasures.record(name, value, "done", erased_at=now, now=engine.clock())

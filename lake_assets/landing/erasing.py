@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.erasure import Elsewhere
+from lake_assets.incremental.erasure import GRACE, Elsewhere
 from lake_assets.incremental.erasures import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.agreements import Agreements, DeletionRequest
 from lake_assets.landing.failpoints import reach
@@ -26,8 +26,8 @@ from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zones import open_zones
 from lake_assets.settings import Settings
 
-GRACE = timedelta(days=1)
-"""How old a draft is that nobody finishes any more."""
+ROUNDS = 3
+"""How often both zones are looked through at the most, for what was landed while the files before were scrubbed."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,7 @@ def erase_landed(
 ) -> LandedErasure:
     """Scrub all landed files for erasures, and for all requests before them; then let go of those that were replaced.
 
-    A home that never landed anything is left without a manifest. Raises what `scrub` does, and `ConfigurationError` for
-    another key than the first.
+    Drafts that died go, too. A home that never landed anything is left without a manifest. Raises what `scrub` does.
     """
     if not has_landed(settings):
         return LandedErasure()
@@ -102,11 +101,21 @@ def _erase_topic(
     for request in _to_record(writers, topic, by, erasures):
         agreements.request_deletion(request, now=now)
     reach("erasing-requested")
-    scrubbed = sum(len(scrub(writer, topic, by, now=now)) for writer in writers)
+    scrubbed = _scrub(writers, topic, by, now=now)
     reach("erasing-scrubbed")
     gone = {writer.zone.name: forget_unscrubbed(writer, topic, now=now) for writer in writers}
     removed = sum(len(names or ()) for names in gone.values())
     return LandedErasure(scrubbed, removed, tuple(_waits(writers, topic, gone)))
+
+
+def _scrub(writers: Sequence[ZoneWriter], topic: str, by: Scrub, *, now: datetime) -> int:
+    total = 0
+    for _ in range(ROUNDS):
+        made = sum(len(scrub(writer, topic, by, now=now)) for writer in writers)
+        total += made
+        if not made:
+            break
+    return total
 
 
 def _to_record(
@@ -132,13 +141,12 @@ def _holds(
     writers: Sequence[ZoneWriter], topic: str, by: Scrub, request: DeletionRequest, earlier: Sequence[DeletionRequest]
 ) -> bool:
     """Whether a file has something that a request names and none of the earlier ones does."""
-    return any(
-        goes(record, [request]) and not goes(record, earlier)
-        for writer in writers
-        for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"))
-        for goes in [by.of(entry.file)]
-        for record in writer.records(entry.file)
-    )
+    for writer in writers:
+        for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live")):
+            goes = by.of(entry.file)
+            if any(goes(record, [request]) and not goes(record, earlier) for record in writer.records(entry.file)):
+                return True
+    return False
 
 
 def _waits(writers: Sequence[ZoneWriter], topic: str, gone: dict[str, list[str] | None]) -> Iterator[str]:

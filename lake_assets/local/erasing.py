@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-_REFERENCES = {"quarantine": "in quarantine", "not known": "referenced by nobody knows what: ZooKeeper did not answer"}
+_REFERENCES = {"quarantine": "in quarantine", "not known": "not known if readers see it: no ZooKeeper"}
 
 
 def as_json(found: ErasureReport | Certificate, **beside: Sequence[DataclassInstance]) -> str:

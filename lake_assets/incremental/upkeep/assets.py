@@ -75,7 +75,7 @@ def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lamb
         engine = Engine(resources.iceberg.catalog(), pipeline, clock=clock, spark=lambda: resources.spark.spark_session)
         try:
             done = sweep(engine, now=clock(), elsewhere=elsewhere)
-        except (ErasureStopped, StateMoved) as error:  # a session was under way
+        except (ErasureStopped, StateMoved) as error:  # a session was under way, or a zone is late
             raise dg.RetryRequested(max_retries=3, seconds_to_wait=60) from error
         except LakeError as error:
             raise failure(error) from error
