@@ -16,10 +16,13 @@ from typer.testing import CliRunner
 from lake_assets.cli import app
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.erasure import erase
 from lake_assets.incremental.erasures import Erasures
+from lake_assets.landing.erasing import erases_landed
 from lake_assets.landing.records import Record
 from lake_assets.landing.schema import milliseconds
 from lake_assets.landing.sharding import Shard
+from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.incremental.scenario import Lake, signup
 from lake_assets_tests.landing.scenario import TOPIC, Landed
@@ -96,8 +99,9 @@ def test_who_is_erased_was_everywhere_and_is_nowhere(
         *((f"{served}, served", "segment", by) for by in ("main", "history")),
     }
 
+    elsewhere = erases_landed(opened, PIPELINE, utc_now)
     with pytest.raises(ErasureStopped, match="zone a stay"):
-        lake("erase", "account", GONE)
+        erase(tables.engine, "account", GONE, now=utc_now(), elsewhere=elsewhere)
     assert [e.state for e in Erasures(catalog).rows()] == ["requested"]
     land(zones, 0, GONE, "b", only="b")
     done = lake.read("erase", "account", GONE)

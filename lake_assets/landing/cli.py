@@ -170,7 +170,7 @@ def scrub(
     distinct_id: Annotated[str, typer.Argument(metavar="ID", help="whose records go")],
     request: Annotated[str, typer.Option(help="the request's own id; repeated, it is the same request")],
     sent_through: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="in UTC; what was sent later stays")
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="in UTC; what is from later stays")
     ] = None,
     zones: Zones = None,
 ) -> None:

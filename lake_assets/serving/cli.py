@@ -200,10 +200,11 @@ def forget_replaced() -> list[FromBefore]:
     from lake_assets.serving.erasing import forget_replaced, stored_before
     from lake_assets.serving.files import SegmentFiles
 
-    if (erased_at := _last_erasure()) is None:
+    erased_at, files = _last_erasure(), SegmentFiles(settings().segments)
+    if erased_at is None or not files.tables():
         return []
     if zookeeper_address(settings()) is None:
-        return list(stored_before(SegmentFiles(settings().segments), erased_at=erased_at))
+        return list(stored_before(files, erased_at=erased_at))
     with _serving() as found:
         return forget_replaced(found, erased_at=erased_at)
 
