@@ -17,27 +17,15 @@ from lake_assets.incremental import tables
 from lake_assets.incremental.certificate import Certificate, Finding, Folder, Told, certify
 from lake_assets.incremental.cleaning import place, scrub
 from lake_assets.incremental.door import delete_rows, holds
-from lake_assets.membership.raw import RAW
-from lake_assets_tests.incremental.scenario import signup
-from lake_assets_tests.membership.in_memory import ARROW, COLUMNS
+from lake_assets_tests.incremental.scenario import landed
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
 
     from lake_assets.settings import Settings
 
 WHO = "account-17"
 MESSAGES = {"type": "record", "name": "Message", "fields": [{"name": "value", "type": ["null", "bytes"]}]}
-
-
-def landed(catalog: Catalog, *accounts: str) -> Table:
-    tables.create_raw(catalog, RAW[0])
-    table = tables.load(catalog, "raw.signups")
-    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS["raw.signups"].items()])
-    rows = pa.Table.from_pylist([signup(i, 1, account_id=a) for i, a in enumerate(accounts)], schema=schema)
-    table.append(rows.cast(table.schema().as_arrow()))
-    return table
 
 
 def found(catalog: Catalog, who: str = WHO) -> set[tuple[str | None, str, int, str]]:
