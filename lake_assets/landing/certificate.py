@@ -25,6 +25,8 @@ def landed_folder(settings: Settings) -> Folder:
 def _told(inside: Path, known: dict[tuple[str, str], Entry]) -> Told:
     """inside: of the folder of all zones: zone and name, with a folder between them for quarantine."""
     zone, name = inside.parts[0], inside.name
+    if len(inside.parts) == 1:
+        return Told(None, "other", "nothing")
     if name.startswith(DRAFT):
         return Told(f"zone {zone}", "draft", "nothing")
     if not (named := NAME.fullmatch(name)):

@@ -24,6 +24,8 @@ def segment_folders(settings: Settings, states: States | None) -> Iterator[Folde
 
 def _told(inside: Path, states: States | None) -> Told:
     """inside: of the folder of all tables: table and segment."""
+    if len(inside.parts) == 1:
+        return Told(None, "other", "nothing")
     return Told(f"{inside.parts[0]}, served", "segment", _reference(inside.parts[0], inside.stem, states))
 
 

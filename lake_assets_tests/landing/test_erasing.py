@@ -189,7 +189,10 @@ def test_a_draft_that_died_is_found_and_goes_when_it_is_old(
 ) -> None:
     zones.take("b")
     draft = zones.writers["a"].zone.draft(str(Shard(TOPIC)), {0: (9, 9)}, [signup(9, GONE)])
-    assert [(f.table, f.kind) for f in where(catalog, bare_home)] == [("zone a", "draft")]
+    note = bare_home.landing_folder / "note.txt"
+    note.write_text(GONE)
+    assert [(f.table, f.kind) for f in where(catalog, bare_home)] == [("zone a", "draft"), (None, "other")]
+    note.unlink()
     os.utime(draft.path, times=(0, 0))
     assert erased(bare_home, GONE).removed == 3
     assert where(catalog, bare_home) == ()

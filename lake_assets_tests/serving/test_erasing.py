@@ -62,11 +62,14 @@ def test_segments_and_drafts_are_searched_and_named(
     left.mkdir()
     (left / "draft.parquet").write_bytes(next((folder / served.table).glob("*.parquet")).read_bytes())
     (folder / served.table / "stray.partial").write_bytes(b"half of " + GONE.encode())
+    (folder / "note.txt").write_text(GONE)
     monkeypatch.setattr("tempfile.tempdir", str(folder.parent))
     states = served.registry.read(served.table)
     found = certify(catalog, "account", GONE, beside=list(segment_folders(home, states))).findings
+    (note,) = [f for f in found if f.path == str(folder / "note.txt")]
+    assert (note.table, note.kind, note.referenced) == (None, "other", "nothing")
     table = f"{served.table}, served"
-    assert sorted((f.table or "", f.kind, f.referenced) for f in found) == sorted(
+    assert sorted((f.table, f.kind, f.referenced) for f in found if f.table) == sorted(
         [("a push", "draft", "nothing"), *((table, "segment", by) for by in ("main", "history", "nothing"))]
     )
     unknown = certify(catalog, "account", GONE, beside=list(segment_folders(home, None))).findings
