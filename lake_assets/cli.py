@@ -24,6 +24,7 @@ from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.engine import Engine
+    from lake_assets.landing.erasing import LandedErasure
 
 app = typer.Typer(
     help="Tables that stay right while their data comes late.",
@@ -278,10 +279,16 @@ def erase(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Erase an id: from raw tables, targets, quarantine and the samples of audits, and from all files of the past."""
+    """Erase an id: from raw tables, targets, quarantine and the samples of audits, and from all files of the past.
+
+    From landed files, too, and from what served tables keep to go back to; tells which tables to push anew.
+    """
     from lake_assets.errors import UsageError
     from lake_assets.incremental.erasure import erase, sweep
+    from lake_assets.landing import cli as landing_cli
     from lake_assets.local import erasing
+    from lake_assets.serving import cli as serving_cli
+    from lake_assets.serving.show import from_before
 
     if late != (subject is None) or late != (value is None):
         raise UsageError(
@@ -290,8 +297,18 @@ def erase(
     engine, now = _engine(), datetime.now(UTC)
     engine.create_tables()
     say = (lambda _: None) if as_json else erasing.step
-    done = sweep(engine, now=now) if late else erase(engine, str(subject), str(value), now=now, report=say)
-    typer.echo(erasing.as_json(done)) if as_json else erasing.report(done)
+    landed: list[LandedErasure] = []
+    also = landing_cli.erase_also(landed)
+    if late:
+        done = sweep(engine, now=now, elsewhere=also)
+    else:
+        done = erase(engine, str(subject), str(value), now=now, report=say, elsewhere=also)
+    if as_json:
+        typer.echo(erasing.as_json(done, landed=landed, served=serving_cli.forget_replaced()))
+        return
+    erasing.report(done)
+    landing_cli.print_erased(landed)
+    from_before(serving_cli.forget_replaced())
 
 
 @erasure.command()
@@ -301,11 +318,13 @@ def certify(
     who_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="of an org: the id to look for")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decode every file under the warehouse, and tell where an id still is, or that it is nowhere."""
+    """Decode every file of tables, landed files and segments, and tell where an id still is, or that it is nowhere."""
     from lake_assets.engagement import cli as engagement_cli
     from lake_assets.errors import UsageError
     from lake_assets.incremental.certificate import certify
+    from lake_assets.landing import cli as landing_cli
     from lake_assets.local import erasing
+    from lake_assets.serving import cli as serving_cli
 
     if (subject == "org") != (who_id is not None):
         raise UsageError(
@@ -317,7 +336,8 @@ def certify(
     engine = _engine()
     engine.pipeline.subject(subject)
     with erasing.bar(shown=not as_json) as progress:
-        found = certify(engine.catalog, subject, value, progress=progress)
+        beside = [landing_cli.searched(), *serving_cli.searched()]
+        found = certify(engine.catalog, subject, value, beside=beside, progress=progress)
     typer.echo(erasing.as_json(found)) if as_json else erasing.certificate(found)
     if not found.nowhere:
         sys.exit(1)

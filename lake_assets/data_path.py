@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from pathlib import Path
 
 import sqlalchemy as sa
 from confluent_kafka import KafkaException
@@ -36,7 +35,7 @@ from lake_assets.landing.messages import Feed, feeds
 from lake_assets.landing.progress import progress_of
 from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.sharding import parse_shard
-from lake_assets.landing.store import Manifest, open_manifest
+from lake_assets.landing.store import Manifest, has_landed, open_manifest
 from lake_assets.landing.verify import quarantined
 from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.local.state import kafka_address, zookeeper_address
@@ -142,9 +141,7 @@ class _Landing:
     @cached_property
     def manifest(self) -> Manifest | None:
         """None if nothing ever landed: opening it would create it."""
-        address = sa.make_url(self.settings.landing_manifest_address)
-        missing = address.get_backend_name() == "sqlite" and not Path(str(address.database)).exists()
-        return None if missing else open_manifest(self.settings)
+        return open_manifest(self.settings) if has_landed(self.settings) else None
 
     @cached_property
     def entries(self) -> Mapping[tuple[str, str], list[Entry]]:

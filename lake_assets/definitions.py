@@ -13,6 +13,7 @@ from lake_assets.incremental.sensors import Rhythm
 from lake_assets.incremental.upkeep.assets import maintenance_definitions
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets.landing.assets import landing_definitions
+from lake_assets.landing.erasing import erases_landed
 from lake_assets.landing.messages import feeds
 from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
@@ -30,7 +31,13 @@ defs = dg.Definitions.merge(
         end=_settings.end,
         rhythm=Rhythm(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
     ),
-    maintenance_definitions(_pipeline, clock=utc_now, policy=upkeep_policy(_settings), cron=_settings.maintenance_cron),
+    maintenance_definitions(
+        _pipeline,
+        clock=utc_now,
+        policy=upkeep_policy(_settings),
+        cron=_settings.maintenance_cron,
+        elsewhere=erases_landed(_settings, _pipeline, utc_now),
+    ),
     watch_definitions(
         _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
     ),

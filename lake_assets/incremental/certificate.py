@@ -1,44 +1,60 @@
-"""The certificate of an erasure: every file under the warehouse is decoded, and searched for an id.
+"""The certificate of an erasure: every file under the warehouse, and in folders beside it, is searched for an id.
 
-Parquet by its rows, the bounds and the notes in its footer; Avro (manifests and their lists) by its records, with the
-bounds of columns among them, and its header; all else as bytes. What cannot be decoded is searched as bytes, too, and
-told. In texts the id counts as a word of its own (`a1` is not in `a10`); in bytes wherever it stands.
+Parquet by its rows, the bounds and the notes in its footer; Avro (manifests and their lists, landed files) by its
+records, with the bounds of columns among them, and its header; all else as bytes. What cannot be decoded is searched as
+bytes, too, and told. In texts the id counts as a word of its own (`a1` is not in `a10`), also as JSON spells it; in
+bytes wherever it stands.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import IO, Literal, cast
 
+import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
-from pyiceberg.typedef import Record
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental import publish
 from lake_assets.incremental.cleaning import ListedFile, listing, place
 
-Kind = Literal["data", "delete", "change feed", "manifest", "manifest list", "metadata", "other"]
-Reference = Literal["main", "history", "nothing"]
+Kind = Literal[
+    "data",
+    "delete",
+    "change feed",
+    "manifest",
+    "manifest list",
+    "metadata",
+    "landed file",
+    "dead letters",
+    "segment",
+    "draft",
+    "other",
+]
+Reference = Literal["main", "history", "quarantine", "nothing", "not known"]
 
 _BATCH_ROWS = 65_536
+_PARQUET, _AVRO = b"PAR1", b"Obj\x01"
+"""What files of these formats begin with, whatever they are called."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """A file that holds the id.
 
-    occurrences: rows of a Parquet file, records of an Avro file, or mentions in its footer or header; else places.
-    referenced: by main's head, by a snapshot that is still there, or by nothing.
+    table: for a file beside the warehouse, what it is of. occurrences: rows of a Parquet file, records of an Avro file,
+    or mentions in its footer or header; else places. referenced: by main's head (that is: readers read it), by a
+    snapshot that is still there, by quarantine, or by nothing; not known: who knows did not run.
     """
 
     path: str
@@ -50,7 +66,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Where an id is under the warehouse. undecoded: files that are broken or foreign, searched as bytes alone."""
+    """Where an id is. undecoded: files that are broken or foreign, searched as bytes alone."""
 
     subject: str
     files: int
@@ -61,6 +77,24 @@ class Certificate:
     @property
     def nowhere(self) -> bool:
         return not self.findings
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of a file, as `Finding` has it."""
+
+    table: str | None
+    kind: Kind
+    referenced: Reference
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that is searched, with all that is in it. told: what is known of a file there, by its path."""
+
+    location: str
+    told: Callable[[str], Told]
+    io: FileIO
 
 
 @dataclass
@@ -75,6 +109,10 @@ class _Known:
         inside = [location for location in self.locations if path.startswith(location + "/")]
         return self.locations[max(inside, key=len)] if inside else None
 
+    def told(self, path: str) -> Told:
+        kind = self.kinds.get(path) or _kind(path)
+        return Told(self.table_of(path), kind, self.references.get(path, "nothing"))
+
 
 Progress = Callable[[int, int], None]
 
@@ -82,22 +120,33 @@ Part = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What to search of some rows of a Parquet file."""
 
 
-def certify(catalog: Catalog, subject: str, value: str, *, progress: Progress = lambda done, of: None) -> Certificate:
-    """Search every file for an id. progress: bytes read, of how many. Raises `UsageError` for an empty id."""
+def certify(
+    catalog: Catalog,
+    subject: str,
+    value: str,
+    *,
+    beside: Sequence[Folder] = (),
+    progress: Progress = lambda done, of: None,
+) -> Certificate:
+    """Search every file for an id. beside: what is searched with the warehouse. progress: bytes read, of how many.
+
+    Raises `UsageError` for an empty id.
+    """
     if not value.strip():
         raise UsageError("The id is empty.", remedy=f"Name the {subject} to look for.")
     opened = [catalog.load_table(t) for n in catalog.list_namespaces() for t in catalog.list_tables(n)]
     known, io = _known(opened), load_file_io(dict(catalog.properties), catalog.properties["warehouse"])
-    files = {f.path: f for location in _roots(catalog, opened) for f in listing(io, location)}
-    size, done, needle = sum(f.bytes for f in files.values()), 0, Needle(value)
+    folders = [*(Folder(location, known.told, io) for location in _roots(catalog, opened)), *beside]
+    files = {file.path: (file, folder) for folder in folders for file in listing(folder.io, folder.location)}
+    size, done, needle = sum(file.bytes for file, _ in files.values()), 0, Needle(value)
     findings, undecoded = [], []
-    for path, file in sorted(files.items()):
-        count, decoded = search(io, file, needle)
+    for path, (file, folder) in sorted(files.items()):
+        count, decoded = search(folder.io, file, needle)
         if not decoded:
             undecoded.append(path)
         if count:
-            kind = known.kinds.get(path) or _kind(path)
-            findings.append(Finding(path, known.table_of(path), kind, count, known.references.get(path, "nothing")))
+            told = folder.told(path)
+            findings.append(Finding(path, told.table, told.kind, count, told.referenced))
         done += file.bytes
         progress(done, size)
     return Certificate(subject, len(files), size, tuple(findings), tuple(undecoded))
@@ -119,13 +168,20 @@ class Needle:
         return len(self.word.findall(text)) if self.value in text else 0
 
     def in_bytes(self, content: bytes) -> int:
-        """A text's words; anything else has none, and is searched as it is."""
+        """A text's words, or those of what it says as JSON; anything else has none, and is searched as it is."""
         if self.bytes not in content:
-            return 0
+            return self._in_json(content) if b"\\" in content else 0
         try:
             return self.in_text(content.decode())
         except UnicodeDecodeError:
             return content.count(self.bytes)
+
+    def _in_json(self, content: bytes) -> int:
+        """Letters that are spelled as \\u and a number are read as what they are."""
+        try:
+            return self.in_value(json.loads(content))
+        except (ValueError, RecursionError):
+            return 0
 
     def in_value(self, value: object) -> int:
         """How often anything decoded holds it, at whatever depth."""
@@ -133,8 +189,6 @@ class Needle:
             return self.in_text(value)
         if isinstance(value, bytes):
             return self.in_bytes(value)
-        if isinstance(value, Record):
-            return sum(map(self.in_value, value._data))
         if isinstance(value, Mapping):
             return sum(self.in_value(k) + self.in_value(v) for k, v in value.items())
         if isinstance(value, Iterable):
@@ -143,17 +197,24 @@ class Needle:
 
 
 def search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None = None) -> tuple[int, bool]:
-    """How often a file holds the id; and whether it could be decoded as what its name says it is.
+    """How often a file holds the id; and whether it could be decoded as what it is by its name, or by how it begins.
 
-    part: of the rows of a Parquet file; then bounds, which may be those of other rows, are not searched.
+    A file that is gone since it was listed holds nothing. part: of the rows of a Parquet file; then bounds, which may
+    be those of other rows, are not searched.
     """
+    try:
+        return _search(io, file, needle, part)
+    except FileNotFoundError:
+        return 0, True
+
+
+def _search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> tuple[int, bool]:
     name = file.path.rpartition("/")[2]
-    if name.endswith((".parquet", ".avro")):
-        try:
-            decoded = _in_parquet(io, file, needle, part) if name.endswith(".parquet") else _in_avro(io, file, needle)
-            return decoded, True
-        except Exception:  # of pyarrow, pyiceberg or a codec: whatever a broken or foreign file leads to
-            return needle.in_bytes(content(io, file)), False
+    begins = b"" if name.endswith((".parquet", ".avro")) else _begins(io, file)
+    if name.endswith(".parquet") or begins == _PARQUET:
+        return _decoded(io, file, needle, lambda: _in_parquet(io, file, needle, part))
+    if name.endswith(".avro") or begins == _AVRO:
+        return _decoded(io, file, needle, lambda: _in_avro(io, file, needle))
     found = content(io, file)
     if name.endswith((".gz", ".gz.metadata.json")):
         try:
@@ -161,6 +222,15 @@ def search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None = Non
         except (OSError, EOFError):
             return needle.in_bytes(found), False
     return needle.in_bytes(found), True
+
+
+def _decoded(io: FileIO, file: ListedFile, needle: Needle, decode: Callable[[], int]) -> tuple[int, bool]:
+    try:
+        return decode(), True
+    except FileNotFoundError:
+        raise
+    except Exception:  # of pyarrow, fastavro or a codec: whatever a broken or foreign file leads to
+        return needle.in_bytes(content(io, file)), False
 
 
 def _in_parquet(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> int:
@@ -202,9 +272,17 @@ def _in_bounds(metadata: pq.FileMetaData, needle: Needle) -> int:
 
 
 def _in_avro(io: FileIO, file: ListedFile, needle: Needle) -> int:
-    with AvroFile[Record](io.new_input(file.path)) as records:
-        header = needle.in_value(records.header.meta)
-        return header + sum(needle.in_value(record) > 0 for record in records)
+    """Records that hold it, names of fields aside, and mentions in the header."""
+    with io.new_input(file.path).open() as opened:
+        records = fastavro.reader(cast("IO[bytes]", opened))
+        header = needle.in_value(records.metadata)
+        values = (list(record.values()) if isinstance(record, dict) else record for record in records)
+        return header + sum(needle.in_value(value) > 0 for value in values)
+
+
+def _begins(io: FileIO, file: ListedFile) -> bytes:
+    with io.new_input(file.path).open() as opened:
+        return opened.read(len(_PARQUET))
 
 
 def content(io: FileIO, file: ListedFile) -> bytes:

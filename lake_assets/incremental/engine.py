@@ -53,7 +53,8 @@ class RawSnapshot:
 class Engine:
     """Runs the processes of a pipeline on a catalog.
 
-    clock: the time of the session records, and nothing else. spark: called when a session has rows to read, not before.
+    clock: the time of what is recorded of sessions and erasures, and nothing else. spark: called when a session has
+    rows to read, not before.
     """
 
     runner = Runner

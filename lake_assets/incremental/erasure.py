@@ -8,13 +8,14 @@ In this order, and each step safe to repeat, so that an erasure that was killed 
    other change; hours beyond a catch-up threshold are rebuilt as a backfill. Watermarks stand at the heads then;
 4. quarantine and the samples of audits lose the id;
 5. old and staged snapshots expire, and their files are removed;
-6. it is recorded as done.
+6. what lies outside of the tables goes, as landed files do;
+7. it is recorded as done.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -32,6 +33,7 @@ from lake_assets.incremental.certificate import word
 from lake_assets.incremental.cleaning import forget, head_has_deletes, remove_files, scrub
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.door import DROPPED, delete_rows, holders, holds
+from lake_assets.incremental.erasures import Erasure
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import hour_of
 from lake_assets.incremental.needs import read_needs
@@ -45,12 +47,15 @@ ERASED = "(erased)"
 """What stands in the sample of an audit where a key that holds the id stood."""
 
 GRACE = timedelta(days=1)
-"""How old a file that no version of its table ever referred to must be to go: younger ones may be a write at work."""
+"""How old a file that nothing ever referred to, or a draft, must be to go: younger ones may be a write at work."""
 
 ROUNDS = 5
 """How often targets are brought up to date before an erasure gives up, because others keep writing."""
 
 Report = Callable[[str], None]
+
+Elsewhere = Callable[[Sequence[Erasure]], object]
+"""Erases what lies outside of the tables. Raises `ErasureStopped` when something has to happen there before."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,15 @@ class ErasureReport:
         return bool(self.rows or self.quarantined or self.samples)
 
 
-def erase(engine: Engine, name: str, value: str, *, now: datetime, report: Report = lambda _: None) -> ErasureReport:
+def erase(
+    engine: Engine,
+    name: str,
+    value: str,
+    *,
+    now: datetime,
+    report: Report = lambda _: None,
+    elsewhere: Elsewhere = lambda _: None,
+) -> ErasureReport:
     """Erase all that was sent of a subject's id by `now`. Called again, it goes on, or finds nothing.
 
     Raises `UsageError` for an unknown subject or an empty id, `ErasureStopped` when a target cannot follow, or a branch
@@ -97,12 +110,22 @@ def erase(engine: Engine, name: str, value: str, *, now: datetime, report: Repor
     _check_refs(engine, subject, value)
     report("removing old files")
     snapshots, files = _let_go(engine, [t for t, _ in holders(engine.pipeline, subject)], now)
-    engine.erasures.record(name, value, "done", erased_at=now, now=now)
+    report("erasing outside of the tables")
+    elsewhere([Erasure(name, engine.erasures.hash(name, value), now, "requested")])
+    # By the clock: what was read for a push since `now`, and before the targets were rebuilt, is not to be served.
+    engine.erasures.record(name, value, "done", erased_at=now, now=engine.clock())
     return ErasureReport(name, rows, quarantined, samples, snapshots, files, _unfinished(engine))
 
 
-def sweep(engine: Engine, *, now: datetime) -> ErasureReport:
+def sweep(engine: Engine, *, now: datetime, elsewhere: Elsewhere = lambda _: None) -> ErasureReport:
     """Drop records of those erased that came late, and the files that held them, dropped now or at the door before."""
+    done = _sweep_tables(engine, now)
+    if among := engine.erasures.rows():
+        elsewhere(among)
+    return done
+
+
+def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
     rows = engine.door.sweep()
     every = {t for s in engine.pipeline.subjects for t, _ in holders(engine.pipeline, s)}
     raw = [tables.load(engine.catalog, r.table) for r in engine.pipeline.raw if r.table in every]

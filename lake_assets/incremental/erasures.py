@@ -98,7 +98,7 @@ class KeyedHash:
 
     def of(self, *words: str) -> str:
         """The keyed hash of an id, hexadecimal; words: what it is an id of, then the id."""
-        return hmac.new(self._key, "\0".join(words).encode(), hashlib.sha256).hexdigest()
+        return hmac.digest(self._key, "\0".join(words).encode(), "sha256").hex()
 
     def check(self, table: str, key_ids: Iterable[str]) -> None:
         """`ConfigurationError` when rows of a table were made with another key: then nobody would be recognized."""

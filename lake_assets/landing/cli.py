@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,10 @@ import typer
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.incremental.certificate import Folder
+    from lake_assets.incremental.erasure import Elsewhere
     from lake_assets.landing.delivery import ZoneTailer
+    from lake_assets.landing.erasing import LandedErasure
     from lake_assets.landing.loading import Loaded
     from lake_assets.landing.messages import Feed
     from lake_assets.landing.scrub import Scrub
@@ -168,7 +170,7 @@ def scrub(
     distinct_id: Annotated[str, typer.Argument(metavar="ID", help="whose records go")],
     request: Annotated[str, typer.Option(help="the request's own id; repeated, it is the same request")],
     sent_through: Annotated[
-        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="in UTC; what was sent later stays")
+        datetime | None, typer.Option(formats=["%Y-%m-%dT%H:%M:%S"], help="in UTC; what is from later stays")
     ] = None,
     zones: Zones = None,
 ) -> None:
@@ -250,6 +252,29 @@ def discard(zone: ZoneName, file: FileName) -> None:
     typer.echo(f"{file} of zone {zone} is gone; its offsets are landed again.")
 
 
+def erase_also(told: list[LandedErasure]) -> Elsewhere:
+    """What `lake erase` does to landed files. told: gets what was done."""
+    from lake_assets.incremental.engine import utc_now
+    from lake_assets.landing.erasing import erases_landed
+    from lake_assets.local.platform import open_pipeline
+
+    return erases_landed(settings(), open_pipeline(settings()), utc_now, told=told.append)
+
+
+def print_erased(found: Iterable[LandedErasure]) -> None:
+    """What an erasure did to landed files."""
+    for done in found:
+        if done.scrubbed or done.removed:
+            typer.echo(f"  {done.scrubbed:,} landed files scrubbed, {done.removed:,} that were replaced removed")
+
+
+def searched() -> Folder:
+    """What `lake erasure certify` searches of landing."""
+    from lake_assets.landing.certificate import landed_folder
+
+    return landed_folder(settings())
+
+
 def _print(found: Verification) -> None:
     for finding in found.findings:
         typer.echo(f"{finding.zone}  {finding.name}  {finding.problem}")
@@ -258,11 +283,11 @@ def _print(found: Verification) -> None:
 
 
 def _scrub_by(topic: str) -> Scrub:
-    """By the distinct id of a topic's messages, hashed with the key of erasures."""
-    from lake_assets.incremental.erasures import KeyedHash
-    from lake_assets.landing.scrub import Scrub
+    """By the distinct id of a topic's messages, as erasures do."""
+    from lake_assets.landing.erasing import scrub_by
+    from lake_assets.local.platform import open_pipeline
 
-    return Scrub(_feed(topic).distinct_id_of, partial(KeyedHash().of, "distinct id"))
+    return scrub_by(settings(), open_pipeline(settings()), _feed(topic))
 
 
 def _feed(topic: str) -> Feed:

@@ -6,8 +6,13 @@ and go (they are compacted, resharded, scrubbed): offsets are what a loader coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
+
+from lake_assets.landing.compaction import Ranges
 
 Ends = Mapping[int, int]
 """Partition → an offset, exclusive."""
@@ -28,6 +33,22 @@ def ready(covers: Iterable[Cover], starts: Ends) -> dict[int, int]:
             if partition in spans and last >= starts[partition]:
                 spans[partition].append((first, last, cover.readable))
     return {partition: _reach(sorted(spans[partition]), start) for partition, start in starts.items()}
+
+
+def meets(several: Iterable[Ranges]) -> Callable[[Ranges], bool]:
+    """What tells of a file's ranges whether any of several others has an offset of them: in log n for each."""
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for ranges in several:
+        for partition, span in ranges.items():
+            spans.setdefault(partition, []).append(span)
+    ordered = {partition: sorted(found) for partition, found in spans.items()}
+    reached = {partition: list(accumulate(map(itemgetter(1), found), max)) for partition, found in ordered.items()}
+
+    def meet(partition: int, first: int, last: int) -> bool:
+        begun = bisect_right(ordered.get(partition, ()), last, key=itemgetter(0))
+        return begun > 0 and reached[partition][begun - 1] >= first
+
+    return lambda ranges: any(meet(partition, *span) for partition, span in ranges.items())
 
 
 def limited(starts: Ends, ends: Ends, *, most: int) -> dict[int, int]:

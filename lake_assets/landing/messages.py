@@ -20,6 +20,7 @@ from typing import Any
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.landing.records import Record
+from lake_assets.landing.schema import milliseconds
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE, NOT_JSON, BAD_HEARTBEAT = "too large", "not a JSON object", "bad heartbeat"
@@ -76,6 +77,13 @@ class Feed:
         """Whose a record is; None if it makes no row, as a heartbeat does."""
         row = self.parse(record.value)
         return None if isinstance(row, str) else str(row[self.distinct_id])
+
+    def sent(self, record: Record) -> int:
+        """When a record happened or was sent, whichever is first: milliseconds since 1970. So the door judges, too."""
+        row = self.parse(record.value)
+        if isinstance(row, str):
+            return record.timestamp
+        return min(milliseconds(row[self.raw.time_column]), record.timestamp)
 
     @cached_property
     def _readers(self) -> Mapping[str, Callable[[Any], Any]]:

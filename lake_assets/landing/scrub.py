@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lake_assets.landing.agreements import Agreements, DeletionRequest
+from lake_assets.landing.coverage import meets
 from lake_assets.landing.manifest import DataFile
+from lake_assets.landing.mentions import mentions
 from lake_assets.landing.records import Record
 from lake_assets.landing.sharding import DistinctId, parse_shard
 from lake_assets.landing.status import sweep
@@ -25,31 +27,46 @@ Hashed = Callable[[str], str]
 """The keyed hash of a distinct id, hexadecimal."""
 
 
+def sent_at(record: Record) -> int:
+    """When a record was sent, by its own timestamp: milliseconds since 1970."""
+    return record.timestamp
+
+
 @dataclass(frozen=True)
 class Scrub:
-    """What tells whose a record is, and whether it goes."""
+    """What tells whose a record is, and whether it goes. sent: when it counts as sent, in milliseconds since 1970."""
 
     distinct_id: DistinctId
     hashed: Hashed
+    sent: Callable[[Record], int] = sent_at
 
     def named(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
         """Whether a record is of somebody who is named, and was sent by the time of that request."""
-        eligible = {r.id_hash for r in requests if record.timestamp <= r.sent_through}
-        if not eligible or (whose := self.distinct_id(record)) is None:
+        if not requests or (whose := self.distinct_id(record)) is None:
             return False
-        return self.hashed(whose) in eligible
+        hashed = self.hashed(whose)
+        return any(r.id_hash == hashed and self.sent(record) <= r.sent_through for r in requests)
+
+    def mentioned(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
+        """The same of a dead letter, which has no distinct id: it is of whomever it mentions, sent at its timestamp."""
+        eligible = {r.id_hash for r in requests if sent_at(record) <= r.sent_through}
+        return bool(eligible) and not eligible.isdisjoint(map(self.hashed, mentions(record)))
+
+    def of(self, file: DataFile) -> Callable[[Record, Sequence[DeletionRequest]], bool]:
+        """What tells of the records of a file whether they go."""
+        return self.mentioned if parse_shard(file.shard).dead_letters else self.named
 
 
 def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[str]:
     """Scrub the files of a topic, staged ones too, for all requests that they were not scrubbed for; the new names.
 
-    Dead letters have no distinct id, and are left as they are. Raises what `Manifest.replace` does.
+    Dead letters go by whom they mention. Raises what `Manifest.replace` does.
     """
     requests = Agreements(writer.manifest).deletions(topic)
     made = []
     for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live")):
         due = [request for request in requests if request.request_id not in entry.file.deletions]
-        if due and not parse_shard(entry.file.shard).dead_letters:
+        if due:
             made.append(_write(writer, entry.file, due, by, now=now))
     return made
 
@@ -57,22 +74,24 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
 def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
     """Remove the replaced files of a topic, which still hold what was scrubbed; their names.
 
-    None, and nothing is removed, as long as a file is not scrubbed for every request, or not verified.
+    One stays as long as a file with an offset of it is not scrubbed for every request, or not verified; None if any
+    does. What is landed meanwhile replaces nothing, and holds up nothing.
     """
     requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
     found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"))
-    records = [e for e in found if not parse_shard(e.file.shard).dead_letters]
-    if any(e.verdict != "verified" or e.file.deletions != requests for e in records):
-        return None
-    return sweep(writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic)
+    stays = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
+    gone = sweep(
+        writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=lambda file: stays(file.ranges)
+    )
+    return None if writer.manifest.entries(writer.zone.name, topic, stages=("retired",)) else gone
 
 
 def _write(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:
-    gone = Tally()
+    gone, goes = Tally(), by.of(file)
 
     def kept() -> Iterator[Record]:
         for record in writer.records(file):
-            if by.named(record, due):
+            if goes(record, due):
                 gone.add(record)
             else:
                 yield record

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.landing.compaction import next_offsets
 from lake_assets.landing.failpoints import reach
+from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
@@ -39,13 +41,21 @@ def status(manifest: Manifest) -> list[ShardStatus]:
     return [_status(zone, shard, found) for (shard, zone), found in sorted(apart.items())]
 
 
-def sweep(manifest: Manifest, zone: Zone, *, retired_before: datetime, topic: str | None = None) -> list[str]:
+def sweep(
+    manifest: Manifest,
+    zone: Zone,
+    *,
+    retired_before: datetime,
+    topic: str | None = None,
+    but: Callable[[DataFile], bool] = lambda _: False,
+) -> list[str]:
     """Remove the files of a zone that were retired before a time, when no reader has them open; their names.
 
-    Files first, then what the manifest knows of them: cut short, it is finished by the next call.
+    but: which of them stay. Files first, then what the manifest knows of them: cut short, it is finished by the next
+    call.
     """
     found = manifest.entries(zone.name, topic, stages=("retired",))
-    names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before]
+    names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before and not but(e.file)]
     for name in names:
         zone.drop(name)
     reach("landing-swept")

@@ -29,6 +29,12 @@ LOCK_SECONDS = 60
 _HEAD = 1
 
 
+def has_landed(settings: Settings) -> bool:
+    """Whether there may be a manifest already. False: opening it would create it, for a home that never landed."""
+    address = sa.make_url(settings.landing_manifest_address)
+    return address.get_backend_name() != "sqlite" or Path(str(address.database)).exists()
+
+
 def open_manifest(settings: Settings) -> Manifest:
     """The manifest of a home; its tables are made when missing. `ServiceError` if it cannot be reached."""
     address = sa.make_url(settings.landing_manifest_address)

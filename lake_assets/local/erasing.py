@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,11 +18,18 @@ from lake_assets.incremental.certificate import Progress as Told
 from lake_assets.incremental.erasure import ErasureReport
 from lake_assets.local.show import console
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-def as_json(found: ErasureReport | Certificate) -> str:
-    """All that was found, as JSON; of a certificate also `nowhere`, of an erasure `found`."""
+
+_REFERENCES = {"quarantine": "in quarantine", "not known": "not known if readers see it: no ZooKeeper"}
+
+
+def as_json(found: ErasureReport | Certificate, **beside: Sequence[DataclassInstance]) -> str:
+    """All that was found, as JSON; of a certificate also `nowhere`, of an erasure `found`. beside: more, by name."""
     verdict = {"nowhere": found.nowhere} if isinstance(found, Certificate) else {"found": found.found}
-    return json.dumps({**verdict, **asdict(found)}, indent=1)
+    more = {name: [asdict(each) for each in several] for name, several in beside.items()}
+    return json.dumps({**verdict, **asdict(found), **more}, indent=1)
 
 
 def step(what: str) -> None:
@@ -50,7 +58,7 @@ def report(done: ErasureReport) -> None:
 def certificate(found: Certificate) -> None:
     """Where an id still is."""
     for f in found.findings:
-        by = f"referenced by {f.referenced}"
+        by = _REFERENCES.get(f.referenced, f"referenced by {f.referenced}")
         console.print(f"[red]✗[/] {f.table or 'no table'}: {f.kind}, {f.occurrences:,} times, {by}\n  {escape(f.path)}")
     if found.undecoded:
         console.print(f"[yellow]! {len(found.undecoded)} files could not be decoded and were searched as bytes[/]")

@@ -14,6 +14,8 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
+    from lake_assets.incremental.certificate import Folder
+    from lake_assets.serving.erasing import FromBefore
     from lake_assets.serving.sources import Source
     from lake_assets.serving.store import Serving
 
@@ -190,6 +192,34 @@ def pinot_revert(
     with pinot_at(settings()) as cluster:
         cluster.revert(table, entry_id, force=force)
     typer.echo(f"{table} is as it was before {entry_id}.")
+
+
+def forget_replaced() -> list[FromBefore]:
+    """What served tables have of before the last erasure. Where ZooKeeper is known, what was replaced goes."""
+    from lake_assets.local.state import zookeeper_address
+    from lake_assets.serving.erasing import forget_replaced, stored_before
+    from lake_assets.serving.files import SegmentFiles
+
+    erased_at, files = _last_erasure(), SegmentFiles(settings().segments)
+    if erased_at is None or not files.tables():
+        return []
+    if zookeeper_address(settings()) is None:
+        return list(stored_before(files, erased_at=erased_at))
+    with _serving() as found:
+        return forget_replaced(found, erased_at=erased_at)
+
+
+def searched() -> list[Folder]:
+    """What `lake erasure certify` searches of serving."""
+    from lake_assets.errors import ServiceError
+    from lake_assets.serving.certificate import segment_folders
+
+    try:
+        with _serving() as found:
+            states = found.registry.read(*found.files.tables())
+    except ServiceError:  # the files are searched all the same
+        states = None
+    return list(segment_folders(settings(), states))
 
 
 def _source(table: str) -> Source:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +22,11 @@ SEGMENT_ROWS = 250_000
 MOST_SEGMENTS = 2_000
 """Of a push. ZooKeeper takes 1 MB in a request, and one has to give up a whole snapshot."""
 
+FOLDER = "lake-push-"
+"""What the folder of a push's drafts is called like, in the system's temporary one."""
+
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
+_NAME = re.compile(rf"[a-z_][a-z0-9_]*_(\d{{8}}T\d{{9}}Z)_{_PUSH_ID.pattern}_\d{{4,}}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,16 @@ def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
         raise UsageError(f"No push can have the id {push_id!r}.", remedy="Use 8 to 32 lower-case letters and digits.")
     stamp = f"{as_of:%Y%m%dT%H%M%S}{as_of.microsecond // 1000:03d}Z"
     return f"{checked_table(table)}_{stamp}_{push_id}_{number:04d}"
+
+
+def read_at(name: str) -> datetime | None:
+    """The time of its rows that a segment's name bears, in whole milliseconds; None: `segment_name` did not give it."""
+    if not (found := _NAME.fullmatch(name)):
+        return None
+    try:
+        return datetime.strptime(found[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def write_drafts(

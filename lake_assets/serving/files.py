@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from lake_assets.serving.errors import UploadDamaged
-from lake_assets.serving.znrecord import SegmentInfo, checked_segment, checked_table
+from lake_assets.serving.znrecord import SegmentInfo, checked_segment, checked_table, is_table
 
 SUFFIX, PARTIAL = ".parquet", ".partial"
 
@@ -49,6 +49,10 @@ class SegmentFiles:
             raise UploadDamaged(table, info.name, f"it cannot be read: {error}") from error
         if rows != info.rows:
             raise UploadDamaged(table, info.name, f"it has {rows} rows, not {info.rows}")
+
+    def tables(self) -> list[str]:
+        """The tables that have a folder, by name."""
+        return sorted(path.name for path in self.folder.glob("*") if path.is_dir() and is_table(path.name))
 
     def stored(self, table: str) -> dict[str, int]:
         """Segment → bytes, of all files of a table, those that are being written included."""

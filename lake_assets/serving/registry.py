@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -134,6 +135,10 @@ class Registry:
                 yield decode_segment(answer.get()[0], path)
             except NoNodeError:
                 continue
+
+    def read_by(self, table: str, segments: Iterable[str], moment: datetime) -> dict[str, datetime]:
+        """Those segments whose rows were read by a moment, inclusive, and when they were."""
+        return {info.name: info.as_of for info in self.infos(table, segments) if info.as_of <= moment}
 
     def _look(self, tables: Iterable[str]) -> tuple[list[Any], list[list[str]], list[Any]]:
         """Status of the lineages, segments, and the lineages; asked for at once: a server answers a client in order."""

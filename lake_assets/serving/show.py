@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lake_assets.serving.erasing import FromBefore
 from lake_assets.serving.query import Result
 from lake_assets.serving.status import EntryStatus, TableStatus
 
@@ -32,6 +33,23 @@ def lineage(found: Sequence[EntryStatus]) -> None:
     """A row for each entry."""
     columns = ("entry", "state", "since", "replaced", "brought", "can be reverted")
     _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+
+
+def from_before(found: Iterable[FromBefore]) -> None:
+    """What served tables have of before an erasure, and what takes it away."""
+    for f in found:
+        if f.deleted:
+            console.print(f"  {f.table}: {counted(f.deleted, 'segment')} from before deleted")
+        push, then = f"lake serving push {f.table}", f"`, then `lake serving clean-up {f.table}`"
+        if f.shown is None:
+            there = f"{counted(f.left, 'segment')} from before stored, and no ZooKeeper runs: `lake up`, then"
+        elif f.shown:
+            there = f"readers see {counted(f.shown, 'segment')} from before:"
+        elif f.left:
+            there, push = f"{counted(f.left, 'segment')} of a push that did not end:", f"{push} --force"
+        else:
+            continue
+        console.print(f"  [yellow]! {f.table}: {there} `{push}{then}[/]")
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from kazoo.exceptions import KazooException
 
 from lake_assets.errors import ServingError
-from lake_assets.serving.drafts import SEGMENT_ROWS, Draft, write_drafts
+from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
 from lake_assets.serving.errors import ErasedSince, PushOvertaken, QuotaExceeded, UploadStopped
 from lake_assets.serving.failpoints import reach
 from lake_assets.serving.files import SegmentFiles, checksum
@@ -89,7 +89,7 @@ class Writer:
         push_id: used once. as_of: before the rows were read; the segments' names bear it. force: revert what is in
         progress in these tables, instead of being refused or overtaken: for the push after one that died.
         """
-        with TemporaryDirectory(prefix="lake-push-") as folder:
+        with TemporaryDirectory(prefix=FOLDER) as folder:
             drafts = {
                 name: self._draft(name, rows, Path(folder), push_id=push_id, as_of=as_of)
                 for name, rows in tables.items()
@@ -284,9 +284,7 @@ class Writer:
 
     def _before(self, table: str, segments: Iterable[str], erased_at: datetime | None) -> dict[str, datetime]:
         """Those segments whose rows were read before somebody was erased, and when they were."""
-        if erased_at is None:
-            return {}
-        return {info.name: info.as_of for info in self._registry.infos(table, segments) if info.as_of <= erased_at}
+        return {} if erased_at is None else self._registry.read_by(table, segments, erased_at)
 
     def _tidy(
         self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None

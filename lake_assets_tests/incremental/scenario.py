@@ -25,6 +25,7 @@ from lake_assets_tests.membership.in_memory import ARROW, COLUMNS, in_order
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Pipeline, Target
@@ -172,6 +173,16 @@ def signup(number: int, hour: int, **values: object) -> Row:
         "batch_id": str(hour),
         **values,
     }
+
+
+def landed(catalog: Catalog, *accounts: str) -> Table:
+    """The table raw.signups, created if need be, with a signup of each account in one file more. Needs no Spark."""
+    tables.create_raw(catalog, RAW[0])
+    table = tables.load(catalog, "raw.signups")
+    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS["raw.signups"].items()])
+    rows = pa.Table.from_pylist([signup(i, 1, account_id=a) for i, a in enumerate(accounts)], schema=schema)
+    table.append(rows.cast(table.schema().as_arrow()))
+    return table
 
 
 def with_target(pipeline: Pipeline, changed: Target) -> Pipeline:

@@ -6,35 +6,26 @@ import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io import load_file_io
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental import tables
-from lake_assets.incremental.certificate import Certificate, certify
+from lake_assets.incremental.certificate import Certificate, Finding, Folder, Told, certify
 from lake_assets.incremental.cleaning import place, scrub
 from lake_assets.incremental.door import delete_rows, holds
-from lake_assets.membership.raw import RAW
-from lake_assets_tests.incremental.scenario import signup
-from lake_assets_tests.membership.in_memory import ARROW, COLUMNS
+from lake_assets_tests.incremental.scenario import landed
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
 
     from lake_assets.settings import Settings
 
 WHO = "account-17"
-
-
-def landed(catalog: Catalog, *accounts: str) -> Table:
-    tables.create_raw(catalog, RAW[0])
-    table = tables.load(catalog, "raw.signups")
-    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS["raw.signups"].items()])
-    rows = pa.Table.from_pylist([signup(i, 1, account_id=a) for i, a in enumerate(accounts)], schema=schema)
-    table.append(rows.cast(table.schema().as_arrow()))
-    return table
+MESSAGES = {"type": "record", "name": "Message", "fields": [{"name": "value", "type": ["null", "bytes"]}]}
 
 
 def found(catalog: Catalog, who: str = WHO) -> set[tuple[str | None, str, int, str]]:
@@ -97,6 +88,23 @@ def test_planted_files(catalog: Catalog, bare_home: Settings, where: str) -> Non
     certificate = certify(catalog, "account", WHO)
     assert found(catalog) == {("raw.signups", kind, count, "nothing")}
     assert bool(certificate.undecoded) == (where in ("broken", "avro"))
+
+
+@pytest.mark.parametrize("name", ["messages.parquet", "messages.avro", ".draft-1"])
+def test_messages_are_decoded_whatever_their_file_is_called_and_however_they_spell_it(
+    catalog: Catalog, tmp_path: Path, name: str
+) -> None:
+    values = [f'{{"id": "{WHO}"}}'.encode(), None, b'{"id": "\\u0061ccount-17"}', b"account-170", b"\\"]
+    if name.endswith(".parquet"):
+        pq.write_table(pa.table({"value": values}), tmp_path / name, compression="zstd")
+    else:
+        with (tmp_path / name).open("wb") as opened:
+            fastavro.writer(opened, MESSAGES, [{"value": value} for value in values], codec="deflate")
+    told = Told("messages", "landed file", "main")
+    beside = Folder(str(tmp_path), lambda _: told, load_file_io({}, str(tmp_path)))
+    certificate = certify(catalog, "account", WHO, beside=[beside])
+    assert certificate.findings == (Finding(str(tmp_path / name), "messages", "landed file", 2, "main"),)
+    assert certificate.undecoded == ()
 
 
 def test_files_outside_of_any_table_and_progress(catalog: Catalog, bare_home: Settings) -> None:

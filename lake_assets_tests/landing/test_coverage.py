@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.coverage import Cover, limited, ready
+from lake_assets.landing.coverage import Cover, limited, meets, ready
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
@@ -32,3 +32,13 @@ def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
         expected[partition] = end
     assert ready(covers, starts) == expected
     assert limited(starts, expected, most=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
+
+
+@given(st.lists(RANGES, max_size=12), RANGES)
+def test_files_meet_where_both_have_an_offset(
+    several: list[dict[int, tuple[int, int]]], one: dict[int, tuple[int, int]]
+) -> None:
+    def places(ranges: dict[int, tuple[int, int]]) -> set[tuple[int, int]]:
+        return {(p, offset) for p, (first, last) in ranges.items() for offset in range(first, last + 1)}
+
+    assert meets(several)(one) == any(places(other) & places(one) for other in several)

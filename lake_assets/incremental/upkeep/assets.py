@@ -12,7 +12,7 @@ from lake_assets.errors import ErasureStopped, LakeError, StateMoved
 from lake_assets.incremental.asset import failure
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.erasure import ErasureReport, sweep
+from lake_assets.incremental.erasure import Elsewhere, ErasureReport, sweep
 from lake_assets.incremental.maintenance import Maintainer, Upkeep, tables_of
 from lake_assets.incremental.retention import Policy
 from lake_assets.incremental.sensors import Clock
@@ -55,10 +55,10 @@ def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clo
     return step
 
 
-def erasures_asset(pipeline: Pipeline, clock: Clock) -> dg.AssetsDefinition:
+def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lambda _: None) -> dg.AssetsDefinition:
     """What comes late of those who were erased goes, with the files that held it; its check names what is unfinished.
 
-    In no pool: it finishes sessions itself, and gives way to those that others run.
+    elsewhere: the same outside of the tables. In no pool: it finishes sessions itself, and gives way to others'.
     """
     finished = dg.AssetCheckSpec("erasures_finished", asset=maintenance_key("erasures"))
 
@@ -74,8 +74,8 @@ def erasures_asset(pipeline: Pipeline, clock: Clock) -> dg.AssetsDefinition:
         resources = context.resources
         engine = Engine(resources.iceberg.catalog(), pipeline, clock=clock, spark=lambda: resources.spark.spark_session)
         try:
-            done = sweep(engine, now=clock())
-        except (ErasureStopped, StateMoved) as error:  # a session was under way
+            done = sweep(engine, now=clock(), elsewhere=elsewhere)
+        except (ErasureStopped, StateMoved) as error:  # a session was under way, or a zone is late
             raise dg.RetryRequested(max_retries=3, seconds_to_wait=60) from error
         except LakeError as error:
             raise failure(error) from error
@@ -148,9 +148,11 @@ def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg
     )
 
 
-def maintenance_definitions(pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str) -> dg.Definitions:
-    """The maintenance of a pipeline's tables and of the engine's own, on a schedule."""
+def maintenance_definitions(
+    pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str, elsewhere: Elsewhere = lambda _: None
+) -> dg.Definitions:
+    """The maintenance of a pipeline's tables and of the engine's own, on a schedule. elsewhere: as `sweep` has it."""
     assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables_of(pipeline)]
     if pipeline.subjects:
-        assets.append(erasures_asset(pipeline, clock))
+        assets.append(erasures_asset(pipeline, clock, elsewhere))
     return dg.Definitions(assets=assets, schedules=[maintenance_schedule(assets, cron)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.erasures import Erasure
 from lake_assets.incremental.retention import Policy
 from lake_assets.incremental.upkeep.assets import erasures_asset, maintenance_asset
 from lake_assets.membership import PIPELINE
@@ -38,7 +40,8 @@ def test_what_comes_late_of_somebody_erased_is_dropped_and_an_unfinished_erasure
 ) -> None:
     lake = Lake(catalog, spark)
     lake.append("raw.signups", [signup(1, 1)])
-    asset = erasures_asset(PIPELINE, utc_now)
+    heard: list[Sequence[Erasure]] = []
+    asset = erasures_asset(PIPELINE, utc_now, heard.append)
     assert materialized(lake, asset) == (dict.fromkeys(FIGURES, 0), [True])
 
     erasures = lake.engine.erasures
@@ -50,6 +53,7 @@ def test_what_comes_late_of_somebody_erased_is_dropped_and_an_unfinished_erasure
     erasures.record("account", "a", "done", erased_at=utc_now(), now=utc_now())
     figures, passed = materialized(lake, asset)
     assert (figures["rows dropped"], figures["erasures unfinished"], passed) == (0, 0, [True])
+    assert [[erasure.state for erasure in among] for among in heard] == [["requested"], ["done"]]
 
 
 def materialized(lake: Lake, asset: dg.AssetsDefinition) -> tuple[dict[str, object], list[bool]]:
