@@ -78,7 +78,7 @@ def maintenance_sensor(
         rest = min(seconds, RETRY_SECONDS) if _failed(context.instance, job) else seconds
         left = seconds_left(context.cursor, rest, now=now)
         if left > 0:
-            told = f"{lake.name} was maintained a short while ago; the next time is in {left:.0f} s."
+            told = f"The maintenance of {lake.name} was requested before; the next request is in {left:.0f} s."
             return dg.SensorResult(skip_reason=told, cursor=context.cursor)
         return _asked(dg.RunRequest(asset_selection=[key]), now=now)
 
