@@ -94,6 +94,7 @@ def seen() -> dict[str, Outcomes]:
 def page(found: Mapping[str, Outcomes]) -> str:
     """The page: the points of a batch, stream by stream; the other faults; notes on those that are there."""
     hits = [hit_points(name, found[name]) for name in (*STREAMS, MAINTENANCE) if name in found]
+    hits += [MAINTAINED] if MAINTENANCE in found else []
     faults = found.get(SEEN, {})
     notes = "\n".join(note for words, note in NOTES.items() if any(words in fault for fault in faults))
     return "\n\n".join([HEAD, *hits, "## Other faults", table("fault", faults, {SEEN: faults}), notes, TAIL])
@@ -137,8 +138,9 @@ This writes the page. Without names it plays all parts.
 ## Killed at each point
 
 Each stream dies here at all of its points in a row (parts {quoted(STREAMS)}): the next
-attempt at the next point. `before-` is after the lock was confirmed for the last time, directly before the write.
-Maintenance (part `maintenance`) is called again after each death: no row changes, whatever it had done."""
+attempt at the next point. `before-` is after the lock was confirmed for the last time, directly before the write."""
+MAINTAINED = """Maintenance dies here at each of its points, somebody having been erased before (part `maintenance`), and is
+called again: no row changes, whatever it had done."""
 NOTES = {
     "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
     "twice in a row": """- **killed twice in a row** (`twice`): the pairs are all of which the second can be reached
