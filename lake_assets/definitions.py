@@ -54,6 +54,8 @@ defs = dg.Definitions.merge(
             "mutation": _settings.mutation_seconds,
             "retention": _settings.retention_seconds,
         },
+        maintenance_seconds=_settings.engagement_maintenance_seconds,
+        retain_hours=_settings.retain_hours,
         max_wait=_settings.turn_seconds,
         clock=utc_now,
     ),

@@ -245,7 +245,8 @@ class TurnRefused(CoordinationError):
 
     def __init__(self, stream: str, reason: str) -> None:
         super().__init__(
-            f"It is not the turn of {stream}: {reason}.", remedy="It is tried again; see to it that the other runs."
+            f"It is not the turn of {stream}: {reason}.",
+            remedy="Let the other run, then try again; Dagster does both by itself.",
         )
         self.stream = stream
         self.reason = reason

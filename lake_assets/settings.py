@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     )
     mutation_seconds: int = Field(3600, description="the same, of its mutation", ge=1)
     retention_seconds: int = Field(86_400, description="the same, of its retention", ge=1)
+    engagement_maintenance_seconds: int = Field(
+        3600, description="from one maintenance of an engagement lake to the next at least; it follows retention", ge=1
+    )
     turn_seconds: float = Field(300, description="so long a stream of an engagement lake waits for its turn", gt=0)
     serving_folder: Path | None = Field(None, description="where segments are stored; default: a folder in the home")
     serving_snapshots: int = Field(2, description="of a served table: kept, the newest included", ge=2)

@@ -70,7 +70,8 @@ def test_every_lake_has_its_streams_and_metrics_each_in_a_pool_of_its_own() -> N
     for lake in LAKES:
         streams = {f"engagement/{lake.name}/{name}": ([], {f"{lake.name}.{name}"}) for name in STREAMS}
         metrics = (sorted(streams), {f"{lake.name}.engagement_metrics"})
-        expected |= {**streams, f"engagement/{lake.name}/engagement_metrics": metrics}
+        maintenance = {f"engagement/{lake.name}/maintenance": ([], {f"{lake.name}.maintenance"})}
+        expected |= {**streams, **maintenance, f"engagement/{lake.name}/engagement_metrics": metrics}
     assert found == expected
     names = {key.name for key in GRAPH.asset_check_keys if key.asset_key.path[-1] == "ingestion"}
     assert names == {
@@ -106,7 +107,7 @@ def test_every_target_has_its_pool_and_is_backfilled_in_one_run() -> None:
 def test_all_sensors_run_from_the_start() -> None:
     assert {sensor.name: sensor.default_status for sensor in defs.sensors or ()} == dict.fromkeys(
         [
-            *(f"{lake.name}_{name}_sensor" for lake in LAKES for name in (*STREAMS, "metrics")),
+            *(f"{lake.name}_{name}_sensor" for lake in LAKES for name in (*STREAMS, "maintenance", "metrics")),
             "signup_fact_sensor",
             "plan_fact_sensor",
             "cancel_request_fact_sensor",

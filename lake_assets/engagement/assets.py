@@ -1,4 +1,5 @@
-"""The engagement lakes as Dagster's assets: one for each stream, whose run takes one turn, and the metrics behind them.
+"""The engagement lakes as Dagster's assets: one for each stream and for maintenance, whose run takes one turn, and the
+metrics behind them.
 
 What a stream does and when it may is told in `turn.py`; here its report becomes what a person sees. The metrics are
 partitioned by org: a run for chosen orgs computes them anew, one without follows the notifications.
@@ -11,11 +12,13 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.checks import check_results, check_specs, late_turn
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.maintenance import MAINTENANCE, MaintenanceReport
 from lake_assets.engagement.metrics import Metrics, Refresh
 from lake_assets.engagement.notifying import Notification, counted
-from lake_assets.engagement.sensors import metrics_sensor, turn_sensor
+from lake_assets.engagement.sensors import maintenance_sensor, metrics_sensor, turn_sensor
 from lake_assets.engagement.status import StreamStatus, stream_status
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
 from lake_assets.engagement.turn import TurnReport, coordinator, open_stream, take_turn
@@ -34,16 +37,29 @@ def engagement_key(lake: EngagementLake, name: str) -> dg.AssetKey:
 
 
 def engagement_definitions(
-    lakes: Sequence[EngagementLake], *, seconds: Mapping[StreamName, int], max_wait: float, clock: Clock
+    lakes: Sequence[EngagementLake],
+    *,
+    seconds: Mapping[StreamName, int],
+    maintenance_seconds: int,
+    retain_hours: int,
+    max_wait: float,
+    clock: Clock,
 ) -> dg.Definitions:
     """Assets, checks, jobs and sensors of lakes. Their code location must also have the resources of `RESOURCES`.
 
-    seconds: stream → its interval. max_wait: seconds that a run waits for its turn.
+    seconds: stream → its interval. maintenance_seconds: from one maintenance to the next, at least. retain_hours: so
+    long old versions stay readable. max_wait: seconds that a run waits for its turn.
     """
     found = [
         stream_definitions(lake, s, seconds=seconds[s], max_wait=max_wait, clock=clock)
         for lake in lakes
         for s in STREAMS
+    ]
+    found += [
+        maintenance_definitions(
+            lake, seconds=maintenance_seconds, retain_hours=retain_hours, max_wait=max_wait, clock=clock
+        )
+        for lake in lakes
     ]
     return dg.Definitions.merge(*found, *map(metrics_definitions, lakes))
 
@@ -55,6 +71,17 @@ def stream_definitions(
     asset = stream_asset(lake, stream, max_wait=max_wait)
     job = dg.define_asset_job(f"{lake.name}_{stream}_job", [asset])
     sensor = turn_sensor(lake, stream, job.name, asset.key, seconds=seconds, clock=clock)
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
+
+
+def maintenance_definitions(
+    lake: EngagementLake, *, seconds: int, retain_hours: int, max_wait: float, clock: Clock
+) -> dg.Definitions:
+    """The maintenance of a lake: its asset, job and sensor."""
+    asset = maintenance_asset(lake, retain_hours=retain_hours, max_wait=max_wait)
+    job = dg.define_asset_job(f"{lake.name}_maintenance_job", [asset])
+    turns = {name: engagement_key(lake, name) for name in (*STREAMS, MAINTENANCE)}
+    sensor = maintenance_sensor(lake, job.name, turns, seconds=seconds, clock=clock)
     return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
 
 
@@ -96,6 +123,36 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
         except LakeError as error:
             raise failure(error) from error
         yield dg.MaterializeResult(metadata=turn_metadata(report, status), check_results=verdicts)
+
+    return step
+
+
+def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: float) -> dg.AssetsDefinition:
+    """The files of a lake, after one turn of maintenance. No dependency on the streams: no row comes of it."""
+    key = engagement_key(lake, MAINTENANCE)
+
+    @dg.asset(
+        key=key,
+        group_name=GROUP,
+        kinds={"delta", "spark"},
+        description=f"Sorts and compacts the files of {lake.name}, and removes old ones, in a turn after retention.",
+        required_resource_keys=RESOURCES,
+        check_specs=[turn_spec(key)],
+        pool=f"{lake.name}.{MAINTENANCE}",
+    )
+    def step(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult[None]]:
+        services = context.resources.engagement
+        try:
+            tables, hosts = services.tables(lake), services.zookeeper()
+            spark = context.resources.spark.spark_session
+            with zookeeper_client(hosts) as zk:
+                done = maintenance.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
+        except (TurnRefused, LockNotFree) as error:
+            yield late_turn(error)
+            raise failure(error) from error
+        except LakeError as error:
+            raise failure(error) from error
+        yield dg.MaterializeResult(metadata=maintenance_metadata(done), check_results=[turn_in_time()])
 
     return step
 
@@ -163,6 +220,20 @@ def turn_metadata(report: TurnReport, status: StreamStatus) -> Metadata:
         shown |= {"commit version": data.version, "rows inserted": rows.inserted}
         shown |= {"rows updated": rows.updated, "rows deleted": rows.deleted}
     return shown
+
+
+def maintenance_metadata(done: MaintenanceReport) -> Metadata:
+    """A maintenance for people. Files and bytes are those of the present versions of all tables."""
+    return {
+        "files": done.after.files,
+        "files before": done.before.files,
+        "bytes": done.after.bytes,
+        "bytes before": done.before.bytes,
+        "files removed": sum(done.removed.values()),
+        "files removed by table": json.dumps(dict(done.removed)),
+        "orgs sorted": done.orgs,
+        "hours kept": done.kept_hours,
+    }
 
 
 def refresh_metadata(done: Refresh) -> Metadata:

@@ -1,4 +1,4 @@
-"""What must hold of a lake after each turn, counted anew: from Kafka, the tables and their logs. Changes nothing."""
+"""What must hold of a lake after each turn, counted anew: from the tables and their logs. Changes nothing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.judging import DeadLetters
-from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, StreamName
-from lake_assets.engagement.notifying import Notification, counted
-from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, Commit, LakeTables
+from lake_assets.engagement.notifying import Notification
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, Commit, LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,18 +28,6 @@ class Sample:
 
     count: int
     ids: tuple[str, ...]
-
-
-def records_in(spark: SparkSession, batch: Batch, servers: str) -> int:
-    """How many messages Kafka holds in the range of a batch. Raises `TopicReplaced` and `OffsetsMissing`."""
-    return KafkaTopic(servers, batch.messages.topic).read(spark, batch.messages).count()
-
-
-def rows_made(tables: LakeTables, batch: Batch) -> tuple[int, int]:
-    """So many rows and dead letters a finished batch of ingestion has made, by the metrics of its commits."""
-    data = commit_of(tables, "ingestion", ENGAGEMENT, Notification.of, batch)
-    dead = commit_of(tables, "ingestion", DEAD_LETTER, DeadLetters.name, batch)
-    return _inserted(data), _inserted(dead)
 
 
 def commit_of(tables: LakeTables, stream: StreamName, table: str, process: str, batch: Batch) -> Commit | None:
@@ -86,10 +72,6 @@ def untold(written: Collection[int], told: Sequence[int], last: int) -> list[int
     """
     first = min(told, default=last + 1)
     return sorted(b for b in set(written) if b > last or (b >= first and told.count(b) != 1))
-
-
-def _inserted(commit: Commit | None) -> int:
-    return counted(commit).inserted if commit else 0
 
 
 def _batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:

@@ -80,6 +80,7 @@ def _may_hold(path: str, org: str) -> bool:
 
 def _own_rows(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
     """The rows that tell no other org, with texts of JSON as what they say."""
+    rows = rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
     if "org_id" in rows.schema.names:
         of = rows.column("org_id")
         rows = rows.filter(pc.or_kleene(pc.is_null(of), pc.fill_null(pc.equal(of, org), False)))
@@ -87,6 +88,11 @@ def _own_rows(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
         texts = [_said(text, org) for text in rows.column(name).to_pylist()]
         rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(texts, pa.string()))
     return rows
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type that can be compared and filtered. What deltalake has merged comes back as views."""
+    return pa.string() if pa.types.is_string_view(kind) else kind
 
 
 def _said(text: str | None, org: str) -> str | None:
@@ -126,7 +132,9 @@ def _reference(location: str, kind: Kind, name: str) -> Reference:
 
 
 def _kind(inside: list[str]) -> Kind:
-    """Of a file of a table, as Delta gives names."""
+    """Of a file of a table, as Delta gives names. inside: lake, table, ... name; a file of no table is another."""
+    if len(inside) < 3:
+        return "other"
     if "_delta_log" in inside:
         return "metadata"
     if "_change_data" in inside:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
+    from lake_assets.engagement.certificate import LakeCertificate
     from lake_assets.engagement.lake import StreamName
+    from lake_assets.engagement.maintenance import MaintenanceReport
     from lake_assets.engagement.tables import LakeTables
 
 engagement = typer.Typer(help="The engagement lakes: a turn of a stream, and how far each is.", no_args_is_help=True)
@@ -88,14 +90,16 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
 
     found, tables = settings(), _engagement_tables(lake)
     with _spark_and_zookeeper() as (spark, zk):
-        coordinated = maintenance.coordinator(tables, zk, spark, timeout=found.turn_seconds)
-        with coordinated.turn(max_wait=found.turn_seconds):
-            done = maintenance.maintain(tables, spark, coordinated, retain_hours=found.retain_hours)
-    if as_json:
-        typer.echo(show.as_json(done))
-    else:
-        files = sum(done.removed.values())
-        typer.echo(f"{lake}: {done.orgs} orgs sorted, {files} files removed, {done.kept_hours} hours kept")
+        done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=found.retain_hours)
+    typer.echo(show.as_json(done) if as_json else f"{lake}: {maintained(done)}")
+
+
+def maintained(done: MaintenanceReport) -> str:
+    """What a maintenance did, in words."""
+    before, after, removed = done.before, done.after, sum(done.removed.values())
+    kept = f"old versions stay readable for {done.kept_hours} hours" if done.kept_hours else "no old version is kept"
+    files = f"{before.files:,} files ({before.bytes:,} bytes) are now {after.files:,} ({after.bytes:,} bytes)"
+    return f"{done.orgs} orgs sorted; {files}; {removed:,} files removed; {kept}"
 
 
 def certify(org: str, who_id: str, *, as_json: bool) -> bool:
@@ -110,11 +114,18 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     if as_json:
         typer.echo(erasing.as_json(found))
         return found.nowhere
+    show_certificate(found)
+    return found.nowhere
+
+
+def show_certificate(found: LakeCertificate) -> None:
+    """Print where an id still is in the lakes, and until when Kafka holds messages of it."""
+    from lake_assets.local import erasing
+
     erasing.certificate(found)
     for kept in found.kafka:
         until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without end"
         typer.echo(f"  Kafka holds {kept.messages:,} messages of {kept.topic} {until}")
-    return found.nowhere
 
 
 @engagement.command()

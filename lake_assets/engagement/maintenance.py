@@ -4,7 +4,8 @@ It takes a turn as a stream does, after retention: then no batch is open, and mu
 commits nothing but rows written anew, so called again after it died anywhere, it ends the same.
 
 VACUUM gets an inventory, listed while the lock is held. Whatever a former holder left there can be committed no more,
-for its batch was finished by another; and what a later one writes is not in it. So orphans go with the rest, at once.
+for its batch was finished by another; and what a later one writes is not in it. So orphans go with the rest, at once,
+but for those of `UNLOCKED` tables.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.checkpoint import opened
 from lake_assets.engagement.failpoints import reach_maintenance
+from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -39,7 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAINTENANCE = "maintenance"
-AFTER = ("retention", MAINTENANCE)
+FOLLOWED: StreamName = "retention"
+AFTER = (FOLLOWED, MAINTENANCE)
 """Who must have run last: retention follows mutation alone, so no row waits to be looked at by it."""
 
 TABLES = (
@@ -53,6 +56,12 @@ TABLES = (
     CHECKPOINT,
 )
 
+UNLOCKED = frozenset({ORG, ENGAGEMENT_METRICS})
+"""Tables that are also written without the lock; they hold no id of a person."""
+
+WRITING_HOURS = 1
+"""So long at most somebody writes a file of theirs before it is committed."""
+
 FORGOTTEN = "lake.forgotten"
 """Property of the erasure table: the last batch of retention whose erasures no old file knows any more."""
 
@@ -65,15 +74,25 @@ _FILE_SIZE = "spark.databricks.delta.optimize.maxFileSize"
 
 
 @dataclass(frozen=True)
+class Size:
+    """What the present versions of all tables of a lake consist of, as their logs tell."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class MaintenanceReport:
     """orgs: whose rows were written anew. kept_hours: so long old versions stay readable; 0 after an erasure.
 
-    removed: table → files.
+    removed: table → files of former versions, and those of no version. before, after: what the tables consisted of.
     """
 
     orgs: int
     kept_hours: int
     removed: Mapping[str, int]
+    before: Size
+    after: Size
 
 
 def coordinator(tables: LakeTables, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
@@ -82,25 +101,50 @@ def coordinator(tables: LakeTables, zk: KazooClient, spark: SparkSession, *, tim
     return JobCoordinator(tables.lake.lock, MAINTENANCE, AFTER, zk, timeout, claim=claim)
 
 
+def take_turn(
+    tables: LakeTables, spark: SparkSession, zk: KazooClient, *, max_wait: float, retain_hours: int
+) -> MaintenanceReport:
+    """A turn of maintenance. max_wait: seconds. Raises what the coordinator raises. retain_hours: as for `maintain`.
+
+    A turn that stopped is to be taken again: nobody else gets one before.
+    """
+    coordinated = coordinator(tables, zk, spark, timeout=max_wait)
+    with coordinated.turn(max_wait=max_wait):
+        return maintain(tables, spark, coordinated, retain_hours=retain_hours)
+
+
 def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_hours: int) -> MaintenanceReport:
     """Optimize and vacuum the tables of a lake, in a turn of its own: no batch may be open.
 
     retain_hours: so long a reader may want an old version, or its changes. After an erasure nothing old is kept.
     """
     guard.claim()
+    before = size(tables)
     erased, orgs = _last_erasure(tables), changed_orgs(tables)
     kept = retain_hours if erased == _forgotten(tables) else 0
     write_anew(tables, spark, orgs)
     reach_maintenance("maintenance-optimized")
     removed = {}
     for table in TABLES:
-        removed[table] = _vacuum(tables, spark, table, kept, guard)
+        hours = max(retain_hours, WRITING_HOURS) if table in UNLOCKED else kept
+        removed[table] = _vacuum(tables, spark, table, hours, guard)
         reach_maintenance("maintenance-half-vacuumed")
     if kept == 0:
         guard.confirm()
         spark.sql(f"ALTER TABLE {tables.identifier(ERASURE)} SET TBLPROPERTIES ('{FORGOTTEN}' = '{erased}')")
     reach_maintenance("maintenance-recorded")
-    return MaintenanceReport(len(orgs), kept, removed)
+    return MaintenanceReport(len(orgs), kept, removed, before, size(tables))
+
+
+def size(tables: LakeTables) -> Size:
+    """Of a lake as it stands."""
+    sizes = [_file_sizes(tables.location(table)) for table in TABLES]
+    return Size(sum(map(len, sizes)), sum(map(sum, sizes)))
+
+
+def _file_sizes(location: str) -> list[int]:
+    files = pa.table(opened(location).get_add_actions())
+    return [int(size) for size in files.column("size_bytes").to_pylist()]
 
 
 def changed_orgs(tables: LakeTables) -> list[str]:

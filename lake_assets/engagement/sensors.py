@@ -1,4 +1,5 @@
-"""Sensors of the engagement lakes: one for each stream, at its own interval, and one for the metrics of each lake.
+"""Sensors of the engagement lakes: one for each stream, at its own interval; of each lake, one for its maintenance and
+one for its metrics.
 
 They look at checkpoints, logs and Kafka's offsets, start no Spark and change nothing but their cursor. While a lake is
 not initialised they do nothing. A run too many does no harm: a turn without messages, a refresh without changes.
@@ -7,12 +8,14 @@ not initialised they do nothing. A run too many does no harm: a turn without mes
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 
 import dagster as dg
 from dagster import RunsFilter
 
 from lake_assets.engagement.changes import told_since
 from lake_assets.engagement.lake import EngagementLake, StreamName
+from lake_assets.engagement.maintenance import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.metrics import metrics_cursor
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import LakeTables
@@ -48,18 +51,39 @@ def turn_sensor(
         if left > 0:
             told = f"{status.app_name} is {status.lag} offsets behind; its next turn is in {left:.0f} s."
             return dg.SensorResult(skip_reason=told, cursor=context.cursor)
-        request = dg.RunRequest(asset_selection=[key], tags={LAG_TAG: str(status.lag)})
-        return dg.SensorResult(run_requests=[request], cursor=json.dumps({"asked_at": now}))
+        return _asked(dg.RunRequest(asset_selection=[key], tags={LAG_TAG: str(status.lag)}), now=now)
 
-    return dg.SensorDefinition(
-        name=f"{lake.name}_{stream}_sensor",
-        evaluation_fn=evaluate,
-        job_name=job,
-        minimum_interval_seconds=min(seconds, TICK_SECONDS),
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Requests a turn of the {stream} of {lake.name} every {seconds} s.",
-        required_resource_keys={"engagement"},
-    )
+    told = f"Requests a turn of the {stream} of {lake.name} every {seconds} s."
+    return _sensor(lake, stream, evaluate, job, told, seconds=min(seconds, TICK_SECONDS))
+
+
+def maintenance_sensor(
+    lake: EngagementLake, job: str, turns: Mapping[str, dg.AssetKey], *, seconds: int, clock: Clock
+) -> dg.SensorDefinition:
+    """Requests the maintenance of a lake while the last turn is one of retention: it may follow no other.
+
+    job: its name. turns: the assets of all who take turns, by name. seconds: from one request to the next, at least.
+    """
+    key = turns[MAINTENANCE]
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        tables = context.resources.engagement.tables(lake)
+        if why_not := _not_ready(context, tables, key):
+            return dg.SensorResult(skip_reason=why_not)
+        last = last_turn(context.instance, turns)
+        if last != FOLLOWED:
+            told = f"{lake.name} is maintained after a turn of {FOLLOWED}; the last one was of {last or 'nobody'}."
+            return dg.SensorResult(skip_reason=told, cursor=context.cursor)
+        now = clock().timestamp()
+        rest = min(seconds, RETRY_SECONDS) if _failed(context.instance, job) else seconds
+        left = seconds_left(context.cursor, rest, now=now)
+        if left > 0:
+            told = f"The maintenance of {lake.name} was requested before; the next request is in {left:.0f} s."
+            return dg.SensorResult(skip_reason=told, cursor=context.cursor)
+        return _asked(dg.RunRequest(asset_selection=[key]), now=now)
+
+    told = f"Requests the maintenance of {lake.name} after a turn of {FOLLOWED}, but for {seconds} s after the last."
+    return _sensor(lake, MAINTENANCE, evaluate, job, told)
 
 
 def metrics_sensor(
@@ -78,21 +102,47 @@ def metrics_sensor(
             return dg.SensorResult(skip_reason="The metrics show all notifications.", dynamic_partitions_requests=added)
         return dg.SensorResult(run_requests=[dg.RunRequest(asset_selection=[key])], dynamic_partitions_requests=added)
 
-    return dg.SensorDefinition(
-        name=f"{lake.name}_metrics_sensor",
-        evaluation_fn=evaluate,
-        job_name=job,
-        minimum_interval_seconds=TICK_SECONDS,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Requests a refresh of the metrics of {lake.name} when it has changed.",
-        required_resource_keys={"engagement"},
-    )
+    told = f"Requests a refresh of the metrics of {lake.name} when it has changed."
+    return _sensor(lake, "metrics", evaluate, job, told)
+
+
+def last_turn(instance: dg.DagsterInstance, turns: Mapping[str, dg.AssetKey]) -> str | None:
+    """Who took the last turn that Dagster knows of, and came to its end; None if nobody did. turns: name → asset."""
+    events = {name: instance.get_latest_materialization_event(key) for name, key in turns.items()}
+    ended = {name: event.timestamp for name, event in events.items() if event}
+    return max(ended, key=ended.__getitem__, default=None)
 
 
 def seconds_left(cursor: str | None, rest: int, *, now: float) -> float:
     """Seconds until the next request is due, `rest` after the last; 0 or less: it is. now: seconds since 1970."""
     asked_at = json.loads(cursor or "{}").get("asked_at")
     return 0 if asked_at is None else float(asked_at) + rest - now
+
+
+def _sensor(
+    lake: EngagementLake,
+    name: str,
+    evaluate: Callable[[dg.SensorEvaluationContext], dg.SensorResult],
+    job: str,
+    description: str,
+    *,
+    seconds: int = TICK_SECONDS,
+) -> dg.SensorDefinition:
+    """A sensor that runs from the start. seconds: between two evaluations, at least."""
+    return dg.SensorDefinition(
+        name=f"{lake.name}_{name}_sensor",
+        evaluation_fn=evaluate,
+        job_name=job,
+        minimum_interval_seconds=seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=description,
+        required_resource_keys={"engagement"},
+    )
+
+
+def _asked(request: dg.RunRequest, *, now: float) -> dg.SensorResult:
+    """The request, and when it was made: what `seconds_left` reads. now: seconds since 1970."""
+    return dg.SensorResult(run_requests=[request], cursor=json.dumps({"asked_at": now}))
 
 
 def _not_ready(context: dg.SensorEvaluationContext, tables: LakeTables, key: dg.AssetKey) -> str | None:

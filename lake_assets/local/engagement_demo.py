@@ -1,4 +1,5 @@
-"""The demo of an engagement lake, by itself: traffic, streams that take turns, an erasure; at the end, the proofs.
+"""The demo of an engagement lake, by itself: traffic, streams that take turns, an erasure with its certificate, and
+maintenance; at the end, the proofs.
 
 It works in the settings' home, alone, as `demo.py` does, with the services that a lake needs, which end with it.
 """
@@ -7,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement import maintenance
 from lake_assets.engagement.audits import untold_batches
+from lake_assets.engagement.certificate import certify
+from lake_assets.engagement.cli import maintained, show_certificate
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.lakes import EMAIL_EVENT
@@ -85,6 +89,21 @@ class _Stage:
         while sum(self._turn(name) for name in STREAMS):
             pass
 
+    def maintain(self) -> None:
+        """A turn of maintenance. It follows retention, the last of a round."""
+        done = maintenance.take_turn(
+            self.tables, self.spark, self.zk, max_wait=WAIT_SECONDS, retain_hours=self.home.retain_hours
+        )
+        console.print(f"  [green]■[/] maintenance follows retention: {maintained(done)}")
+
+    def certified(self, person: Person) -> bool:
+        """The certificate of an id, printed; whether the id is nowhere in the lake."""
+        org, who_id = person
+        console.print(f"  [cyan]?[/] lake erasure certify org {org} {who_id}")
+        found = certify(self.tables.root, [LAKE], org, who_id, str(self.home.kafka))
+        show_certificate(found)
+        return found.nowhere
+
     def _turn(self, name: StreamName) -> bool:
         """A turn of a stream; whether it read messages."""
         stream = open_stream(name, self.tables, self.spark, str(self.home.kafka))
@@ -117,10 +136,14 @@ def _play(stage: _Stage) -> bool:
     _headline("An erasure", f"{person[1]} of {person[0]}, of whom most is known, is erased under every id.")
     stage.send([erasure(person, LAKE, messages[-1].timestamp)])
     stage.settle()
-    return _proofs(stage, expected.without(person), Counter(reason for _, reason in broken))
+    _headline("Maintenance", "Files are sorted and compacted. Those that still hold who was erased go at once.")
+    stage.maintain()
+    _headline("The certificate", "Every file is decoded, and searched for each id of who was erased.")
+    nowhere = [stage.certified(id_) for id_ in sorted(expected.ids(person))]
+    return _proofs(stage, expected.without(person), Counter(reason for _, reason in broken), nowhere)
 
 
-def _proofs(stage: _Stage, rows: Mapping[str, Person], dead: Counter[str]) -> bool:
+def _proofs(stage: _Stage, rows: Mapping[str, Person], dead: Counter[str], nowhere: Collection[bool]) -> bool:
     _headline("The proofs", f"{len(rows):,} rows should be left of all messages, replayed one by one.")
     tables, spark = stage.tables, stage.spark
     found = tables.read(spark, ENGAGEMENT).select("engagement_id", "org_id", "who_id", "kind").collect()
@@ -133,6 +156,7 @@ def _proofs(stage: _Stage, rows: Mapping[str, Person], dead: Counter[str]) -> bo
         "each broken message is a dead letter, with its reason, once": letters == dead,
         "each data commit is told of in one notification": not untold_batches(tables),
         "metrics count the emails that are left": all(sum(metrics[kind]) == kinds[kind] for kind in EMAIL_KINDS),
+        "who was erased is in no file of the lake, under any id": all(nowhere),
     }
     for what, holds in proofs.items():
         console.print(f"  [green]✓[/] {what}" if holds else f"  [red]✗ {what}[/]")

@@ -3,34 +3,34 @@ services, written down.
 
     python -m lake_assets_tests.engagement.faults [PART ...]
 
-plays all parts, or those that are named, and writes docs/engagement-faults.md. The tests play all but the longest
-again, and hold the page to what they see.
+plays all parts, or those that are named, and writes docs/engagement-faults.md. The tests play those of `PLAYED` again,
+and hold the page to what they see.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from lake_assets.engagement.failpoints import points
-from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.maintenance import MAINTENANCE
 from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.engagement.breaking import kafka_breaks, spark_breaks
 from lake_assets_tests.engagement.holding import in_turn
 from lake_assets_tests.engagement.interrupted import arrive, die, go_on, points_of, prepare, reached, settle, walk
+from lake_assets_tests.engagement.maintained import maintenance_dies
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS
 from lake_assets_tests.engagement.world import SEEN, World
 from lake_assets_tests.outcomes import Outcomes, columns, table
 
 PAGE = PROJECT / "docs" / "engagement-faults.md"
-AS_ABOVE = "each time, what the table above says"
-NONE = "–"
+AS_ABOVE = "each time, what its table says"
 
 
 def killed(name: StreamName, world: World) -> dict[str, Outcomes]:
@@ -69,16 +69,19 @@ def killed_twice(world: World) -> dict[str, Outcomes]:
     return {SEEN: {f"ingestion is killed twice in a row: {pairs} pairs of points": AS_ABOVE}}
 
 
-KILLED: tuple[StreamName, ...] = ("ingestion", "mutation")
+ALONE: tuple[StreamName, ...] = ("ingestion", "mutation")
 Part = Callable[[World], Mapping[str, Outcomes]]
 PARTS: Mapping[str, Part] = {
-    **{name: partial(killed, name) for name in KILLED},
-    **{f"{name}-alone": partial(killed_alone, name) for name in KILLED},
+    **{name: partial(killed, name) for name in STREAMS},
+    **{f"{name}-alone": partial(killed_alone, name) for name in ALONE},
     "twice": killed_twice,
+    "maintenance": maintenance_dies,
     "in-turn": in_turn,
     "kafka": kafka_breaks,
     "spark": spark_breaks,
 }
+PLAYED = ("ingestion", "in-turn", "kafka")
+"""The parts that the tests play; the others take too long."""
 
 
 def seen() -> dict[str, Outcomes]:
@@ -89,15 +92,23 @@ def seen() -> dict[str, Outcomes]:
 
 
 def page(found: Mapping[str, Outcomes]) -> str:
-    """The page: the points of a batch, a column for each stream; the other faults; notes on those that are there."""
-    every = points(("request", "data", "dead_letter", "notification"))[:-2]
-    streams = {
-        name: {f"`{point}`": found[name].get(point, NONE) for point in every} for name in KILLED if name in found
-    }
+    """The page: the points of a batch, stream by stream; the other faults; notes on those that are there."""
+    hits = [hit_points(name, found[name]) for name in (*STREAMS, MAINTENANCE) if name in found]
+    hits += [MAINTAINED] if MAINTENANCE in found else []
     faults = found.get(SEEN, {})
-    hits = table("killed at", [f"`{point}`" for point in every], streams) + BETWEEN if streams else ""
     notes = "\n".join(note for words, note in NOTES.items() if any(words in fault for fault in faults))
-    return f"{HEAD}{hits}{table('fault', faults, {SEEN: faults})}\n\n{notes}\n{TAIL}"
+    return "\n\n".join([HEAD, *hits, "## Other faults", table("fault", faults, {SEEN: faults}), notes, TAIL])
+
+
+def hit_points(name: str, found: Outcomes) -> str:
+    """The table of a stream, or of maintenance. found: by point, in their order."""
+    shown = {f"`{point}`": said for point, said in found.items()}
+    return table("killed at", shown, {name: shown})
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Names as the page lists them."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def write(found: Mapping[str, Outcomes]) -> None:
@@ -106,7 +117,7 @@ def write(found: Mapping[str, Outcomes]) -> None:
     PAGE.write_text(page(said | {column: {**said.get(column, {}), **of} for column, of in found.items()}))
 
 
-HEAD = """# Faults of a micro-batch
+HEAD = f"""# Faults of a micro-batch
 
 The process of a turn dies at a named point of its batch, as a machine does: `os._exit`, nothing tidied up. More
 messages arrive, and another attempt starts: this is what it finds left to do. *written* says that the commit is there,
@@ -115,32 +126,36 @@ and only not recorded: nothing is written again. A batch that was begun goes on 
 In every cell of this page, in the end: each message is a row or a dead letter, once; rows are what a sequential replay
 of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
 
-Written by `python -m lake_assets_tests.engagement.faults`, which plays each cell on a real Kafka, ZooKeeper, Spark and
-Delta; the tests play all but the longest again, and fail if this page says anything else.
+Each cell is played on a real Kafka, ZooKeeper, Spark and Delta. At every run of the tests:
+{quoted(PLAYED)}; they fail if this page says anything else. By hand, for it takes minutes:
 
-"""
-BETWEEN = """
+```
+python -m lake_assets_tests.engagement.faults {" ".join(part for part in PARTS if part not in PLAYED)}
+```
 
-Each stream dies here at all of its points in a row: the next attempt at the next point. `before-` is after the lock was
-confirmed for the last time, directly before the write.
+This writes the page. Without names it plays all parts.
 
-"""
+## Killed at each point
+
+Each stream dies here at all of its points in a row (parts {quoted(STREAMS)}): the next
+attempt at the next point. `before-` is after the lock was confirmed for the last time, directly before the write."""
+MAINTAINED = """Maintenance dies here at each of its points, somebody having been erased (part `maintenance`), and is
+called again: no row changes, whatever it had done."""
 NOTES = {
-    "at one point": """- **killed at one point**: too long for the tests, which play the first table.""",
-    "twice in a row": """- **killed twice in a row**: too long for the tests. The pairs are all of which the second can
-  be reached from the first, of points that leave something else: `before-` leaves nothing new.""",
-    "with the lock": f"""- **killed with the lock**: with the coordinator, whose sessions last {SESSION_SECONDS:g} s.
-  When the lock is free, mutation asks for a turn, then ingestion.""",
-    "stopped": """- **stopped**: by SIGSTOP, for longer than the session. Another process of the stream takes a turn.
-  Then the first goes on (SIGCONT); its write comes too late.""",
-    "disk": """- **the disk is full**: neither the process of the turn nor its Spark may write a byte to a file
-  (`RLIMIT_FSIZE`).""",
-    "in the commit": """- **in the commit**: the first file of data is there, and no commit that names it. The server
-  dies, and the process too; another server goes on.""",
+    "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
+    "twice in a row": """- **killed twice in a row** (`twice`): the pairs are all of which the second can be reached
+  from the first, of points that leave something else: `before-` leaves nothing new.""",
+    "with the lock": f"""- **killed with the lock** (`in-turn`): with the coordinator, whose sessions last
+  {SESSION_SECONDS:g} s. When the lock is free, mutation asks for a turn, then ingestion.""",
+    "stopped": """- **stopped** (`in-turn`): by SIGSTOP, for longer than the session. Another process of the stream
+  takes a turn. Then the first goes on (SIGCONT); its write comes too late.""",
+    "disk": """- **the disk is full** (`spark`): neither the process of the turn nor its Spark may write a byte
+  to a file (`RLIMIT_FSIZE`).""",
+    "in the commit": """- **in the commit** (`spark`): the first file of data is there, and no commit that names it.
+  The server dies, and the process too; another server goes on.""",
 }
 """Words of faults → what the page says about them."""
-TAIL = """
-Faults of ZooKeeper are played in [the coordinator's tests](coordination-faults.md).
+TAIL = """Faults of ZooKeeper are played in [the coordinator's tests](coordination-faults.md).
 """
 
 

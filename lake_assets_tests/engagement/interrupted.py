@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ POISON = [b"{", b'{"org_id": "acme"}', b"\xff"]
 LEADS = 7
 MAILS = len(ORGS) * LEADS
 """So many emails hold each pair of an org and a lead once."""
+ASKED = START + timedelta(days=2)
+"""When people are asked to be erased: after their rows, and after their conversion."""
 ANEW = "a new batch"
 
 
@@ -29,13 +32,9 @@ def arrive(mail: Traffic, name: StreamName) -> None:
         return
     mail.spoil(name, POISON[:1])
     if name == "mutation":
-        number = len(mail.requests)
-        org, lead = who(number)
-        mail.ask(org, "convert", lead, f"contact {number}")
+        convert(mail)
     else:
-        org, lead = who(len(mail.erased))
-        mail.retain(org, "gdpr", START + timedelta(days=1), who_id=lead)
-        mail.erased.add((org, lead))
+        erase(mail)
 
 
 def who(number: int) -> tuple[str, str]:
@@ -43,11 +42,37 @@ def who(number: int) -> tuple[str, str]:
     return ORGS[number % len(ORGS)], f"lead {number % LEADS}"
 
 
+def contact(number: int) -> str:
+    """What the lead of an email becomes."""
+    return f"contact {number}"
+
+
+def convert(mail: Traffic) -> None:
+    """A lead that was not converted before becomes a contact."""
+    number = len(mail.requests)
+    org, lead = who(number)
+    mail.ask(org, "convert", lead, contact(number))
+
+
+def erase(mail: Traffic) -> None:
+    """A person who was not erased before goes: the lead is asked for, the contact has the rows."""
+    number = len(mail.erased) // 2
+    org, lead = who(number)
+    mail.retain(org, "gdpr", ASKED, who_id=lead)
+    mail.erased |= {(org, lead), (org, contact(number))}
+
+
 def prepare(mail: Traffic, name: StreamName) -> None:
-    """Rows for requests to meet."""
-    if name != "ingestion":
-        mail.send(range(MAILS))
-        mail.run()
+    """Rows for requests to meet; for an erasure also requests and dead letters that name each person."""
+    if name == "ingestion":
+        return
+    letters = (dict(zip(("org_id", "who_id"), who(number), strict=True)) for number in range(MAILS))
+    mail.send(range(MAILS), [json.dumps(letter).encode() for letter in letters] if name == "retention" else [])
+    mail.run()
+    if name == "retention":
+        for _ in range(MAILS):
+            convert(mail)
+        mail.run("mutation")
 
 
 def points_of(mail: Traffic, name: StreamName) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 
 from lake_assets.engagement.assets import engagement_definitions, engagement_key
 from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.maintenance import MAINTENANCE
 from lake_assets.engagement.sensors import RETRY_SECONDS
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
 from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Traffic
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 SECONDS = 600
+RETAIN_HOURS = 72
 Checks = dict[str, bool]
 
 
@@ -42,7 +44,12 @@ class Daemon:
         self.resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
         lakes = [mail.lake, replace(mail.lake, name="untouched")]
         streams = engagement_definitions(
-            lakes, seconds=dict.fromkeys(STREAMS, SECONDS), max_wait=SESSION_SECONDS, clock=lambda: self.now
+            lakes,
+            seconds=dict.fromkeys(STREAMS, SECONDS),
+            maintenance_seconds=SECONDS,
+            retain_hours=RETAIN_HOURS,
+            max_wait=SESSION_SECONDS,
+            clock=lambda: self.now,
         )
         self.repository = dg.Definitions.merge(streams, dg.Definitions(resources=self.resources)).get_repository_def()
         self.cursors: dict[str, str | None] = {}
@@ -109,12 +116,34 @@ def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daem
     assert_dead_requests_and_refused_turns_are_told(mail, daemon)
     assert_repeated_engagements_are_told(mail, daemon)
     assert_metrics_follow_by_org(mail, daemon)
+    assert_maintenance_follows_retention(daemon)
 
 
 def mail_ends(mail: Traffic) -> dict[str, int]:
     ends = mail.stream().topic().end
     assert len(ends) == PARTITIONS
     return {str(partition): end for partition, end in ends.items()}
+
+
+def assert_maintenance_follows_retention(daemon: Daemon) -> None:
+    """It is asked for after a turn of retention, and refused after any other."""
+    daemon.turn("mutation")
+    skipped = daemon.tick("mail_maintenance_sensor").skip_message
+    assert skipped == "mail is maintained after a turn of retention; the last one was of mutation."
+    refused = daemon.run("mail_maintenance_job")
+    assert (refused.success, checks(refused)) == (False, {"turn_in_time": False})
+    assert daemon.turn("retention")[1] == {
+        "turn_in_time": True,
+        "notifications_equal_commits": True,
+        "kafka_records_equal_requests": True,
+    }
+    assert daemon.tick("mail_maintenance_sensor").run_requests
+    figures, verdicts = daemon.turn(MAINTENANCE)
+    assert verdicts == {"turn_in_time": True}
+    assert figures["files"] < figures["files before"]
+    assert figures["files removed"] == sum(json.loads(figures["files removed by table"]).values())
+    assert (figures["orgs sorted"], figures["hours kept"]) == (len(ORGS), RETAIN_HOURS)
+    assert "the last one was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
 
 
 def assert_a_stream_is_asked_for_when_its_interval_is_over(daemon: Daemon) -> None:
@@ -151,6 +180,7 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
     assert daemon.turn("mutation")[1] == {
         "turn_in_time": True,
         "notifications_equal_commits": True,
+        "kafka_records_equal_requests": True,
         "no_dead_requests": False,
     }
 

@@ -52,6 +52,13 @@ def test_rows_of_the_org_count_and_those_of_another_do_not(root: str, kafka: str
     assert [finding.referenced for finding in certified(root, kafka).findings] == ["history"]
 
 
+def test_columns_that_come_back_as_views_are_decoded(root: str, kafka: str, tmp_path: Path) -> None:
+    columns = {name: pa.array([value], pa.string_view()) for name, value in (("org_id", ORG), ("who_id", WHO))}
+    pq.write_table(pa.table(columns), tmp_path / "views.parquet")
+    found = certified(root, kafka)
+    assert ([finding.occurrences for finding in found.findings], found.undecoded) == ([1], ())
+
+
 def test_messages_count_by_what_they_say(root: str, kafka: str) -> None:
     own, other = ({"org_id": org, "who_id": WHO} for org in (ORG, "globex"))
     letters = [json.dumps(own), json.dumps(other), json.dumps(own, ensure_ascii=False)[:-1], f"{WHO}1", None]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.engagement.failpoints import points
-from lake_assets_tests.engagement.faults import PAGE, PARTS, page, seen
+from lake_assets_tests.engagement.faults import PAGE, PARTS, PLAYED, page, seen
 from lake_assets_tests.engagement.interrupted import reached, walk
 from lake_assets_tests.engagement.world import World
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
-
-PLAYED = ("in-turn", "kafka")
 
 
 @pytest.fixture

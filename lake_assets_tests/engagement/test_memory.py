@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +15,7 @@ from lake_assets.engagement.certificate import LakeCertificate, certify
 from lake_assets.engagement.maintenance import MAINTENANCE, maintain
 from lake_assets.engagement.memory import ERASED, Memory
 from lake_assets.engagement.retained import Held
-from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ENGAGEMENT_METRICS, ERASURE, MUTATION_REQUEST
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.erasures import KeyedHash
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
@@ -67,14 +69,26 @@ def assert_forgotten(mail: Traffic) -> None:
 
 
 def assert_maintained(mail: Traffic) -> None:
-    """No row has changed, and no file names the person; the local broker keeps its messages."""
+    """No row has changed, and no file names the person; the local broker keeps its messages.
+
+    A file that was left behind goes at once, but not one that a refresh of the metrics may be about to commit.
+    """
     before = mail.rows(ENGAGEMENT)
+    left, awaited = (orphan(mail, table) for table in (ENGAGEMENT, ENGAGEMENT_METRICS))
     done = maintain(mail.tables, mail.spark, Alone(), retain_hours=72)
+    assert (left.exists(), awaited.exists()) == (False, True)
     assert (done.kept_hours, mail.rows(ENGAGEMENT)) == (0, before)
     found = certified(mail, "contact 0")
     asked = (mail.lake.topic("mutation"), mail.lake.topic("retention"))
     assert (found.nowhere, found.kafka) == (True, tuple(Held(topic, 1, None) for topic in asked))
     assert certified(mail, "lead 0").nowhere
+
+
+def orphan(mail: Traffic, table: str) -> Path:
+    """A file in the folder of a table that no version names."""
+    file = Path(urlsplit(mail.tables.location(table)).path) / "orphan.parquet"
+    file.touch()
+    return file
 
 
 def certified(mail: Traffic, who: str) -> LakeCertificate:

@@ -30,9 +30,13 @@ class Replayed:
     rows: Mapping[str, Person]
     people: nx.Graph[Person]
 
+    def ids(self, person: Person) -> set[Person]:
+        """All ids of a person."""
+        return set(nx.node_connected_component(self.people, person)) if person in self.people else {person}
+
     def without(self, person: Person) -> dict[str, Person]:
         """The rows that are left when a person is erased under every id."""
-        ids = nx.node_connected_component(self.people, person) if person in self.people else {person}
+        ids = self.ids(person)
         return {row: whose for row, whose in self.rows.items() if whose not in ids}
 
 
