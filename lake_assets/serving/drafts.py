@@ -23,6 +23,7 @@ MOST_SEGMENTS = 2_000
 """Of a push. ZooKeeper takes 1 MB in a request, and one has to give up a whole snapshot."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
+_NAME = re.compile(rf"[a-z0-9_]+_\d{{8}}T\d{{9}}Z_(?P<push>{_PUSH_ID.pattern})_\d{{4}}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
         raise UsageError(f"No push can have the id {push_id!r}.", remedy="Use 8 to 32 lower-case letters and digits.")
     stamp = f"{as_of:%Y%m%dT%H%M%S}{as_of.microsecond // 1000:03d}Z"
     return f"{checked_table(table)}_{stamp}_{push_id}_{number:04d}"
+
+
+def push_of(segment: str) -> str | None:
+    """The id of the push that brought a segment, by its name as `segment_name` makes it; None if it is another's."""
+    found = _NAME.fullmatch(segment)
+    return found["push"] if found else None
 
 
 def write_drafts(

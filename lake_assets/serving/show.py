@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.serving.query import Result
-from lake_assets.serving.status import EntryStatus, TableStatus
+from lake_assets.serving.status import EntryStatus, TableStatus, way_back
+from lake_assets.serving.writer import PushReport
 
 console = Console()
 
@@ -32,6 +34,16 @@ def lineage(found: Sequence[EntryStatus]) -> None:
     """A row for each entry."""
     columns = ("entry", "state", "since", "replaced", "brought", "can be reverted")
     _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+
+
+def pushed(reports: Sequence[PushReport]) -> None:
+    """What was pushed, a line for each table, and the command that takes it back."""
+    for r in reports:
+        size = f"{r.rows:,} rows in {counted(len(r.segments), 'segment')}, {r.size_bytes / 1e6:.1f} MB"
+        typer.echo(f"{r.table}: {size}.")
+    first, *others = reports
+    back = way_back(first.table, first.entry_id, {other.table: other.entry_id for other in others})
+    typer.echo(f"To go back: {back}")
 
 
 def counted(number: int, noun: str) -> str:
