@@ -1,4 +1,4 @@
-"""Pushes to a disk that gets full, while readers query: `python -m ...full_disk HOSTS FOLDER`, as `play` runs it.
+"""Pushes to a disk that gets full, while readers query: `python -m ...full_disk HOSTS FOLDER DISK`, as `play` runs it.
 
 Segments are on a file system of 256 kB, in memory. It is mounted in a namespace of the process's own, which the kernel
 allows anybody, and removes with the process. Where that is forbidden all the same (some containers do), a file that
@@ -39,19 +39,21 @@ class FullDevice(SegmentFiles):
 
 def play(hosts: str, folder: Path) -> dict[str, Any]:
     """What became of it: see `main`."""
-    namespace = NAMESPACE if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0 else ()
-    command = [*namespace, sys.executable, "-m", "lake_assets_tests.serving.full_disk", hosts, str(folder)]
+    folder.mkdir()
+    allowed = subprocess.run([*NAMESPACE, *mount(folder)], capture_output=True).returncode == 0
+    python = (sys.executable, "-m", "lake_assets_tests.serving.full_disk", hosts, str(folder))
+    command = [*NAMESPACE, *python, "mounted"] if allowed else [*python, "pretended"]
     found: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60).stdout)
     return found
 
 
-def main(hosts: str, name: str) -> dict[str, Any]:
+def main(hosts: str, name: str, disk: str) -> dict[str, Any]:
     """A push that fits, one that does not while readers query, and one that fits again; what was said and seen."""
     folder = Path(name)
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", name], capture_output=True)
+    if disk == "mounted":
+        subprocess.run(mount(folder), check=True)
     with world(hosts, folder, fresh_name()) as found:
-        files = found.files if mounted.returncode == 0 else FullDevice(folder)
+        files = found.files if disk == "mounted" else FullDevice(folder)
         writer = Writer(found.registry, files, found.leases, clock=now, policy=Policy(segment_rows=ROWS // SEGMENTS))
         found = replace(found, files=files, writer=writer)
         found.push(1)
@@ -59,6 +61,11 @@ def main(hosts: str, name: str) -> dict[str, Any]:
         left = found.stored()
         found.push(3)
         return {"table": found.table, "said": said, "seen": seen, "left": left, "seen then": found.seen()}
+
+
+def mount(folder: Path) -> tuple[str, ...]:
+    """The command that puts the small disk there."""
+    return ("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder))
 
 
 def push_too_much(found: World) -> tuple[list[str], list[int]]:
