@@ -2,7 +2,7 @@
 
 python -m benchmarks.serving [--rounds 30] [--rows 1000000]
 
-A ZooKeeper server keeps its last 500 transactions in memory: more than 40 rounds do not fit into the heap of a local one.
+A ZooKeeper server keeps its last 500 transactions in memory: more than 40 rounds do not fit into a local one's heap.
 """
 
 from __future__ import annotations
