@@ -18,7 +18,8 @@ from lake_assets.local.zookeeper import zookeeper
 from lake_assets.serving.failpoints import CLEAN_UP_POINTS, PUSH_POINTS, REVERT_POINTS
 from lake_assets.settings import PROJECT
 from lake_assets_tests.outcomes import Outcomes, table
-from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, start_child, world
+from lake_assets_tests.serving.child import exit_code
+from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, world
 
 PAGE = PROJECT / "docs" / "serving-faults.md"
 PROCESSES = 2
@@ -49,7 +50,7 @@ def killed_revert(found: World, die: Die) -> str:
 
 def killed_clean_up(found: World, die: Die) -> str:
     """The first of two cycles dies, after a push that died. The next two leave nothing of that push."""
-    start_child(found, "push", "3", point="push-registered").communicate(timeout=60)
+    exit_code(found, "push", "3", point="push-registered")
     die("clean-up")
     seen = found.seen()
     for _ in range(2):
@@ -77,9 +78,7 @@ def play(what: str, hosts: str, folder: Path) -> Outcomes:
             found.push(2)
 
             def die(*words: str) -> None:
-                child = start_child(found, *words, point=point)
-                child.communicate(timeout=60)
-                assert child.returncode == EXIT_CODE, (point, child.returncode)
+                assert (code := exit_code(found, *words, point=point)) == EXIT_CODE, (point, code)
                 assert found.stored() <= 2 * SEGMENTS
 
             seen = scenario(found, die)

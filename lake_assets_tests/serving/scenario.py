@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,16 +86,3 @@ def world(hosts: str, folder: Path, table: str, *, snapshots: int = 2, quota: in
         registry, files, leases = Registry(zk), SegmentFiles(folder), Leases(zk)
         writer = Writer(registry, files, leases, clock=now, policy=Policy(snapshots, quota, ROWS // SEGMENTS))
         yield World(hosts, zk, table, registry, files, leases, writer, Broker(registry, files, leases))
-
-
-def start_child(found: World, *words: str, point: str | None = None) -> subprocess.Popen[str]:
-    """A process of its own on the same table that does what the words say (see `child`), and dies at the point.
-
-    What it leaves behind when it dies stays in the test's folder.
-    """
-    drafts = found.files.folder / "drafts"
-    drafts.mkdir(parents=True, exist_ok=True)
-    variables = {**os.environ, "TMPDIR": str(drafts), **({"LAKE_FAILPOINT": point} if point else {})}
-    command = [sys.executable, "-m", "lake_assets_tests.serving.child"]
-    where = [found.hosts, str(found.files.folder), found.table]
-    return subprocess.Popen([*command, *where, *words], env=variables, stdout=subprocess.PIPE, text=True)

@@ -5,21 +5,17 @@ In a longer run: LAKE_TEST_SERVING_QUERIES=10000.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
 
-from lake_assets.errors import ServingError
-from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, world
+from lake_assets_tests.serving.child import FORKS, churn
+from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, world
 
-QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "100"))
+QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "200"))
 READERS = 2
 SEED = 7
 MOST_SECONDS = 0.1
@@ -44,17 +40,12 @@ def test_readers_see_one_whole_push_whatever_happens_to_writers(zookeeper: str, 
 
 
 def kill_writers(found: World, stop: threading.Event) -> int:
-    """Starts a writer, kills it (-9) after some pushes and a moment more, and so on; how many were killed.
-
-    Writers are forked from a process that has imported all they need: an interpreter would take longer than its pushes.
-    """
+    """Starts a writer, kills it (-9) after some pushes and a moment more, and so on; how many were killed."""
     chance, killed = random.Random(SEED), 0
-    forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([__name__])
     while not stop.is_set():
-        pushes, tell = forks.Pipe(duplex=False)
+        pushes, tell = FORKS.Pipe(duplex=False)
         where = (found.hosts, found.files.folder, found.table)
-        writer = forks.Process(target=write, args=(*where, chance.randrange(10**6), tell), daemon=True)
+        writer = FORKS.Process(target=churn, args=(*where, chance.randrange(10**6), tell), daemon=True)
         writer.start()
         tell.close()
         for _ in range(chance.randint(1, 8)):
@@ -65,28 +56,6 @@ def kill_writers(found: World, stop: threading.Event) -> int:
         pushes.close()
         killed += 1
     return killed
-
-
-def write(hosts: str, folder: Path, table: str, seed: int, tell: Connection) -> None:
-    """Pushes and reverts until it is killed; tells each push. What another writer comes before is refused: well so.
-
-    What it leaves behind when it dies stays in the test's folder.
-    """
-    chance = random.Random(seed)
-    drafts = folder / "drafts"
-    drafts.mkdir(exist_ok=True)
-    tempfile.tempdir = str(drafts)
-    with world(hosts, folder, table) as found:
-        for number in count(1):
-            try:
-                found.push(chance.randrange(10**6) * 1000 + number, force=True)
-                tell.send(number)
-                if chance.random() < 0.3:
-                    found.writer.revert(found.table, found.entries[-1])
-                if chance.random() < 0.3:
-                    found.writer.clean_up(found.table, retention=AT_ONCE)
-            except ServingError:
-                continue
 
 
 def read(found: World, queries: int) -> set[int]:
