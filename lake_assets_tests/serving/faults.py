@@ -18,7 +18,7 @@ from lake_assets.local.zookeeper import zookeeper
 from lake_assets.serving.failpoints import CLEAN_UP_POINTS, PUSH_POINTS, REVERT_POINTS
 from lake_assets.settings import PROJECT
 from lake_assets_tests.outcomes import Outcomes, table
-from lake_assets_tests.serving.child import exit_code
+from lake_assets_tests.serving.child import start
 from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, world
 
 PAGE = PROJECT / "docs" / "serving-faults.md"
@@ -50,7 +50,7 @@ def killed_revert(found: World, die: Die) -> str:
 
 def killed_clean_up(found: World, die: Die) -> str:
     """The first of two cycles dies, after a push that died. The next two leave nothing of that push."""
-    exit_code(found, "push", "3", point="push-registered")
+    start(found, "push", "3", point="push-registered").end()
     die("clean-up")
     seen = found.seen()
     for _ in range(2):
@@ -78,7 +78,7 @@ def play(what: str, hosts: str, folder: Path) -> Outcomes:
             found.push(2)
 
             def die(*words: str) -> None:
-                assert (code := exit_code(found, *words, point=point)) == EXIT_CODE, (point, code)
+                assert (code := start(found, *words, point=point).end()) == EXIT_CODE, (point, code)
                 assert found.stored() <= 2 * SEGMENTS
 
             seen = scenario(found, die)

@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lake_assets_tests.serving.child import FORKS, churn
+from lake_assets_tests.serving.child import pushes, start
 from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, world
 
 QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "200"))
@@ -41,19 +41,16 @@ def test_readers_see_one_whole_push_whatever_happens_to_writers(zookeeper: str, 
 
 def kill_writers(found: World, stop: threading.Event) -> int:
     """Starts a writer, kills it (-9) after some pushes and a moment more, and so on; how many were killed."""
-    chance, killed = random.Random(SEED), 0
+    chance, killed, told = random.Random(SEED), 0, pushes(found)
+    told.touch()
     while not stop.is_set():
-        pushes, tell = FORKS.Pipe(duplex=False)
-        where = (found.hosts, found.files.folder, found.table)
-        writer = FORKS.Process(target=churn, args=(*where, chance.randrange(10**6), tell), daemon=True)
-        writer.start()
-        tell.close()
-        for _ in range(chance.randint(1, 8)):
-            pushes.recv()  # it must not stop by itself: `EOFError`
+        enough = told.stat().st_size + chance.randint(1, 8)
+        writer = start(found, "churn", str(chance.randrange(10**6)))
+        while told.stat().st_size < enough:
+            assert writer.runs, "a writer must not stop by itself"
+            time.sleep(0.01)
         time.sleep(chance.random() * MOST_SECONDS)
         writer.kill()
-        writer.join()
-        pushes.close()
         killed += 1
     return killed
 
