@@ -23,7 +23,10 @@ def start(found: World, *words: str, point: str = "") -> Child:
 
 
 def work(argument: str) -> str:
-    """`HOSTS FOLDER TABLE push NUMBER`. Others: `revert`, of the newest entry; `clean-up`; `churn SEED`."""
+    """`HOSTS FOLDER TABLE push NUMBER`, `revert`, of the newest entry, `clean-up`, or `churn SEED`.
+
+    The first two may name further tables, which are switched together with it.
+    """
     hosts, folder, table, *words = argument.split()
     with world(hosts, Path(folder), table) as found:
         act(found, *words)
@@ -32,9 +35,10 @@ def work(argument: str) -> str:
 
 def act(found: World, what: str, *words: str) -> None:
     if what == "push":
-        found.push(int(words[0]), force=True)
+        number, *also = words
+        found.push(int(number), *also, force=True)
     elif what == "revert":
-        found.writer.revert(found.table, found.entries[-1])
+        found.writer.revert_all({table: found.entries_of(table)[-1] for table in (found.table, *words)})
     elif what == "clean-up":
         found.writer.clean_up(found.table, retention=AT_ONCE)
     elif what == "churn":

@@ -60,10 +60,38 @@ def killed_clean_up(found: World, die: Die) -> str:
     return f"push {seen[0]}"
 
 
+def killed_group_push(found: World, die: Die) -> str:
+    """The second push of two tables dies. The next, forced, goes through."""
+    other = fresh_name()
+    found.push(3, other)
+    die("push", "4", other)
+    return both_see(found, other)
+
+
+def killed_group_revert(found: World, die: Die) -> str:
+    """The revert of the second push of two tables dies. The next push goes through."""
+    other = fresh_name()
+    found.push(3, other)
+    found.push(4, other)
+    die("revert", other)
+    return both_see(found, other)
+
+
+def both_see(found: World, other: str) -> str:
+    """The push that readers see of both tables; the next goes through."""
+    seen = found.seen()
+    assert found.seen(other) == seen
+    found.push(5, other, force=True)
+    assert found.seen(other) == found.seen() == [5]
+    return f"push {seen[0]}"
+
+
 SCENARIOS: Mapping[str, tuple[Sequence[str], Callable[[World, Die], str]]] = {
     "push": (PUSH_POINTS, killed_push),
     "revert": (REVERT_POINTS, killed_revert),
     "clean-up": (CLEAN_UP_POINTS, killed_clean_up),
+    "push of two tables": (PUSH_POINTS, killed_group_push),
+    "revert of two tables": (REVERT_POINTS, killed_group_revert),
 }
 """What is killed → its points, and what is played."""
 
@@ -110,6 +138,8 @@ again, and fail if this page says anything else.
 TOLD = {
     "push": "The third push is killed. The fourth, with `--force`, reverts it and goes through.",
     "revert": "The revert of the second push is killed. The next push goes through.",
+    "push of two tables": "Push 3 brought both, and the fourth, of both, is killed; readers see the same of both.",
+    "revert of two tables": "Of both, in one switch, after pushes 3 and 4 of both; readers see the same of both.",
     "clean-up": "After a push that was killed, the first of two cycles is. Two more leave nothing of that push.",
 }
 TAIL = """## Others

@@ -55,8 +55,9 @@ class World:
     writer: Writer
     broker: Broker
 
-    def push(self, number: int, *, force: bool = False, rows: int = ROWS) -> PushReport:
-        tables = {self.table: snapshot(number, rows)}
+    def push(self, number: int, *also: str, force: bool = False, rows: int = ROWS) -> PushReport:
+        """also: other tables, switched with it."""
+        tables = {table: snapshot(number, rows) for table in (self.table, *also)}
         return self.writer.push(tables, push_id=uuid.uuid4().hex[:12], as_of=now(), force=force)[0]
 
     def seen(self, table: str | None = None) -> list[int]:
@@ -68,7 +69,10 @@ class World:
     @property
     def entries(self) -> list[str]:
         """Ids, the oldest first."""
-        return list(self.registry.read(self.table)[self.table].lineage.entries)
+        return self.entries_of(self.table)
+
+    def entries_of(self, table: str) -> list[str]:
+        return list(self.registry.read(table)[table].lineage.entries)
 
     @property
     def states(self) -> list[State]:
