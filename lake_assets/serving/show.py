@@ -15,6 +15,8 @@ from lake_assets.serving.status import EntryStatus, TableStatus, way_back
 from lake_assets.serving.writer import PushReport
 
 console = Console()
+WIDTH = 120
+"""Of a table at least: what is no terminal counts as one of 80 columns, and would break ids and times."""
 
 
 def result(found: Result) -> None:
@@ -65,7 +67,7 @@ def _print(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         shown.add_column(escape(column), overflow="fold", no_wrap=column == "entry")
     for row in rows:
         shown.add_row(*map(escape, row))
-    console.print(shown)
+    Console(width=max(console.width, WIDTH)).print(shown)
 
 
 def _time(moment: datetime | None) -> str:
