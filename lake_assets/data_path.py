@@ -41,7 +41,7 @@ from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.local.state import kafka_address, zookeeper_address
 from lake_assets.serving.lineage import State
 from lake_assets.serving.registry import Registry
-from lake_assets.serving.status import EntryStatus, lineage_status, table_status
+from lake_assets.serving.status import EntryStatus, lineage_status, switched_with, table_status, way_back
 from lake_assets.serving.store import serving_at
 from lake_assets.settings import Settings
 
@@ -292,13 +292,14 @@ def _served(registry: Registry) -> Iterator[Fact]:
 
 
 def _pushes(registry: Registry) -> Iterator[Fact]:
-    for table in registry.tables():
-        for entry in lineage_status(registry, table)[:LAST_PUSHES]:
-            yield _push(table, entry)
+    found = {table: lineage_status(registry, table)[:LAST_PUSHES] for table in registry.tables()}
+    for table, entries in found.items():
+        for entry in entries:
+            yield _push(table, entry, switched_with(table, entry, found))
 
 
-def _push(table: str, entry: EntryStatus) -> Fact:
-    command = f"lake serving revert {table} {entry.id}" if entry.can_revert else ""
+def _push(table: str, entry: EntryStatus, others: Mapping[str, str]) -> Fact:
+    command = way_back(table, entry.id, others) if entry.can_revert else ""
     replaced = f"{len(entry.segments_from)} → {len(entry.segments_to)} segments"
     return Fact(table, f"{entry.state}, {_time(entry.timestamp)}", replaced, command=command)
 

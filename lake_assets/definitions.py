@@ -46,7 +46,11 @@ defs = dg.Definitions.merge(
         clock=utc_now,
         deadline=timedelta(seconds=_settings.landing_deadline_seconds),
     ),
-    serving_definitions([*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))], clock=utc_now),
+    serving_definitions(
+        [*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))],
+        clock=utc_now,
+        groups=_settings.serving_groups,
+    ),
     engagement_definitions(
         LAKES,
         seconds={

@@ -84,6 +84,9 @@ class Settings(BaseSettings):
     serving_folder: Path | None = Field(None, description="where segments are stored; default: a folder in the home")
     serving_snapshots: int = Field(2, description="of a served table: kept, the newest included", ge=2)
     serving_quota_mb: int | None = Field(None, description="what a served table may take; default: no limit", ge=1)
+    serving_groups: dict[str, list[str]] = Field(
+        {}, description='served tables that are pushed in one switch, JSON: {"group": ["table", ...]}; default: none'
+    )
     serving_retain_hours: float = Field(24, description="what a push replaced, or left, is kept so long", ge=0)
     serving_port: int = Field(8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
     serving_token: SecretStr | None = Field(None, description="what the query endpoint asks for; default: nothing")

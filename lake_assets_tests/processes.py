@@ -29,6 +29,7 @@ _forked.set_forkserver_preload(
         "lake_assets_tests.incremental.erasing_child",
         "lake_assets_tests.engagement.child",
         "lake_assets_tests.landing.erasing_child",
+        "lake_assets_tests.serving.child",
         # What these import when they come to need it.
         "lake_assets.incremental.stage",
         "pyiceberg.catalog.sql",

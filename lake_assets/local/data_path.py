@@ -37,6 +37,10 @@ class Stage:
         return self.broken or any(fact.bad for fact in self.facts)
 
     @property
+    def pending(self) -> bool:
+        return any(fact.pending for fact in self.facts)
+
+    @property
     def told(self) -> str:
         """The stage in a few words."""
         if not self.facts:

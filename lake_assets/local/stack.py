@@ -5,6 +5,7 @@ A further service is one more function, here or in a module of its own, and one 
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -137,7 +138,12 @@ def dagster_environment(settings: Settings) -> dict[str, str]:
 
 
 def _spelled(value: object) -> str:
-    """A secret as it is: what `str` makes of it is a mask, and that would be the key of everything hashed with it."""
+    """A secret as it is: what `str` makes of it is a mask, and that would be the key of everything hashed with it.
+
+    What is more than one word as JSON: settings read it so.
+    """
+    if isinstance(value, dict):
+        return json.dumps(value)
     return str(value.get_secret_value()) if isinstance(value, SecretStr) else str(value)
 
 

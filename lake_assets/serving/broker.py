@@ -11,6 +11,7 @@ from lake_assets.serving.errors import TableNotServed
 from lake_assets.serving.files import SegmentFiles
 from lake_assets.serving.leases import Lease, Leases
 from lake_assets.serving.registry import Registry, States
+from lake_assets.serving.znrecord import is_table
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Broker:
     def pin(self, *tables: str, seconds: float) -> Iterator[Pinned]:
         """The tables as they are now, for the block, which must end within so many seconds.
 
-        Tables that are switched together are seen together, before it or after it. `TableNotServed`.
+        Tables that are switched together are seen together, before it or after it. `TableNotServed`. Lease and lineage
+        come in one round trip.
         """
-        self._refuse_unknown(set(tables).difference(self.registry.tables()))
+        self._refuse_unknown({name for name in tables if not is_table(name)})
         with self._leases.hold(tables, seconds=seconds) as lease:
             states = self.registry.read(*tables)
             self._refuse_unknown({name for name, state in states.items() if not state.routed})
+            lease.taken()
             yield Pinned(
                 {name: self._routed_files(name, states) for name in tables},
                 {name: state.version for name, state in states.items()},

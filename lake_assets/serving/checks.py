@@ -13,15 +13,18 @@ from lake_assets.serving.writer import PushReport
 ROW_COUNT, SERVED_CHECKSUM = "row_count", "served_checksum"
 
 
-def check_push(serving: Serving, source: Source, report: PushReport, reading: Reading) -> list[dg.AssetCheckResult]:
-    """The verdicts on a push."""
-    return [row_count(serving, source, reading), served_checksum(serving, report)]
+def check_push(
+    serving: Serving, key: dg.AssetKey, source: Source, report: PushReport, reading: Reading
+) -> list[dg.AssetCheckResult]:
+    """The verdicts on a push. key: of the asset that they are about."""
+    return [row_count(serving, key, source, reading), served_checksum(serving, key, report)]
 
 
-def row_count(serving: Serving, source: Source, reading: Reading) -> dg.AssetCheckResult:
+def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Reading) -> dg.AssetCheckResult:
     """A query counts as many rows as the metadata of the source."""
     found = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits).rows[0][0]
     return dg.AssetCheckResult(
+        asset_key=key,
         check_name=ROW_COUNT,
         passed=found == reading.expected,
         metadata={"rows": reading.expected, "rows served": found},
@@ -29,11 +32,12 @@ def row_count(serving: Serving, source: Source, reading: Reading) -> dg.AssetChe
     )
 
 
-def served_checksum(serving: Serving, report: PushReport) -> dg.AssetCheckResult:
+def served_checksum(serving: Serving, key: dg.AssetKey, report: PushReport) -> dg.AssetCheckResult:
     """The files that the broker routes to are those that were pushed, byte by byte."""
     with serving.broker.pin(report.table, seconds=serving.limits.seconds) as pinned:
         found = checksum(sha256_of(path) for path in pinned.files[report.table])
     return dg.AssetCheckResult(
+        asset_key=key,
         check_name=SERVED_CHECKSUM,
         passed=found == report.checksum,
         metadata={"pushed": report.checksum, "served": found},

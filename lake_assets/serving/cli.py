@@ -16,7 +16,7 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.certificate import Folder
     from lake_assets.serving.erasing import FromBefore
-    from lake_assets.serving.sources import Source
+    from lake_assets.serving.groups import PushGroup
     from lake_assets.serving.store import Serving
 
 serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
@@ -31,27 +31,33 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @serving.command()
 def push(
-    table: TableName,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="a served table, or a group of LAKE_SERVING_GROUPS")],
     file: Annotated[Path | None, typer.Option(help="push this Parquet file; default: the table's own source")] = None,
     force: Annotated[bool, typer.Option("--force", help="revert a push that is in progress: it has died")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Push a new snapshot of TABLE: readers see it as a whole, at once. What fails is reverted."""
+    """Push a new snapshot of TABLE: readers see it as a whole, at once. What fails is reverted.
+
+    The tables of a push group are switched together.
+    """
     from lake_assets.incremental.engine import utc_now
-    from lake_assets.local import show
     from lake_assets.local.catalog import open_catalog
-    from lake_assets.serving.show import counted
+    from lake_assets.local.show import as_json as to_json
+    from lake_assets.serving import show
     from lake_assets.serving.sources import from_parquet
 
     as_of = utc_now()
-    rows = from_parquet(file) if file else _source(table).read(open_catalog(settings())).rows
+    if file:
+        tables = {table: from_parquet(file)}
+    else:
+        catalog = open_catalog(settings())
+        tables = {source.name: source.read(catalog).rows for source in _group(table).sources}
     with _serving() as found:
-        (report,) = found.writer.push({table: rows}, push_id=uuid4().hex[:12], as_of=as_of, force=force)
+        reports = found.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=force)
     if as_json:
-        typer.echo(show.as_json(report))
-        return
-    size = f"{report.rows:,} rows in {counted(len(report.segments), 'segment')}, {report.size_bytes / 1e6:.1f} MB"
-    typer.echo(f"{table}: {size}.\nTo go back: lake serving revert {table} {report.entry_id}")
+        typer.echo(to_json(reports if len(reports) > 1 else reports[0]))
+    else:
+        show.pushed(reports)
 
 
 @serving.command("list")
@@ -102,14 +108,19 @@ def revert(
     entry_id: EntryId,
     force: Annotated[bool, typer.Option("--force", help="also a push that is in progress: it has died")] = False,
     later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
+    others: Annotated[
+        list[str] | None, typer.Option("--with", metavar="TABLE=ID", help="another table's, in the same switch")
+    ] = None,
 ) -> None:
     """Go back to what TABLE was before a push. Refused if somebody was erased since."""
     from lake_assets.serving.show import counted
 
-    erased_at = _last_erasure()
+    entries, erased_at = _entries([f"{table}={entry_id}", *(others or [])]), _last_erasure()
     with _serving() as found:
-        change = found.writer.revert(table, entry_id, force=force, later=later, erased_at=erased_at)
-    typer.echo(f"{table} is as it was before {entry_id}; given up: {counted(len(change.deletions), 'segment')}.")
+        changes = found.writer.revert_all(entries, force=force, later=later, erased_at=erased_at)
+    for name, change in changes.items():
+        given_up = counted(len(change.deletions), "segment")
+        typer.echo(f"{name} is as it was before {entries[name]}; given up: {given_up}.")
 
 
 @serving.command("clean-up")
@@ -222,14 +233,23 @@ def searched() -> list[Folder]:
     return list(segment_folders(settings(), states))
 
 
-def _source(table: str) -> Source:
+def _group(name: str) -> PushGroup:
     from lake_assets.engagement.lakes import metrics_locations
     from lake_assets.local.platform import open_pipeline
-    from lake_assets.serving.sources import metrics_sources, pipeline_sources, source_named
+    from lake_assets.serving.groups import group_named, push_groups
+    from lake_assets.serving.sources import metrics_sources, pipeline_sources
 
     found = settings()
     sources = [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
-    return source_named(table, sources)
+    return group_named(name, push_groups(sources, found.serving_groups))
+
+
+def _entries(words: list[str]) -> dict[str, str]:
+    """Table → entry, of words `TABLE=ID`. `UsageError`."""
+    found = dict(word.split("=", 1) for word in words if "=" in word)
+    if len(found) < len(words):
+        raise UsageError("--with is not TABLE=ID, or names a table again.", remedy="Name each other table once.")
+    return found
 
 
 def _last_erasure() -> datetime | None:

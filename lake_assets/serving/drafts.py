@@ -26,7 +26,7 @@ FOLDER = "lake-push-"
 """What the folder of a push's drafts is called like, in the system's temporary one."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
-_NAME = re.compile(rf"[a-z_][a-z0-9_]*_(\d{{8}}T\d{{9}}Z)_{_PUSH_ID.pattern}_\d{{4,}}")
+_NAME = re.compile(rf"[a-z_][a-z0-9_]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,15 @@ def read_at(name: str) -> datetime | None:
     if not (found := _NAME.fullmatch(name)):
         return None
     try:
-        return datetime.strptime(found[1], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
+        return datetime.strptime(found["at"], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
     except ValueError:
         return None
+
+
+def push_of(segment: str) -> str | None:
+    """The id of the push that brought a segment, by its name as `segment_name` makes it; None if it is another's."""
+    found = _NAME.fullmatch(segment)
+    return found["push"] if found else None
 
 
 def write_drafts(

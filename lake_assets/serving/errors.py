@@ -29,8 +29,10 @@ ServingError
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 
 from lake_assets.errors import ServingError
 
@@ -139,8 +141,14 @@ class QuotaExceeded(PushFailed):
 
 
 class UploadStopped(PushFailed):
-    def __init__(self, table: str, why: OSError) -> None:
-        super().__init__(f"{table} could not be uploaded: {why}.", remedy="Make room or give access, and push again.")
+    """folder: that could not be written to. variable: that names it."""
+
+    def __init__(self, table: str, why: OSError, *, folder: Path, variable: str) -> None:
+        full = why.errno in (errno.ENOSPC, errno.EDQUOT)
+        super().__init__(
+            f"{table} could not be written to {folder}: {'its disk is full' if full else why}.",
+            remedy=f"{'Make room' if full else 'Give access'} there, or move it ({variable}), and push again.",
+        )
 
 
 class UploadDamaged(PushFailed):

@@ -7,6 +7,9 @@ the leases that were there then have ended. A client reads at least what was the
 later never leads to that segment. It ends when its query does, when its session does, or, for who waits, after as long
 as it lasts; the query stops itself by then. Both sides measure how long with their own clock, and only that.
 
+To take one costs no round trip of its own: it is asked for together with the lineage, before it. A server answers a
+client in order, and a read that was asked after a write is as of that write or later.
+
 It assumes that a query stops within `GRACE_SECONDS` of its limit. One whose process was stopped for longer finds its
 lease lost, and has no result.
 """
@@ -17,16 +20,17 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from lake_assets.serving.errors import QueryStopped
 from lake_assets.serving.znrecord import checked_table
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from kazoo.interfaces import IAsyncResult
 
 ROOT = "/serving/leases"
 GRACE_SECONDS = 2.0
@@ -34,26 +38,36 @@ POLL_SECONDS = 0.05
 
 
 class Lease:
-    """One holding, of one or several tables."""
+    """One holding, of one or several tables, asked for when it is made. ends: by the clock."""
 
-    def __init__(self, zk: KazooClient, paths: Sequence[str], ends: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, zk: KazooClient, paths: Sequence[str], *, seconds: float, ends: float, clock: Callable[[], float]
+    ) -> None:
         self._zk, self._paths, self._ends, self._clock = zk, paths, ends, clock
+        self._asked: list[IAsyncResult] = [
+            zk.create_async(path, json.dumps(seconds).encode(), ephemeral=True) for path in paths
+        ]
 
     @property
     def seconds_left(self) -> float:
         """Until the query has to end; negative afterwards."""
         return self._ends - self._clock()
 
+    def taken(self) -> None:
+        """Waits until it is held: what this client has asked since it was made, it reads under it. `NoNodeError`."""
+        for answer in self._asked:
+            answer.get()
+
     def confirm(self) -> None:
         """Raises `QueryStopped` unless it was held until now: what was read may lack a file otherwise."""
-        if self.seconds_left < 0 or not all(self._zk.exists(path) for path in self._paths):
+        there = [self._zk.exists_async(path) for path in self._paths]
+        if self.seconds_left < 0 or not all(answer.get() for answer in there):
             raise QueryStopped("The query's read lease ended before the query.", remedy="Ask again.")
 
     def release(self) -> None:
-        """Ends it. Without a connection, its session's end does."""
+        """Ends it; waits for no answer, the reader needs none. Without a connection, its session's end does."""
         for path in self._paths:
-            with suppress(KazooException):
-                self._zk.delete(path)
+            self._zk.delete_async(path)
 
 
 class Leases:
@@ -69,13 +83,11 @@ class Leases:
 
     @contextmanager
     def hold(self, tables: Sequence[str], *, seconds: float) -> Iterator[Lease]:
-        """A lease on tables for the block, which must end within so many seconds. `NoNodeError` if one is not open."""
+        """A lease on tables for the block, which must end within so many seconds; held once it says so (`taken`)."""
         ends = self._clock() + seconds
         paths = [f"{ROOT}/{checked_table(name)}/{uuid.uuid4().hex}" for name in tables]
-        lease = Lease(self._zk, paths, ends, self._clock)
+        lease = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
         try:
-            for path in paths:
-                self._zk.create(path, json.dumps(seconds).encode(), ephemeral=True)
             yield lease
         finally:
             lease.release()

@@ -1,4 +1,4 @@
-"""Queries over served tables: DuckDB on the routed segments, each query in a database of its own, in memory.
+"""Queries over served tables: DuckDB on the routed segments, each query in a database that it has for itself.
 
 It can read the files that its lease covers and nothing else: no file, no network, no extension, no setting, no variable
 of Python; and it is held to limits of time, rows and memory.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,9 @@ import duckdb
 import pyarrow as pa
 
 from lake_assets.serving.broker import Broker, Pinned
+from lake_assets.serving.databases import opened
 from lake_assets.serving.errors import QueryRefused, QueryStopped
 from lake_assets.serving.sql import tables_of
-
-CLOSED: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "python_enable_replacements": False,
-    "temp_directory": "",
-}
 
 
 @dataclass(frozen=True)
@@ -61,19 +55,11 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
         return _result(found, limits, pinned)
 
 
-@contextmanager
-def database(files: Mapping[str, tuple[Path, ...]], limits: Limits) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database that has a view of each table, and access to its files alone."""
-    config = {**CLOSED, "threads": limits.threads, "memory_limit": f"{limits.memory_mb}MB"}
-    paths = {table: [str(path) for path in of_table] for table, of_table in files.items()}
-    with duckdb.connect(config=config) as connection:
-        connection.execute("set timezone = 'UTC'")
-        connection.execute("set allowed_paths = ?", [[path for of_table in paths.values() for path in of_table]])
-        connection.execute("set enable_external_access = false")
-        for table, of_table in paths.items():
-            connection.read_parquet(of_table).create_view(table)
-        connection.execute("set lock_configuration = true")
-        yield connection
+def database(
+    files: Mapping[str, tuple[Path, ...]], limits: Limits
+) -> AbstractContextManager[duckdb.DuckDBPyConnection]:
+    """A connection to a database that has a view of each table, and access to its files alone."""
+    return opened(files, threads=limits.threads, memory_mb=limits.memory_mb)
 
 
 @contextmanager

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.serving.erasing import FromBefore
 from lake_assets.serving.query import Result
-from lake_assets.serving.status import EntryStatus, TableStatus
+from lake_assets.serving.status import EntryStatus, TableStatus, way_back
+from lake_assets.serving.writer import PushReport
 
 console = Console()
+WIDTH = 120
+"""Of a table at least: what is no terminal counts as one of 80 columns, and would break ids and times."""
 
 
 def result(found: Result) -> None:
@@ -52,6 +56,16 @@ def from_before(found: Iterable[FromBefore]) -> None:
         console.print(f"  [yellow]! {f.table}: {there} `{push}{then}[/]")
 
 
+def pushed(reports: Sequence[PushReport]) -> None:
+    """What was pushed, a line for each table, and the command that takes it back."""
+    for r in reports:
+        size = f"{r.rows:,} rows in {counted(len(r.segments), 'segment')}, {r.size_bytes / 1e6:.1f} MB"
+        typer.echo(f"{r.table}: {size}.")
+    first, *others = reports
+    back = way_back(first.table, first.entry_id, {other.table: other.entry_id for other in others})
+    typer.echo(f"To go back: {back}")
+
+
 def counted(number: int, noun: str) -> str:
     """1 → `1 segment`, 2 → `2 segments`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
@@ -71,7 +85,7 @@ def _print(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         shown.add_column(escape(column), overflow="fold", no_wrap=column == "entry")
     for row in rows:
         shown.add_row(*map(escape, row))
-    console.print(shown)
+    Console(width=max(console.width, WIDTH)).print(shown)
 
 
 def _time(moment: datetime | None) -> str:

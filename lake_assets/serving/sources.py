@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -132,13 +132,3 @@ def metrics_sources(locations: Mapping[str, str]) -> list[Source]:
         WholeDelta(f"{lake}_metrics", f"engagement.{lake}.engagement_metrics", location)
         for lake, location in locations.items()
     ]
-
-
-def source_named(name: str, sources: Iterable[Source]) -> Source:
-    """The source of a served table; `UsageError` if there is none."""
-    found = {source.name: source for source in sources}
-    if name not in found:
-        raise UsageError(
-            f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
-        )
-    return found[name]

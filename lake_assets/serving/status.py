@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.errors import ServingError
+from lake_assets.serving.drafts import push_of
 from lake_assets.serving.errors import TableNotServed
 from lake_assets.serving.lineage import State, revert_replace
 from lake_assets.serving.registry import Registry, TableState
@@ -61,6 +63,23 @@ def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
         EntryStatus(e.id, e.state, e.timestamp, e.segments_from, e.segments_to, _can_revert(state, e.id))
         for e in entries
     ]
+
+
+def switched_with(table: str, entry: EntryStatus, found: Mapping[str, Sequence[EntryStatus]]) -> dict[str, str]:
+    """Other table → its entry that the same push brought, and that can be reverted. found: entries of tables."""
+    push_ids = set(map(push_of, entry.segments_to)) - {None}
+    return {
+        other: e.id
+        for other, entries in found.items()
+        for e in entries
+        if other != table and e.can_revert and push_ids.intersection(map(push_of, e.segments_to))
+    }
+
+
+def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None) -> str:
+    """The command that takes a push back. others: table → entry, switched with it, that go back with it."""
+    together = "".join(f" --with {other}={of_other}" for other, of_other in (others or {}).items())
+    return f"lake serving revert {table} {entry_id}{together}"
 
 
 def _known(registry: Registry, table: str) -> TableState:

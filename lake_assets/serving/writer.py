@@ -106,24 +106,40 @@ class Writer:
         later: bool = False,
         erased_at: datetime | None = None,
     ) -> Change:
-        """Goes back to what an entry replaced. later: the entries that came on top of it are reverted with it.
+        """Goes back to what an entry replaced: `revert_all` of one table."""
+        return self.revert_all({table: entry_id}, force=force, later=later, erased_at=erased_at)[table]
 
-        force: also an entry in progress. erased_at: when somebody was erased last; going back to rows that were read
-        before raises `ErasedSince`. Files that a query may still read stay until the next push or clean-up.
+    def revert_all(
+        self,
+        entries: Mapping[str, str],
+        *,
+        force: bool = False,
+        later: bool = False,
+        erased_at: datetime | None = None,
+    ) -> Mapping[str, Change]:
+        """Goes back to what entries replaced, in all tables in one switch, or in none. entries: table → entry's id.
+
+        later: the entries that came on top of it are reverted with it. force: also an entry in progress. erased_at:
+        when somebody was erased last; going back to rows that were read before raises `ErasedSince`. Files that a query
+        may still read stay until the next push or clean-up.
         """
         operation = roll_back if later else revert_replace
 
         def decide(states: States) -> dict[str, Change]:
-            state = states[table]
-            change = operation(state.lineage, entry_id, present=state.segments, now=self._clock(), force=force)
-            self._refuse_erased(table, state, change, erased_at)
-            return {table: change}
+            changes = {}
+            for table, entry_id in entries.items():
+                state = states[table]
+                change = operation(state.lineage, entry_id, present=state.segments, now=self._clock(), force=force)
+                self._refuse_erased(table, state, change, erased_at)
+                changes[table] = change
+            return changes
 
-        change = self._registry.update(decide, table)[table]
+        changes = self._registry.update(decide, *entries)
         reach("revert-written")
-        self._tidy(table, wait=False, after_first="revert-half-removed")
+        for table in entries:
+            self._tidy(table, wait=False, after_first="revert-half-removed")
         reach("revert-done")
-        return change
+        return changes
 
     def clean_up(self, table: str, *, retention: Retention, erased_at: datetime | None = None) -> Change:
         """One cycle of retention; removes also the files that killed pushes and reverts have left.
@@ -161,7 +177,7 @@ class Writer:
         try:
             return write_drafts(table, rows, folder, push_id=push_id, as_of=as_of, segment_rows=size)
         except OSError as error:
-            raise UploadStopped(table, error) from error
+            raise UploadStopped(table, error, folder=folder.parent, variable="TMPDIR") from error
 
     def _replace(self, drafts: Mapping[str, Sequence[Draft]], *, as_of: datetime, force: bool) -> list[PushReport]:
         self._leases.open(*drafts)
@@ -233,7 +249,7 @@ class Writer:
                     reach("push-half-uploaded")
                 self._files.upload(table, draft.name, draft.path)
         except OSError as error:
-            raise UploadStopped(table, error) from error
+            raise UploadStopped(table, error, folder=self._files.folder, variable="LAKE_SERVING_FOLDER") from error
 
     def _register(self, table: str, segments: Sequence[Draft], entry_id: str, as_of: datetime) -> None:
         """Only what was read back is registered; so what is there is readable."""
@@ -271,7 +287,8 @@ class Writer:
             }
 
         try:
-            self._registry.update(decide, *entries)
+            for table, change in self._registry.update(decide, *entries).items():
+                self._files.remove(table, change.deletions)  # at once: no reader can have seen them
             for table in entries:
                 self._tidy(table, wait=False)
         except (ServingError, KazooException, OSError) as second:

@@ -58,7 +58,8 @@ def test_somebody_elses_services_are_used_and_not_started(bare_home: Settings) -
 
 
 def test_dagster_gets_every_setting_as_it_is(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = bare_home.model_copy(update={"erasure_key": SecretStr("the key"), "retain_hours": 5})
+    chosen = {"erasure_key": SecretStr("the key"), "retain_hours": 5, "serving_groups": {"both": ["one", "other"]}}
+    ours = bare_home.model_copy(update=chosen)
     for name, value in dagster_environment(ours).items():
         monkeypatch.setenv(name, value)
     assert Settings(home=ours.home) == ours

@@ -1,34 +1,44 @@
-"""A push, a revert or a clean-up in a process of its own: `python -m ...child HOSTS FOLDER TABLE push NUMBER`.
-
-Others: `revert`, of the newest entry; `clean-up`; `churn SEED`, pushes and reverts without end. It dies where
-`LAKE_FAILPOINT` says, and prints what became of it.
-"""
+"""Pushes, reverts and clean-ups in a process of their own, which dies: where its environment tells it to, or killed."""
 
 from __future__ import annotations
 
 import random
-import sys
 from itertools import count
 from pathlib import Path
 
 from lake_assets.errors import ServingError
+from lake_assets_tests.processes import Child
 from lake_assets_tests.serving.scenario import AT_ONCE, World, world
 
 
-def main(hosts: str, folder: str, table: str, what: str, *words: str) -> str:
+def start(found: World, *words: str, point: str = "") -> Child:
+    """A process on the same table that does what the words say (see `work`), and dies at the point.
+
+    What it leaves behind when it dies stays in the test's folder.
+    """
+    drafts = found.files.folder / "drafts"
+    drafts.mkdir(parents=True, exist_ok=True)
+    argument = " ".join([found.hosts, str(found.files.folder), found.table, *words])
+    return Child(work, argument, {"LAKE_FAILPOINT": point, "TMPDIR": str(drafts)})
+
+
+def work(argument: str) -> str:
+    """`HOSTS FOLDER TABLE push NUMBER`, `revert`, of the newest entry, `clean-up`, or `churn SEED`.
+
+    The first two may name further tables, which are switched together with it.
+    """
+    hosts, folder, table, *words = argument.split()
     with world(hosts, Path(folder), table) as found:
-        try:
-            act(found, what, *words)
-        except ServingError as error:
-            return type(error).__name__
+        act(found, *words)
     return "done"
 
 
 def act(found: World, what: str, *words: str) -> None:
     if what == "push":
-        found.push(int(words[0]), force=True)
+        number, *also = words
+        found.push(int(number), *also, force=True)
     elif what == "revert":
-        found.writer.revert(found.table, found.entries[-1])
+        found.writer.revert_all({table: found.entries_of(table)[-1] for table in (found.table, *words)})
     elif what == "clean-up":
         found.writer.clean_up(found.table, retention=AT_ONCE)
     elif what == "churn":
@@ -38,18 +48,20 @@ def act(found: World, what: str, *words: str) -> None:
 
 
 def churn(found: World, chance: random.Random) -> None:
-    """Until it is killed; says each push. What another writer comes before is refused, and that is well."""
+    """Pushes and reverts until it is killed. What another writer comes before is refused, and that is well."""
     for number in count(1):
         try:
             found.push(chance.randrange(10**6) * 1000 + number, force=True)
-            print(number, flush=True)
+            with pushes(found).open("a") as told:
+                told.write(".")
             if chance.random() < 0.3:
-                found.writer.revert(found.table, found.entries[-1])
+                act(found, "revert")
             if chance.random() < 0.3:
-                found.writer.clean_up(found.table, retention=AT_ONCE)
+                act(found, "clean-up")
         except ServingError:
             continue
 
 
-if __name__ == "__main__":
-    print(main(*sys.argv[1:]))
+def pushes(found: World) -> Path:
+    """The file that holds a byte for each push of `churn`."""
+    return found.files.folder / "pushes"

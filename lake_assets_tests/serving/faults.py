@@ -18,7 +18,8 @@ from lake_assets.local.zookeeper import zookeeper
 from lake_assets.serving.failpoints import CLEAN_UP_POINTS, PUSH_POINTS, REVERT_POINTS
 from lake_assets.settings import PROJECT
 from lake_assets_tests.outcomes import Outcomes, table
-from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, start_child, world
+from lake_assets_tests.serving.child import start
+from lake_assets_tests.serving.scenario import AT_ONCE, SEGMENTS, World, fresh_name, world
 
 PAGE = PROJECT / "docs" / "serving-faults.md"
 PROCESSES = 2
@@ -49,7 +50,7 @@ def killed_revert(found: World, die: Die) -> str:
 
 def killed_clean_up(found: World, die: Die) -> str:
     """The first of two cycles dies, after a push that died. The next two leave nothing of that push."""
-    start_child(found, "push", "3", point="push-registered").communicate(timeout=60)
+    start(found, "push", "3", point="push-registered").end()
     die("clean-up")
     seen = found.seen()
     for _ in range(2):
@@ -59,10 +60,38 @@ def killed_clean_up(found: World, die: Die) -> str:
     return f"push {seen[0]}"
 
 
+def killed_group_push(found: World, die: Die) -> str:
+    """The second push of two tables dies. The next, forced, goes through."""
+    other = fresh_name()
+    found.push(3, other)
+    die("push", "4", other)
+    return both_see(found, other)
+
+
+def killed_group_revert(found: World, die: Die) -> str:
+    """The revert of the second push of two tables dies. The next push goes through."""
+    other = fresh_name()
+    found.push(3, other)
+    found.push(4, other)
+    die("revert", other)
+    return both_see(found, other)
+
+
+def both_see(found: World, other: str) -> str:
+    """The push that readers see of both tables; the next goes through."""
+    seen = found.seen()
+    assert found.seen(other) == seen
+    found.push(5, other, force=True)
+    assert found.seen(other) == found.seen() == [5]
+    return f"push {seen[0]}"
+
+
 SCENARIOS: Mapping[str, tuple[Sequence[str], Callable[[World, Die], str]]] = {
     "push": (PUSH_POINTS, killed_push),
     "revert": (REVERT_POINTS, killed_revert),
     "clean-up": (CLEAN_UP_POINTS, killed_clean_up),
+    "push of two tables": (PUSH_POINTS, killed_group_push),
+    "revert of two tables": (REVERT_POINTS, killed_group_revert),
 }
 """What is killed → its points, and what is played."""
 
@@ -77,9 +106,7 @@ def play(what: str, hosts: str, folder: Path) -> Outcomes:
             found.push(2)
 
             def die(*words: str) -> None:
-                child = start_child(found, *words, point=point)
-                child.communicate(timeout=60)
-                assert child.returncode == EXIT_CODE, (point, child.returncode)
+                assert (code := start(found, *words, point=point).end()) == EXIT_CODE, (point, code)
                 assert found.stored() <= 2 * SEGMENTS
 
             seen = scenario(found, die)
@@ -111,6 +138,8 @@ again, and fail if this page says anything else.
 TOLD = {
     "push": "The third push is killed. The fourth, with `--force`, reverts it and goes through.",
     "revert": "The revert of the second push is killed. The next push goes through.",
+    "push of two tables": "Push 3 brought both, and the fourth, of both, is killed; readers see the same of both.",
+    "revert of two tables": "Of both, in one switch, after pushes 3 and 4 of both; readers see the same of both.",
     "clean-up": "After a push that was killed, the first of two cycles is. Two more leave nothing of that push.",
 }
 TAIL = """## Others

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,8 +55,9 @@ class World:
     writer: Writer
     broker: Broker
 
-    def push(self, number: int, *, force: bool = False, rows: int = ROWS) -> PushReport:
-        tables = {self.table: snapshot(number, rows)}
+    def push(self, number: int, *also: str, force: bool = False, rows: int = ROWS) -> PushReport:
+        """also: other tables, switched with it."""
+        tables = {table: snapshot(number, rows) for table in (self.table, *also)}
         return self.writer.push(tables, push_id=uuid.uuid4().hex[:12], as_of=now(), force=force)[0]
 
     def seen(self, table: str | None = None) -> list[int]:
@@ -71,7 +69,10 @@ class World:
     @property
     def entries(self) -> list[str]:
         """Ids, the oldest first."""
-        return list(self.registry.read(self.table)[self.table].lineage.entries)
+        return self.entries_of(self.table)
+
+    def entries_of(self, table: str) -> list[str]:
+        return list(self.registry.read(table)[table].lineage.entries)
 
     @property
     def states(self) -> list[State]:
@@ -89,16 +90,3 @@ def world(hosts: str, folder: Path, table: str, *, snapshots: int = 2, quota: in
         registry, files, leases = Registry(zk), SegmentFiles(folder), Leases(zk)
         writer = Writer(registry, files, leases, clock=now, policy=Policy(snapshots, quota, ROWS // SEGMENTS))
         yield World(hosts, zk, table, registry, files, leases, writer, Broker(registry, files, leases))
-
-
-def start_child(found: World, *words: str, point: str | None = None) -> subprocess.Popen[str]:
-    """A process of its own on the same table that does what the words say (see `child`), and dies at the point.
-
-    What it leaves behind when it dies stays in the test's folder.
-    """
-    drafts = found.files.folder / "drafts"
-    drafts.mkdir(parents=True, exist_ok=True)
-    variables = {**os.environ, "TMPDIR": str(drafts), **({"LAKE_FAILPOINT": point} if point else {})}
-    command = [sys.executable, "-m", "lake_assets_tests.serving.child"]
-    where = [found.hosts, str(found.files.folder), found.table]
-    return subprocess.Popen([*command, *where, *words], env=variables, stdout=subprocess.PIPE, text=True)

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lake_assets.errors import UsageError
+from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.assets import revert_push, serving_asset, serving_definitions
+from lake_assets.serving.groups import PushGroup, push_groups
 from lake_assets.serving.query import query
 from lake_assets.serving.sources import ACCOUNT_STATE, Source, metrics_sources
 from lake_assets.serving.store import Serving, serving_at
@@ -71,14 +72,24 @@ class Lake:
 
     def push(self, source: Source = ACCOUNT_STATE) -> dict[str, Any]:
         """The metadata of a run of a source's asset, whose checks have passed."""
-        asset = serving_asset(source, now)
+        return self.push_group(PushGroup(source.name, (source,)))[source.name]
+
+    def push_group(self, group: PushGroup) -> dict[str, dict[str, Any]]:
+        """The same for each table of a group, which one step pushes."""
+        asset = serving_asset(group, now)
         result = dg.materialize([asset], resources=self.resources)
-        assert [(c.check_name, c.passed) for c in result.get_asset_check_evaluations()] == [
-            ("row_count", True),
-            ("served_checksum", True),
+        assert [(c.asset_key.path[-1], c.check_name, c.passed) for c in result.get_asset_check_evaluations()] == [
+            (source.name, name, True) for source in group.sources for name in ("row_count", "served_checksum")
         ]
-        (event,) = result.asset_materializations_for_node(asset.op.name)
-        return {name: value.value for name, value in event.metadata.items()}
+        return {
+            event.asset_key.path[-1]: {name: value.value for name, value in event.metadata.items()}
+            for event in result.asset_materializations_for_node(asset.op.name)
+        }
+
+    def revert(self, config: dict[str, Any]) -> dg.ExecuteInProcessResult:
+        return revert_push.execute_in_process(
+            {"ops": {"revert_entry": {"config": config}}}, resources=self.resources, raise_on_error=False
+        )
 
     def asked(self, sql: str) -> list[tuple[Any, ...]]:
         with self.open() as serving:
@@ -107,14 +118,9 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     assert lake.served() == [("a0", "Active"), ("a1", "Canceled"), ("a2", "Active")]
 
     config = {"table": "account_state", "entry_id": second["lineage id"]}
-    ran = revert_push.execute_in_process(
-        {"ops": {"revert_entry": {"config": config}}}, resources=lake.resources, raise_on_error=False
-    )
-    assert ran.success
+    assert lake.revert(config).success
     assert lake.served() == [("a0", "Active"), ("a1", "Active")]
-    again = revert_push.execute_in_process(
-        {"ops": {"revert_entry": {"config": config}}}, resources=lake.resources, raise_on_error=False
-    )
+    again = lake.revert(config)
     assert "was reverted" in str(again.get_step_failure_events()[0].event_specific_data)
 
 
@@ -129,6 +135,55 @@ def test_the_metrics_of_a_lake_are_pushed_whole_from_their_delta_table(lake: Lak
     pushed = lake.push(source)
     assert (pushed["rows"], pushed["of"], source.head(lake.catalog)) == (2, "version 1", "1")
     assert lake.asked("select org_id, sent from mail_metrics order by sent") == [("acme", 1), ("globex", 2)]
+
+
+def test_a_group_is_pushed_in_one_switch_and_taken_back_in_one(lake: Lake, tmp_path: Path) -> None:
+    (mail,) = metrics_sources({"mail": str(tmp_path / "metrics")})
+    (group,) = push_groups([ACCOUNT_STATE, mail], {"members": ["account_state", "mail_metrics"]})
+    lake.publish(0, ["Active"], complete=0)
+    assert group.head(lake.catalog) is None
+    write_deltalake(tmp_path / "metrics", pa.table({"sent": [1]}))
+    first = group.head(lake.catalog)
+    lake.push_group(group)
+    lake.publish(1, ["Canceled"], complete=1)
+    write_deltalake(tmp_path / "metrics", pa.table({"sent": [2]}), mode="overwrite")
+    assert group.head(lake.catalog) != first
+    pushed = lake.push_group(group)
+    members, metrics = pushed["account_state"], pushed["mail_metrics"]
+    assert (members["switched with"], metrics["switched with"]) == ("mail_metrics", "account_state")
+    assert members["to go back"] == (
+        f"lake serving revert account_state {members['lineage id']} --with mail_metrics={metrics['lineage id']}"
+    )
+    both = "select state, sent from account_state, mail_metrics"
+    assert lake.asked(both) == [("Canceled", 2)]
+    others = {"mail_metrics": metrics["lineage id"]}
+    assert lake.revert({"table": "account_state", "entry_id": members["lineage id"], "others": others}).success
+    assert lake.asked(both) == [("Active", 1)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        ({"Members": ["account_state"]}, "'Members' cannot be called so"),
+        ({"account_state": ["mail_metrics"]}, "'account_state' cannot be called so"),
+        ({"members": []}, "'members' has no table"),
+        ({"members": ["accounts"]}, "'members' names 'accounts', which is not served"),
+        ({"members": ["mail_metrics"], "other": ["mail_metrics"]}, "names mail_metrics, which is named twice"),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(declared: dict[str, list[str]], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        push_groups([ACCOUNT_STATE, *metrics_sources({"mail": "nowhere"})], declared)
+
+
+def test_a_group_is_one_asset_in_one_pool_and_the_others_stay_alone() -> None:
+    sources = [ACCOUNT_STATE, *metrics_sources({"mail": "nowhere", "sms": "nowhere"})]
+    defs = serving_definitions(sources, clock=now, groups={"members": ["account_state", "sms_metrics"]})
+    found = {assets.op.name: ({key.path[-1] for key in assets.keys}, assets.op.pool) for assets in defs.assets or ()}
+    assert found == {
+        "serving__members": ({"account_state", "sms_metrics"}, "serving.members"),
+        "serving__mail_metrics": ({"mail_metrics"}, "serving.mail_metrics"),
+    }
 
 
 def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_hour(lake: Lake) -> None:

@@ -12,9 +12,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, start_child, world
+from lake_assets_tests.serving.child import pushes, start
+from lake_assets_tests.serving.scenario import SEGMENTS, World, fresh_name, world
 
-QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "100"))
+QUERIES = int(os.environ.get("LAKE_TEST_SERVING_QUERIES", "200"))
 READERS = 2
 SEED = 7
 MOST_SECONDS = 0.1
@@ -40,15 +41,16 @@ def test_readers_see_one_whole_push_whatever_happens_to_writers(zookeeper: str, 
 
 def kill_writers(found: World, stop: threading.Event) -> int:
     """Starts a writer, kills it (-9) after some pushes and a moment more, and so on; how many were killed."""
-    chance, killed = random.Random(SEED), 0
+    chance, killed, told = random.Random(SEED), 0, pushes(found)
+    told.touch()
     while not stop.is_set():
-        writer = start_child(found, "churn", str(chance.randrange(10**6)))
-        assert writer.stdout is not None
-        for _ in range(chance.randint(1, 8)):
-            assert writer.stdout.readline(), "a writer must not stop by itself"
+        enough = told.stat().st_size + chance.randint(1, 8)
+        writer = start(found, "churn", str(chance.randrange(10**6)))
+        while told.stat().st_size < enough:
+            assert writer.runs, "a writer must not stop by itself"
+            time.sleep(0.01)
         time.sleep(chance.random() * MOST_SECONDS)
         writer.kill()
-        writer.communicate()
         killed += 1
     return killed
 

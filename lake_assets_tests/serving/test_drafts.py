@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lake_assets.errors import UsageError
 from lake_assets.serving import drafts
-from lake_assets.serving.drafts import segment_name, write_drafts
+from lake_assets.serving.drafts import push_of, segment_name, write_drafts
 from lake_assets.serving.files import sha256_of
 
 AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
@@ -39,7 +39,9 @@ def test_rows_are_cut_in_order_into_full_segments(batches: list[int], segment_ro
 
 
 def test_a_name_bears_table_time_push_and_number() -> None:
-    assert segment_name("account_state", "0123abcd", AS_OF, 7) == "account_state_20260101T050607089Z_0123abcd_0007"
+    name = segment_name("account_state", "0123abcd", AS_OF, 7)
+    assert name == "account_state_20260101T050607089Z_0123abcd_0007"
+    assert (push_of(name), push_of("somebody_elses_0007")) == ("0123abcd", None)
 
 
 @pytest.mark.parametrize(

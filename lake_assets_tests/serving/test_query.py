@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from fastapi import FastAPI
@@ -117,13 +118,29 @@ def test_nothing_but_served_tables_can_be_asked_for(members: World, sql: str) ->
 )
 def test_the_database_itself_is_closed_too(members: World, tmp_path: Path, sql: str) -> None:
     """Should a query get past the first check, there is nothing to be had."""
-    import duckdb
-
     secret_of_this_process = pa.table({"a": [1]})
     with database({}, Limits()) as connection, pytest.raises(duckdb.Error):
         connection.execute(sql.format(folder=tmp_path)).fetchall()
     assert secret_of_this_process.num_rows
     assert not list(tmp_path.iterdir())
+
+
+def test_a_database_waits_for_the_next_query_over_the_same_files_unless_one_failed_in_it() -> None:
+    limits = Limits(memory_mb=77)  # no other test's
+
+    def marked(connection: duckdb.DuckDBPyConnection) -> bool:
+        return connection.execute("from duckdb_tables() where table_name = 'mark'").fetchone() is not None
+
+    with database({}, limits) as first:
+        first.execute("create table mark (a int)")
+        with database({}, limits) as beside:
+            assert not marked(beside)
+    with database({}, limits) as again, database({}, Limits(memory_mb=78)) as other:
+        assert (marked(again), marked(other)) == (True, False)
+    with pytest.raises(duckdb.Error), database({}, limits) as failing:
+        failing.execute("select a, nonsense from mark")
+    with database({}, limits) as after:
+        assert not marked(after)
 
 
 @pytest.mark.parametrize(

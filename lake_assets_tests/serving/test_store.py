@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import resource
-import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -26,16 +24,18 @@ from lake_assets.serving.errors import (
     SourceTaken,
     TableNotServed,
     TargetNotReady,
+    UnknownEntry,
     UploadDamaged,
-    UploadStopped,
 )
 from lake_assets.serving.files import SegmentFiles
 from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
 from lake_assets.serving.registry import LINEAGE, Registry, States
+from lake_assets.serving.status import lineage_status, switched_with
 from lake_assets.serving.writer import Policy, Writer
 from lake_assets.serving.znrecord import SegmentInfo
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
+from lake_assets_tests.serving import full_disk
 from lake_assets_tests.serving.scenario import AT_ONCE, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
 
 DAY = timedelta(hours=24)
@@ -262,27 +262,6 @@ def test_a_quota_is_refused_before_anything_is_started(zookeeper: str, tmp_path:
         assert found.seen() == [2]
 
 
-@contextmanager
-def no_file_larger_than(size: int) -> Iterator[None]:
-    """As on a full disk, a write fails half-way: of this process, for the block."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, handler)
-
-
-class FullDisk(SegmentFiles):
-    """Takes a file, and then no other."""
-
-    def upload(self, table: str, segment: str, source: Path) -> None:
-        with no_file_larger_than(100) if self.stored(table) else nullcontext():
-            super().upload(table, segment, source)
-
-
 class Careless(SegmentFiles):
     """Stores another byte than it was given."""
 
@@ -292,19 +271,38 @@ class Careless(SegmentFiles):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
 
 
-@pytest.mark.parametrize(
-    ("store", "error", "match"),
-    [(FullDisk, UploadStopped, "File too large"), (Careless, UploadDamaged, "its checksum is")],
-)
-def test_an_upload_that_fails_is_reverted_and_leaves_nothing(
-    served: World, store: type[SegmentFiles], error: type[Exception], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        meddled(served, lambda: None, files=store(served.files.folder)).push(1)
+def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
+    with pytest.raises(UploadDamaged, match="its checksum is"):
+        meddled(served, lambda: None, files=Careless(served.files.folder)).push(1)
     assert served.states == [State.REVERTED]
     assert served.stored() == 0
     served.push(2)
     assert served.seen() == [2]
+
+
+def test_a_full_disk_is_told_and_readers_are_undisturbed(zookeeper: str, tmp_path: Path) -> None:
+    """A file system of 256 kB really is full; in a process of its own."""
+    found = full_disk.play(zookeeper, tmp_path / "segments")
+    assert found["said"] == [
+        f"{found['table']} could not be written to {tmp_path / 'segments'}: its disk is full.",
+        "Make room there, or move it (LAKE_SERVING_FOLDER), and push again.",
+    ]
+    assert (found["seen"], found["left"], found["seen then"]) == ([1], SEGMENTS, [3])
+
+
+def test_a_group_is_taken_back_at_once_or_not_at_all(served: World) -> None:
+    other = fresh_name()
+    for number in (1, 2):
+        tables = {served.table: snapshot(number), other: snapshot(number)}
+        reports = served.writer.push(tables, push_id=f"group{number:04d}", as_of=now())
+    entries = {report.table: report.entry_id for report in reports}
+    listed = {table: lineage_status(served.registry, table) for table in entries}
+    assert switched_with(served.table, listed[served.table][0], listed) == {other: entries[other]}
+    with pytest.raises(UnknownEntry):
+        served.writer.revert_all({**entries, other: "nonsense"})
+    assert served.seen() == served.seen(other) == [2]
+    served.writer.revert_all(entries)
+    assert served.seen() == served.seen(other) == [1]
 
 
 def test_nobody_goes_back_across_an_erasure_and_what_is_older_does_not_stay(served: World) -> None:
