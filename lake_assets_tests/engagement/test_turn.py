@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
@@ -26,7 +27,8 @@ Turn = Callable[[StreamName], TurnReport]
 
 @pytest.fixture
 def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
-    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka)
+    """A lake with a name, and so a lock, of its own: turns of others on the shared ZooKeeper do not count."""
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka, name=f"mail_{uuid4().hex}")
 
 
 @pytest.fixture
