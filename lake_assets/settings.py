@@ -33,7 +33,8 @@ class Settings(BaseSettings):
     kafka: str | None = Field(None, description="bootstrap servers, host:port,...; default: what `lake up` started")
     zookeeper: str | None = Field(None, description="ensemble, host:port,...; default: what `lake up` started")
     spark_java_options: str = Field(
-        "-XX:TieredStopAtLevel=1",
+        # With one compiler Java keeps room for 48 MB of code: Spark fills it, and then all new code is interpreted.
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         description="of the local Spark; by default quick to warm up, for many small sessions; empty for large data",
     )
     pipelines: str = Field(

@@ -5,9 +5,13 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,26 +24,66 @@ from lake_assets.local.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
 QUICK_JVM = {
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN"
 }
 """Half the processor time of a test run goes to the optimizing compiler, and much of the rest to Spark's own, for code
 that then runs on a few rows. So Spark interprets its expressions here; the demo has them compiled."""
 
 
-@pytest.fixture(scope="session")
-def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running Spark Connect server."""
-    server_home = tmp_path_factory.mktemp("spark-server")
-    service = spark_service(Settings(home=server_home), free_port())
+SPARK_MEMORY = "2500m"
+"""Of a server that several processes use at once."""
+
+SHARED = pytest.StashKey[str]()
+"""The address of that server, in the process that keeps it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with the longest tests first, to judge by what these need: of two processes that each take the next file,
+    one that began a long file last would be what the other waits for.
+    """
+    weights: Counter[Path] = Counter()
+    for item in items:
+        services = {"spark_server", "kafka"}.intersection(getattr(item, "fixturenames", ()))
+        is_slow = item.get_closest_marker("slow") is not None
+        weights[item.path] = max(weights[item.path], len(services) + is_slow)
+    items.sort(key=lambda item: -weights[item.path])
+
+
+@contextmanager
+def spark_running(home: Path) -> Iterator[str]:
+    """The address of a Spark Connect server that ends with the block."""
+    service = spark_service(Settings(home=home, spark_memory=SPARK_MEMORY), free_port())
     with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
         yield f"sc://127.0.0.1:{service.port}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Processes that share the tests share one Spark, kept by the process that starts them: most of what a test costs
+    a new server, it costs the first time only.
+    """
+    config = node.config
+    if SHARED not in config.stash:
+        stack = ExitStack()
+        config.add_cleanup(stack.close)
+        home = Path(stack.enter_context(TemporaryDirectory(prefix="lake-spark-")))
+        config.stash[SHARED] = stack.enter_context(spark_running(home))
+    node.workerinput["spark_server"] = config.stash[SHARED]
+
+
+@pytest.fixture(scope="session")
+def spark_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running Spark Connect server."""
+    if shared := getattr(request.config, "workerinput", {}).get("spark_server"):
+        yield shared
+        return
+    with spark_running(tmp_path_factory.mktemp("spark-server")) as own:
+        yield own
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
@@ -25,6 +26,7 @@ from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION,
 from lake_assets.engagement.turn import open_stream
 from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement.oracle import replay
+from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Traffic:
         topics = [self.lake.topic(stream) for stream in STREAMS]
         for done in self.admin.create_topics([NewTopic(topic, self.partitions) for topic in topics]).values():
             done.result(20)
-        self.tables.create(self.spark)
+        create_tables(self.tables, self.spark)
         self.tables.register_orgs(dict.fromkeys(ORGS))
 
     @property
@@ -160,8 +162,9 @@ class Traffic:
         assert self.start(point, name).end() == EXIT_CODE, f"the turn did not come to {point}"
 
     def rows(self, table: str) -> list[Values]:
-        """All rows of a table, as they are, in an order of their own."""
-        found = [row.asDict(recursive=True) for row in self.tables.read(self.spark, table).collect()]
+        """All rows of a table, as they are, in an order of their own; as a reader without Spark sees them."""
+        read = QueryBuilder().register(table, DeltaTable(self.tables.location(table)))
+        found: list[Values] = pa.table(read.execute(f"SELECT * FROM {table}").read_all()).to_pylist()
         return sorted(found, key=repr)
 
     def assert_true(self) -> None:

@@ -11,7 +11,6 @@ import pytest
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
-from lake_assets.engagement.tallies import Tally, tally
 from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
 from lake_assets.errors import ClaimRefused, TurnRefused
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
@@ -28,9 +27,8 @@ Turn = Callable[[StreamName], TurnReport]
 
 @pytest.fixture
 def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
-    """A lake of a name of its own: who was there before is remembered by its lock, on a ZooKeeper that tests share."""
-    name = f"mail_{uuid4().hex}"
-    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka, name)
+    """A lake with a name, and so a lock, of its own: turns of others on the shared ZooKeeper do not count."""
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka, name=f"mail_{uuid4().hex}")
 
 
 @pytest.fixture
@@ -55,8 +53,6 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
         mail.ask("acme", "convert", old, new)
     mail.ask("globex", "merge", "lead 5", "lead 6")
     mail.ask("globex", "delete", "lead 6")
-    mail.repeat()
-    mail.spoil("mutation", [b"{"])
     applied = turn("mutation")
     mail.assert_true()
     assert applied.predecessor == "ingestion"
@@ -64,8 +60,6 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
     commit = applied.batch.commits["data"]
     assert commit is not None
     assert (commit.metrics["numTargetRowsUpdated"], commit.metrics["numTargetRowsDeleted"]) == ("6", "4")
-    became = {"applied": 5, "parked": 1, "dead": 0, "repeated": 1, "dead letters": 1}
-    assert tally(mail.tables, mail.spark, mail.servers, "mutation", applied.batch.batch) == Tally(8, became)
     assert attempts(mail, "r3") == {1: "parked"}
     version = mail.tables.version(ENGAGEMENT)
     assert turn("ingestion") == TurnReport("mutation", None)
@@ -73,8 +67,6 @@ def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims
     turn("mutation")
     assert attempts(mail, "r3") == {1: "parked", 2: "dead"}
     assert_late_rows_follow(mail, turn)
-    later = tally(mail.tables, mail.spark, mail.servers, "mutation", mail.longer(applied.batch.batch))
-    assert (later, later.balanced) == (Tally(9, became), False)
     mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
     assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
 
@@ -88,12 +80,17 @@ def assert_late_rows_follow(mail: Traffic, turn: Turn) -> None:
     turn("ingestion")
     turn("mutation")
     kept = {f"e{ENGAGED_AFTER_CONVERSION}": ("acme", "lead 1")}
-    assert mail.whose() == {**mail.truth(), **kept}
+    assert whose(mail) == {**mail.truth(), **kept}
     mail.send(range(63, 84))
     turn("ingestion")
     turn("mutation")
-    assert mail.whose() == {**mail.truth(), **kept}
+    assert whose(mail) == {**mail.truth(), **kept}
     assert turn("ingestion").batch is turn("mutation").batch is None
+
+
+def whose(mail: Traffic) -> dict[str, tuple[str, str]]:
+    """Engagement → its org and its id, as the table has them."""
+    return {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in mail.rows(ENGAGEMENT)}
 
 
 def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:

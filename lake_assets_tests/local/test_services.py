@@ -110,20 +110,6 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 6
 
 
-@pytest.mark.slow
-def test_down_finds_what_a_killed_keeper_left(bare_home: Settings) -> None:
-    alone = bare_home.model_copy(update=NO_SPARK)
-    services.up(alone, report=str)
-    kept = state.process_of(alone.home, keeper.NAME)
-    assert kept is not None
-    kept.kill()
-    kept.wait(5)
-    left = state.processes_of(alone.home)
-    assert left
-    services.down(alone, report=str)
-    assert not any(p.is_running() for p in left)
-
-
 def test_down_ends_also_what_a_process_starts_while_it_is_asked_to_end(bare_home: Settings) -> None:
     heir = [sys.executable, "-c", "import time; time.sleep(600)"]
     dying = f"""
@@ -141,9 +127,25 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_up_repairs_a_stack_of_which_one_service_was_killed(bare_home: Settings) -> None:
-    alone = bare_home.model_copy(update=NO_SPARK)
-    services.up(alone, report=str)
+def test_a_stack_is_repaired_stands_beside_another_and_is_stopped_without_its_keeper(
+    bare_home: Settings, tmp_path: Path
+) -> None:
+    first = bare_home.model_copy(update=NO_SPARK)
+    second = first.model_copy(update={"home": tmp_path / "second"})
+    services.up(first, report=str)
+    assert_up_repairs_what_lost_a_service(first)
+    said = Lines()
+    try:
+        services.up(second, report=said.append)
+        assert f"Port {first.webserver_port} is in use" in str(said)
+        assert services.ui_address(first) != services.ui_address(second)
+        assert_down_finds_what_a_killed_keeper_left(first)
+        assert {s.state for s in services.status(second)} == {"ready"}
+    finally:
+        services.down(second, report=str)
+
+
+def assert_up_repairs_what_lost_a_service(alone: Settings) -> None:
     process = state.process_of(alone.home, "daemon")
     assert process is not None
     process.kill()
@@ -153,20 +155,15 @@ def test_up_repairs_a_stack_of_which_one_service_was_killed(bare_home: Settings)
     assert {s.state for s in services.status(alone)} == {"ready"}
 
 
-@pytest.mark.slow
-def test_a_second_home_beside_the_first_takes_other_ports(bare_home: Settings, tmp_path: Path) -> None:
-    first = bare_home.model_copy(update=NO_SPARK)
-    second = first.model_copy(update={"home": tmp_path / "second"})
-    services.up(first, report=str)
-    said = Lines()
-    try:
-        services.up(second, report=said.append)
-        assert f"Port {first.webserver_port} is in use" in str(said)
-        assert services.ui_address(first) != services.ui_address(second)
-        services.down(first, report=str)
-        assert {s.state for s in services.status(second)} == {"ready"}
-    finally:
-        services.down(second, report=str)
+def assert_down_finds_what_a_killed_keeper_left(alone: Settings) -> None:
+    kept = state.process_of(alone.home, keeper.NAME)
+    assert kept is not None
+    kept.kill()
+    kept.wait(5)
+    left = state.processes_of(alone.home)
+    assert left
+    services.down(alone, report=str)
+    assert not any(p.is_running() for p in left)
 
 
 @pytest.mark.slow
