@@ -1,8 +1,9 @@
 """DuckDB databases for queries: each in memory, with a view of each table, closed to all but its files.
 
 To make one takes 15 ms of processor time, a small query over it 1. So one that a query has done with waits for the next
-query over the very same files; a push brings others, and it is dropped in time. A query has its database for itself, on
-a connection of its own, and one in which anything went wrong is dropped at once.
+query over the very same files; after a push there are others, and newer ones take its place. A query has its database
+for itself, on a connection of its own, and one in which anything went wrong is dropped at once. One that waits holds no
+file open.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PushGroup:
-    """name: of its asset's pool and of its pushes; its only table's, if there is one alone."""
+    """name: of its step and pool in Dagster; its only table's, if there is one alone. sources: at least one."""
 
     name: str
     sources: tuple[Source, ...]
