@@ -37,7 +37,7 @@ def _server(home: Path, name: str, port: int, number: int = 1, peers: Sequence[s
     client = () if peers else (f"clientPort={port}", "clientPortAddress=127.0.0.1")
     return Service(
         name=name,
-        command=(*java(str(spark_home() / "jars" / "*"), heap_mb=128), MAIN, str(config)),
+        command=(*java(str(spark_home() / "jars" / "*"), heap_mb=256), MAIN, str(config)),
         home=home,
         port=port,
         files={config: "\n".join((*_common(folder), *client, *peers, "")), folder / "data" / "myid": f"{number}\n"},
