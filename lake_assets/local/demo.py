@@ -212,7 +212,7 @@ def _landed(stage: Stage) -> None:
         sent = sum(landing.rows[feed.raw.table].num_rows for landing in stage.sent)
         landed = StartsWith("batch_id", BATCH_PREFIX)  # type: ignore[call-arg, arg-type]
         scan = tables.load(stage.engine.catalog, feed.raw.table).scan(row_filter=landed)
-        dead = f", {letters[feed.topic]} of them dead letters" if letters[feed.topic] else ""
+        dead = f", {letters[feed.topic]} of them kept as dead letters" if letters[feed.topic] else ""
         promise(f"{feed.raw.table}: {sent} messages{dead}", scan.count() + letters[feed.topic], sent)
 
 
