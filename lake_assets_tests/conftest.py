@@ -43,14 +43,14 @@ SHARED = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the longest tests first, to judge by what these need: of two processes that each take the next file,
-    one that began a long file last would be what the other waits for.
+    """Files with the longest tests first, to judge by what these need and are marked with: of two processes that each
+    take the next file, one that began a long file last would be what the other waits for.
     """
     weights: Counter[Path] = Counter()
     for item in items:
         services = {"spark_server", "kafka"}.intersection(getattr(item, "fixturenames", ()))
-        is_slow = item.get_closest_marker("slow") is not None
-        weights[item.path] = max(weights[item.path], len(services) + is_slow)
+        marks = {"slow", "timeout"}.intersection(mark.name for mark in item.iter_markers())
+        weights[item.path] = max(weights[item.path], len(services) + len(marks))
     items.sort(key=lambda item: -weights[item.path])
 
 
