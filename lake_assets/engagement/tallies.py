@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from lake_assets.engagement.audits import commit_of
 from lake_assets.engagement.checkpoint import Batch
@@ -17,6 +17,7 @@ from lake_assets.engagement.memory import Memory
 from lake_assets.engagement.messages import RETENTION_FORMAT, mutation_format
 from lake_assets.engagement.mutation import Requests
 from lake_assets.engagement.notifying import Notification, counted
+from lake_assets.engagement.parking import Status
 from lake_assets.engagement.retention import RETENTION_OPS, RetentionRequest, cut_off
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST, LakeTables
 
@@ -67,8 +68,8 @@ def _requests(tables: LakeTables, spark: SparkSession, servers: str, batch: Batc
     sound = _sound(tables, spark, servers, batch, mutation_format(tables.lake))
     others = sound.join(new.select(_PLACE).unionByName(dead.select(_PLACE)), _PLACE, "left_anti")
     repeated = others.join(log.select(_ID).distinct(), _ID, "left_semi").count()
-    statuses = {row["status"]: row["count"] for row in new.groupBy("status").count().collect()}
-    return {**{name: statuses.get(name, 0) for name in ("applied", "parked", "dead")}, "repeated": repeated}
+    counts = Counter({row["status"]: row["count"] for row in new.groupBy("status").count().collect()})
+    return {**{status: counts[status] for status in get_args(Status)}, "repeated": repeated}
 
 
 def _limits(tables: LakeTables, spark: SparkSession, servers: str, batch: Batch) -> dict[str, int]:
