@@ -14,7 +14,8 @@ from lake_assets.serving.drafts import read_at, segment_name
 from lake_assets.serving.erasing import FromBefore, forget_replaced, stored_before
 from lake_assets.serving.lineage import Retention
 from lake_assets.serving.store import Serving
-from lake_assets_tests.serving.scenario import LIMITS, SEGMENTS, World, now, start_child
+from lake_assets_tests.serving.child import start
+from lake_assets_tests.serving.scenario import LIMITS, SEGMENTS, World, now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -46,7 +47,7 @@ def test_what_was_replaced_goes_and_what_readers_see_is_told_until_a_push_replac
 
 
 def test_what_a_push_left_that_died_is_told(served: World) -> None:
-    start_child(served, "push", "1", point="push-registered").communicate(timeout=60)
+    start(served, "push", "1", point="push-registered").end()
     assert forget_replaced(serving(served), erased_at=now()) == [FromBefore(served.table, 0, 0, SEGMENTS)]
 
 
