@@ -6,6 +6,7 @@ It keeps the lineage by `lake_assets.serving.lineage`. It is not Pinot: no serve
 from __future__ import annotations
 
 import io
+import socket
 import tarfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,6 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from lake_assets.errors import ServingError
-from lake_assets.local.service import free_port
 from lake_assets.serving.lineage import Change, SegmentLineage, end_replace, revert_replace, routed, start_replace
 from lake_assets_tests.serving.scenario import now
 
@@ -137,10 +137,10 @@ def refusing() -> Iterator[None]:
 @contextmanager
 def controller() -> Iterator[Controller]:
     """A controller that listens as long as the block lasts."""
-    found = Controller(free_port())
-    config = uvicorn.Config(app_of(found), port=found.port, log_level="critical", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = Thread(target=server.run)
+    listening = socket.create_server(("127.0.0.1", 0))  # calls made before the thread serves wait in its queue
+    found = Controller(listening.getsockname()[1])
+    server = uvicorn.Server(uvicorn.Config(app_of(found), log_level="critical", lifespan="off"))
+    thread = Thread(target=server.run, args=([listening],))
     thread.start()
     try:
         yield found
