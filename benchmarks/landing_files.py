@@ -29,6 +29,7 @@ from lake_assets.settings import Settings
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SHARD = "bench/0-of-1"
 RUNS = 3
+PARTITIONS = 4
 
 
 def main() -> None:
@@ -61,20 +62,29 @@ def _files(settings: Settings, records: list[Record], megabytes: float) -> None:
         seconds = _best(lambda kind=kind: _draft(one, records, kind).path.unlink())
         print(f"{kind}: checksum, write, sync and read again {megabytes / seconds:.0f} MB/s")
     for writer in (one, other):
-        _land(writer, records)
-    (entry,) = one.manifest.entries(one.zone.name)
-    reading = 2 * _best(lambda: _read(one, entry.file))
-    verifying = _best(lambda: verify(one.manifest, [one.zone, other.zone], now=NOW, deadline=timedelta(hours=1)))
-    print(f"verify: {2 * megabytes / verifying:.0f} MB/s; reading the same files: {2 * megabytes / reading:.0f} MB/s")
+        for partition in range(PARTITIONS):
+            _land(writer, [record._replace(partition=partition) for record in records])
+    landed = 2 * PARTITIONS * megabytes
+    files = [entry.file for entry in one.manifest.entries(one.zone.name)]
+    reading = 2 * _best(lambda: [_read(one, file) for file in files], time.perf_counter)
+    print(f"reading {landed:,.0f} MB of files, checking nothing: {landed / reading:.0f} MB/s")
+    for processes in (1, 2):
+        verifying = _best(lambda processes=processes: _verify(one, other, processes), time.perf_counter)
+        print(f"verify of the same files, {processes} processes: {landed / verifying:.0f} MB/s of wall time")
 
 
-def _best(act: Callable[[], object]) -> float:
-    """The least CPU seconds of some runs: others use the machine, too."""
+def _verify(one: ZoneWriter, other: ZoneWriter, processes: int) -> None:
+    zones, deadline = [one.zone, other.zone], timedelta(hours=1)
+    verify(one.manifest, zones, now=NOW, deadline=deadline, processes=processes)
+
+
+def _best(act: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
+    """The least seconds of some runs, of CPU if not said otherwise: others use the machine, too."""
     took = []
     for _ in range(RUNS):
-        began = time.process_time()
+        began = clock()
         act()
-        took.append(time.process_time() - began)
+        took.append(clock() - began)
     return min(took)
 
 
@@ -84,7 +94,7 @@ def _write(opened: IO[bytes], kind: Kind, records: list[Record]) -> None:
 
 
 def _draft(writer: ZoneWriter, records: list[Record], kind: Kind) -> Draft:
-    return writer.zone.draft(SHARD, {0: (0, len(records) - 1)}, records, kind=kind)
+    return writer.zone.draft(SHARD, {records[0].partition: (0, len(records) - 1)}, records, kind=kind)
 
 
 def _land(writer: ZoneWriter, records: list[Record]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -33,7 +34,10 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="such as raw.signups
 Zones = Annotated[list[str] | None, typer.Option("--zone", help="a zone, a or b; repeatable; default: both")]
 ZoneName = Annotated[str, typer.Argument(metavar="ZONE", help="a or b")]
 Partitions = Annotated[int, typer.Option(help="of topics that are not there yet", min=1)]
+Processes = Annotated[int, typer.Option(help="that read at the same time", min=1)]
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="its name, as `quarantine list` shows it")]
+
+CORES = os.cpu_count() or 1
 
 
 @landing.command()
@@ -132,14 +136,21 @@ def status(as_json: AsJson = False) -> None:
 
 
 @landing.command()
-def verify(zones: Zones = None, as_json: AsJson = False) -> None:
+def verify(zones: Zones = None, processes: Processes = CORES, as_json: AsJson = False) -> None:
     """Read every file again and check all that was checked when it was added. Exit code 1 if something is wrong."""
     from lake_assets.landing.verify import verify as verified
     from lake_assets.local import show
 
     writers = _zones(zones)
-    deadline = timedelta(seconds=settings().landing_deadline_seconds)
-    found = verified(writers[0].manifest, [w.zone for w in writers], now=datetime.now(UTC), deadline=deadline)
+    deadline, now = timedelta(seconds=settings().landing_deadline_seconds), datetime.now(UTC)
+    with typer.progressbar(length=0, label="Reading", file=sys.stderr) as bar:
+
+        def told(done: int, of: int) -> None:
+            bar.length = of
+            bar.update(done - bar.pos)
+
+        places = [w.zone for w in writers]
+        found = verified(writers[0].manifest, places, now=now, deadline=deadline, processes=processes, told=told)
     typer.echo(show.as_json(found)) if as_json else _print(found)
     if found.findings:
         sys.exit(1)
@@ -278,7 +289,8 @@ def searched() -> Folder:
 def _print(found: Verification) -> None:
     for finding in found.findings:
         typer.echo(f"{finding.zone}  {finding.name}  {finding.problem}")
-    what = f"{len(found.findings)} findings" if found.findings else "all as it should be"
+    count = len(found.findings)
+    what = f"{count} finding{'s' * (count > 1)}" if count else "all as it should be"
     typer.echo(f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {what}.")
 
 

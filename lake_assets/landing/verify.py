@@ -5,12 +5,16 @@ Here belongs what only looks. Nothing is changed, and nothing is believed but th
 
 from __future__ import annotations
 
+import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 from itertools import combinations
+from multiprocessing import get_context
 from operator import add
 
 from lake_assets.errors import FileDamaged, OffsetsOverlap
@@ -20,6 +24,9 @@ from lake_assets.landing.manifest import DataFile, compare, identity, offsets
 from lake_assets.landing.schema import ALL_STAGES, ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import DRAFT, Zone
+
+Place = tuple[Zone, DataFile]
+Reader = Callable[[Place], str | None]
 
 
 @dataclass(frozen=True)
@@ -41,14 +48,23 @@ class Verification:
     findings: Sequence[Finding]
 
 
-def verify(manifest: Manifest, zones: Sequence[Zone], *, now: datetime, deadline: timedelta) -> Verification:
+def verify(
+    manifest: Manifest,
+    zones: Sequence[Zone],
+    *,
+    now: datetime,
+    deadline: timedelta,
+    processes: int = 1,
+    told: Callable[[int, int], None] = lambda done, of: None,
+) -> Verification:
     """Read every file of the zones that readers may read, or that waits to be; and say what is wrong.
 
-    deadline: how long a file may wait for the other zone's, and lie there before it is added.
+    deadline: how long a file may wait for the other zone's, and lie there before it is added. processes: that read at
+    the same time. told: hears after each file how many bytes are read, of how many.
     """
     by_zone = {zone.name: zone for zone in zones}
     entries = [e for e in manifest.entries(stages=("staged", "live")) if e.file.zone in by_zone]
-    findings = [f for e in entries if (f := _read(manifest, by_zone[e.file.zone], e))]
+    findings = list(_damaged(manifest, by_zone, entries, min(processes, len(entries)), told))
     findings += [f for zone in zones for f in _strays(manifest, zone, now - deadline)]
     findings += _differing(entries)
     findings += _overlapping(entries)
@@ -64,12 +80,46 @@ def quarantined(manifest: Manifest) -> list[Entry]:
     return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
 
 
-def _read(manifest: Manifest, zone: Zone, entry: Entry) -> Finding | None:
+def _damaged(
+    manifest: Manifest,
+    zones: Mapping[str, Zone],
+    entries: Sequence[Entry],
+    processes: int,
+    told: Callable[[int, int], None],
+) -> Iterator[Finding]:
+    places = [(zones[e.file.zone], e.file) for e in entries]
+    done, total = 0, sum(e.file.size for e in entries)
+    with _readers(processes) as each:
+        for entry, problem in zip(entries, each(_problem, places), strict=True):
+            done += entry.file.size
+            told(done, total)
+            zone, name = entry.file.zone, entry.file.name
+            if problem and manifest.entry(zone, name) == entry:  # else it was replaced meanwhile, and maybe swept
+                yield Finding(zone, name, problem)
+
+
+@contextmanager
+def _readers(processes: int) -> Iterator[Callable[[Reader, Iterable[Place]], Iterable[str | None]]]:
+    """`map`, or the same by processes of their own: threads would wait for each other when they hash small records."""
+    if processes <= 1:
+        yield map
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool:
+        yield pool.map
+
+
+def _leave_interrupts() -> None:
+    """To the process that waits for this one: Ctrl-C reaches both."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _problem(place: Place) -> str | None:
+    """What is wrong with a file as it lies in its zone."""
+    zone, file = place
     try:
-        deque(zone.records(entry.file), maxlen=0)
+        deque(zone.records(file), maxlen=0)
     except FileDamaged as damaged:
-        if manifest.entry(zone.name, entry.file.name) == entry:  # else it was replaced meanwhile, and maybe swept
-            return Finding(zone.name, entry.file.name, _without_name(damaged, entry.file))
+        return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
     return None
 
 
@@ -132,7 +182,3 @@ def _overdue(entry: Entry, now: datetime) -> Finding:
 
 def _quarantined(entry: Entry) -> Finding:
     return Finding(entry.file.zone, entry.file.name, f"is quarantined: {entry.reason}".rstrip("."))
-
-
-def _without_name(damaged: FileDamaged, file: DataFile) -> str:
-    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")

@@ -53,6 +53,13 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     assert json.loads(lake("status", "--json"))[0]["next"] == {"0": 12}
     assert "8 files, 12 records" in lake("verify")
     landed.assert_equal()
+    damaged = landed.files("b")[0]
+    path = landed.writers["b"].zone.path(damaged.name)
+    path.write_bytes(path.read_bytes()[:-1])
+    done = CliRunner().invoke(landing, ["verify"])
+    found, summary = done.stdout.splitlines()
+    assert (done.exit_code, found) == (1, f"b  {damaged.name}  has other bytes than were written")
+    assert summary.endswith("bytes read: 1 finding.")
 
 
 def test_what_differs_is_listed_until_somebody_decides(landed: Landed) -> None:
