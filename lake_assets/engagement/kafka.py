@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
 """Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
+
+PASSING = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""What brokers answer about a partition that is new or moves: Kafka's own consumers ask again."""
 
 EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -87,6 +96,16 @@ class KafkaTopic:
         )
 
 
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+
+
+@retry(
+    retry=retry_if_exception(_passes),
+    stop=stop_after_delay(TIMEOUT_SECONDS),
+    wait=wait_random_exponential(multiplier=0.05, max=1),
+    reraise=True,
+)
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: OffsetSpec) -> Offsets:
     asked = admin.list_offsets(
         dict.fromkeys(partitions, which),
