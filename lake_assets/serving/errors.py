@@ -21,6 +21,7 @@ ServingError
 ├── PinotRefused            what the controller of a Pinot cluster did not do
 ├── ErasedSince             going back would bring an erased person back
 ├── LineageDamaged          a node that serving cannot have left like this
+├── LineageGone             files of a table of which this ZooKeeper knows nothing
 ├── LineageBusy             others kept writing it
 ├── TableNotServed
 ├── QueryRefused            a query that may not be asked
@@ -192,6 +193,18 @@ class LineageDamaged(ServingError):
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
             f"The node {path} {what}.", remedy="Stop all pushes, and restore it from a backup of ZooKeeper."
+        )
+
+
+class LineageGone(ServingError):
+    """Without the lineage nobody knows which files readers see, so none may be deleted. folder: of all tables."""
+
+    def __init__(self, table: str, files: Iterable[str], *, folder: Path) -> None:
+        super().__init__(
+            f"ZooKeeper knows nothing of {table}, but {folder / table} holds its files: {_named(files)}.",
+            remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
+            "(LAKE_SERVING_FOLDER); if the lineage is lost, restore ZooKeeper's data from a backup. To begin anew on "
+            f"purpose, move {folder / table} away, and push again.",
         )
 
 

@@ -18,7 +18,7 @@ from kazoo.exceptions import KazooException
 
 from lake_assets.errors import ServingError
 from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
-from lake_assets.serving.errors import ErasedSince, PushOvertaken, QuotaExceeded, UploadStopped
+from lake_assets.serving.errors import ErasedSince, LineageGone, PushOvertaken, QuotaExceeded, UploadStopped
 from lake_assets.serving.failpoints import reach
 from lake_assets.serving.files import SegmentFiles, checksum
 from lake_assets.serving.leases import Leases
@@ -205,10 +205,13 @@ class Writer:
     def _start(self, drafts: Mapping[str, Sequence[Draft]], *, force: bool) -> dict[str, str]:
         """Table → the entry that was begun."""
         begun: dict[str, str] = {}
+        stored = {table: self._files.stored(table) for table in drafts}  # before the lineage is read: see `_tidy`
+        self._registry.sync()
 
         def decide(states: States) -> dict[str, Change]:
             changes = {}
             for table, segments in drafts.items():
+                self._refuse_unknown(table, states[table], stored[table])
                 state = self._without_rivals(states[table]) if force else states[table]
                 started = start_replace(
                     state.lineage,
@@ -303,10 +306,15 @@ class Writer:
         """Those segments whose rows were read before somebody was erased, and when they were."""
         return {} if erased_at is None else self._registry.read_by(table, segments, erased_at)
 
+    def _refuse_unknown(self, table: str, state: TableState, stored: Mapping[str, int]) -> None:
+        """stored: files that were there before the state was read, by a client that was in sync then."""
+        if state.version is None and stored:
+            raise LineageGone(table, stored, folder=self._files.folder)
+
     def _tidy(
         self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None
     ) -> tuple[str, ...]:
-        """Removes the files that are no segment, nor become one; the segments that were removed.
+        """Removes the files that are no segment, nor become one; the segments that were removed. `LineageGone`.
 
         wait: for the leases of this moment; without it, nothing is removed while there are any. gone: segments that an
         entry in progress names, and that were given up all the same.
@@ -314,6 +322,7 @@ class Writer:
         stored = self._files.stored(table)  # before the lineage is read: who uploads has started before
         self._registry.sync()
         state = self._registry.read(table)[table]
+        self._refuse_unknown(table, state, stored)
         coming = [e.segments_to for e in state.lineage.entries.values() if e.state is State.IN_PROGRESS]
         garbage = sorted(set(stored) - (state.segments.union(*coming) - gone))
         if not garbage or (not wait and self._leases.held(table)):

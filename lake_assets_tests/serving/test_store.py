@@ -16,6 +16,7 @@ from lake_assets.serving.errors import (
     EntryReverted,
     ErasedSince,
     LineageDamaged,
+    LineageGone,
     PushOvertaken,
     QueryStopped,
     QuotaExceeded,
@@ -30,6 +31,7 @@ from lake_assets.serving.errors import (
 from lake_assets.serving.files import SegmentFiles
 from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
 from lake_assets.serving.registry import LINEAGE, Registry, States
+from lake_assets.serving.registry import SEGMENTS as SEGMENT_NODES
 from lake_assets.serving.status import lineage_status, switched_with
 from lake_assets.serving.writer import Policy, Writer
 from lake_assets.serving.znrecord import SegmentInfo
@@ -343,6 +345,28 @@ def test_a_node_that_is_no_lineage_is_named(served: World) -> None:
     with pytest.raises(LineageDamaged, match=served.table):
         served.seen()
     served.zk.delete(f"{LINEAGE}/{served.table}")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda found: found.push(2),
+        lambda found: found.writer.clean_up(found.table, retention=AT_ONCE),
+        lambda found: found.writer.delete(found.table, ["x"]),
+    ],
+    ids=["push", "clean-up", "delete"],
+)
+def test_no_file_goes_where_zookeeper_knows_nothing_of_its_table(served: World, act: Callable[[World], object]) -> None:
+    """As after ZooKeeper's folder was removed, or with another one's address."""
+    served.push(1)
+    for root in (LINEAGE, SEGMENT_NODES):
+        served.zk.delete(f"{root}/{served.table}", recursive=True)
+    with pytest.raises(LineageGone, match=r"LAKE_ZOOKEEPER"):
+        act(served)
+    assert served.stored() == SEGMENTS
+    (served.files.folder / served.table).rename(served.files.folder / "aside")
+    served.push(3)
+    assert served.seen() == [3]
 
 
 def test_segments_that_nothing_needs_can_be_deleted(served: World) -> None:
