@@ -148,4 +148,4 @@ def serving_definitions(
     groups: name → the tables that are pushed in one switch. Raises `ConfigurationError` for one that cannot be.
     """
     assets = {group: serving_asset(group, clock) for group in push_groups(sources, groups or {})}
-    return dg.Definitions(assets=list(assets.values()), jobs=[revert_push], sensors=[serving_sensor(assets)])
+    return dg.Definitions(assets=list(assets.values()), jobs=[revert_push], sensors=[serving_sensor(assets, clock)])
