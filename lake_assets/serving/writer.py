@@ -129,7 +129,8 @@ class Writer:
             changes = {}
             for table, entry_id in entries.items():
                 state = states[table]
-                change = operation(state.lineage, entry_id, present=state.segments, now=self._clock(), force=force)
+                present = state.segments.intersection(self._files.stored(table))
+                change = operation(state.lineage, entry_id, present=present, now=self._clock(), force=force)
                 self._refuse_erased(table, state, change, erased_at)
                 changes[table] = change
             return changes

@@ -210,6 +210,19 @@ def test_a_file_that_went_before_the_end_is_noticed(served: World) -> None:
     assert (served.seen(), served.stored()) == ([1], SEGMENTS)
 
 
+def test_nobody_goes_back_to_files_that_are_gone_and_a_push_heals_what_readers_see(served: World) -> None:
+    first, second = served.push(1), served.push(2)
+    served.files.remove(served.table, first.segments[:1])
+    with pytest.raises(SourceGone, match=first.segments[0]):
+        served.writer.revert(served.table, second.entry_id)
+    assert served.seen() == [2]
+    served.files.remove(served.table, second.segments[:1])
+    third = served.push(3)
+    assert served.seen() == [3]
+    with pytest.raises(SourceGone):
+        served.writer.revert(served.table, third.entry_id)
+
+
 def test_ending_twice_is_written_once(served: World) -> None:
     report = served.push(1)
     version = served.registry.read(served.table)[served.table].version
