@@ -18,7 +18,15 @@ from kazoo.exceptions import KazooException
 
 from lake_assets.errors import ServingError
 from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
-from lake_assets.serving.errors import ErasedSince, LineageGone, PushOvertaken, QuotaExceeded, UploadStopped
+from lake_assets.serving.errors import (
+    EntryReverted,
+    ErasedSince,
+    LineageGone,
+    PushOvertaken,
+    QuotaExceeded,
+    UnknownEntry,
+    UploadStopped,
+)
 from lake_assets.serving.failpoints import reach
 from lake_assets.serving.files import SegmentFiles, checksum
 from lake_assets.serving.leases import Leases
@@ -187,12 +195,7 @@ class Writer:
             reach("push-started")
             removed = {table: self._tidy(table, wait=True) for table in drafts}
             reach("push-tidied")
-            for table, segments in drafts.items():
-                self._upload(table, segments)
-            reach("push-uploaded")
-            for table, segments in drafts.items():
-                self._register(table, segments, entries[table], as_of)
-            reach("push-registered")
+            self._bring(drafts, entries, as_of)
             replaced = self._end(entries)
         except BaseException as error:
             self._give_up(entries, error)
@@ -246,12 +249,29 @@ class Writer:
         if quota is not None and stored + new > quota:
             raise QuotaExceeded(table, stored=stored, new=new, quota=quota)
 
-    def _upload(self, table: str, segments: Sequence[Draft]) -> None:
+    def _bring(self, drafts: Mapping[str, Sequence[Draft]], entries: Mapping[str, str], as_of: datetime) -> None:
+        """Uploads and registers. Who reverts it meanwhile may have tidied before the last file came: it goes here."""
+        try:
+            for table, segments in drafts.items():
+                self._upload(table, segments, entries[table])
+            reach("push-uploaded")
+            for table, segments in drafts.items():
+                self._register(table, segments, entries[table], as_of)
+            reach("push-registered")
+        except (EntryReverted, UnknownEntry):
+            for table, state in self._registry.read(*drafts).items():
+                no_segments = {draft.name for draft in drafts[table]} - state.segments
+                self._files.remove(table, no_segments)  # at once: no reader can have seen them
+            raise
+
+    def _upload(self, table: str, segments: Sequence[Draft], entry_id: str) -> None:
+        """Stops after the file during which its entry was reverted: who did that may be uploading himself by now."""
         try:
             for number, draft in enumerate(segments):
                 if number == len(segments) // 2:
                     reach("push-half-uploaded")
                 self._files.upload(table, draft.name, draft.path)
+                self._registry.check_in_progress(table, entry_id)
         except OSError as error:
             raise UploadStopped(table, error, folder=self._files.folder, variable="LAKE_SERVING_FOLDER") from error
 

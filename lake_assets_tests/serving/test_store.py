@@ -286,6 +286,32 @@ class Careless(SegmentFiles):
         file.write_bytes(file.read_bytes()[:-1] + b"?")
 
 
+class Overtaken(SegmentFiles):
+    """Somebody else pushes by force while the second file is written, and a query begins. most: stored from then on."""
+
+    def __init__(self, found: World, queries: ExitStack) -> None:
+        super().__init__(found.files.folder)
+        self.found, self.queries, self.uploaded, self.most = found, queries, 0, 0
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        self.uploaded += 1
+        if self.uploaded == 2:
+            self.found.push(3, force=True)
+            self.queries.enter_context(self.found.broker.pin(self.found.table, seconds=10))
+        super().upload(table, segment, source)
+        self.most = max(self.most, self.found.stored())
+
+
+def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs(served: World) -> None:
+    served.push(1)
+    with ExitStack() as queries:
+        files = Overtaken(served, queries)
+        with pytest.raises(EntryReverted):
+            meddled(served, lambda: None, files=files).push(2)
+        assert (files.uploaded, files.most) == (2, 2 * SEGMENTS + 1)
+        assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
+
+
 def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
     with pytest.raises(UploadDamaged, match="its checksum is"):
         meddled(served, lambda: None, files=Careless(served.files.folder)).push(1)
