@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from kazoo.exceptions import KazooException
 
-from lake_assets.errors import ServingError
+from lake_assets.errors import LakeError
 from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
 from lake_assets.serving.errors import (
     EntryReverted,
@@ -315,7 +315,7 @@ class Writer:
                 self._files.remove(table, change.deletions)  # at once: no reader can have seen them
             for table in entries:
                 self._tidy(table, wait=False)
-        except (ServingError, KazooException, OSError) as second:
+        except (LakeError, KazooException, OSError) as second:
             error.add_note(f"It could not be reverted: {second}")
 
     def _refuse_erased(self, table: str, state: TableState, change: Change, erased_at: datetime | None) -> None:

@@ -223,6 +223,19 @@ def test_nobody_goes_back_to_files_that_are_gone_and_a_push_heals_what_readers_s
         served.writer.revert(served.table, third.entry_id)
 
 
+def test_files_of_others_are_left_alone(served: World) -> None:
+    """As a person or a file system leaves them in a table's folder."""
+    served.push(1)
+    strangers = [served.files.folder / served.table / name for name in ("._x.parquet", "x (1).parquet", "y z.partial")]
+    for file in strangers:
+        file.write_bytes(b"?")
+    served.push(2)
+    served.writer.revert(served.table, served.entries[-1])
+    served.writer.clean_up(served.table, retention=AT_ONCE)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
+    assert all(file.exists() for file in strangers)
+
+
 def test_ending_twice_is_written_once(served: World) -> None:
     report = served.push(1)
     version = served.registry.read(served.table)[served.table].version
