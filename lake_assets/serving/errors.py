@@ -13,7 +13,8 @@ ServingError
 │   ├── TargetReplaced      what would be taken back has been replaced since
 │   ├── StillInProgress     a revert of an entry that somebody may be pushing
 │   └── SegmentHeld         a deletion of what lineage holds
-├── PushFailed              a push that was reverted by itself
+├── PushFailed              a push that was reverted by itself, or not begun
+│   ├── RowsUnreadable
 │   ├── QuotaExceeded
 │   ├── UploadStopped
 │   ├── UploadDamaged
@@ -130,7 +131,17 @@ class SegmentHeld(ReplaceRefused):
 
 
 class PushFailed(ServingError):
-    """A push that did not come to its end. It was reverted by itself."""
+    """A push that did not come to its end. It was reverted by itself, if it had begun."""
+
+
+class RowsUnreadable(PushFailed):
+    """The rows that were to be pushed could not be read to their end."""
+
+    def __init__(self, table: str, why: Exception) -> None:
+        super().__init__(
+            f"The source of {table} could not be read: {why}.",
+            remedy="See that its files are there and can be read, then push again.",
+        )
 
 
 class QuotaExceeded(PushFailed):
