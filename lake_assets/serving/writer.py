@@ -16,7 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from kazoo.exceptions import KazooException
 
-from lake_assets.errors import LakeError
+from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
 from lake_assets.serving.errors import (
     EntryReverted,
@@ -172,10 +172,15 @@ class Writer:
         return change
 
     def delete(self, table: str, segments: Sequence[str]) -> Change:
-        """Deletes segments that nothing needs; `SegmentHeld` for others."""
+        """Deletes segments that nothing needs. `SegmentHeld` for others, `UsageError` for what is none."""
+        stored = self._files.stored(table)  # before the lineage is read: see `_tidy`
+        self._registry.sync()
 
         def decide(states: States) -> dict[str, Change]:
-            return {table: delete_segments(states[table].lineage, segments, routed=states[table].routed)}
+            state = states[table]
+            self._refuse_unknown(table, state, stored)
+            _check_there(table, segments, state.segments.union(stored))
+            return {table: delete_segments(state.lineage, segments, routed=state.routed)}
 
         change = self._registry.update(decide, table)[table]
         self._tidy(table, wait=True)
@@ -355,6 +360,13 @@ class Writer:
             reach(after_first)
         self._files.remove(table, garbage[1:])
         return tuple(garbage)
+
+
+def _check_there(table: str, segments: Iterable[str], there: frozenset[str]) -> None:
+    if missing := sorted(set(segments) - there):
+        raise UsageError(
+            f"{table} has no segment {missing[0]!r}.", remedy=f"See `lake serving lineage {table} --json`."
+        )
 
 
 def _report(

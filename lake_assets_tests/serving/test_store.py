@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets.errors import UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
     ErasedSince,
@@ -422,7 +423,15 @@ def test_no_file_goes_where_zookeeper_knows_nothing_of_its_table(served: World, 
 
 
 def test_segments_that_nothing_needs_can_be_deleted(served: World) -> None:
-    report = served.push(1)
+    """As a revert leaves them while a query runs."""
+    report, reverted = served.push(1), served.push(2)
+    with served.broker.pin(served.table, seconds=10):
+        served.writer.revert(served.table, reverted.entry_id)
+    assert served.stored() == 2 * SEGMENTS
     with pytest.raises(SegmentHeld):
         served.writer.delete(served.table, report.segments)
-    assert served.seen() == [1]
+    with pytest.raises(UsageError, match="has no segment 'typo'"):
+        served.writer.delete(served.table, [*reverted.segments, "typo"])
+    assert served.stored() == 2 * SEGMENTS
+    assert served.writer.delete(served.table, reverted.segments).deletions == set(reverted.segments)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
