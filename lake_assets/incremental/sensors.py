@@ -274,9 +274,18 @@ def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     return None
 
 
-def ended_attempts(instance: dg.DagsterInstance, session_id: str) -> list[Attempt]:
-    """The ended runs of a session. Those of a committed one are never asked for: it is planned no more."""
-    records = instance.get_run_records(RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED))
+def ended_attempts(
+    instance: dg.DagsterInstance,
+    session_id: str,
+    *,
+    tag: str = SESSION_TAG,
+    statuses: Sequence[DagsterRunStatus] = FINISHED,
+) -> list[Attempt]:
+    """The ended runs of a session. Those of a committed one are never asked for: it is planned no more.
+
+    tag, statuses: for runs of something else than sessions, whose id is the value of another tag.
+    """
+    records = instance.get_run_records(RunsFilter(tags={tag: session_id}, statuses=list(statuses)))
     return [
         Attempt(r.end_time or r.update_timestamp.timestamp(), r.dagster_run.tags.get(CODE_VERSION_TAG, ""))
         for r in records

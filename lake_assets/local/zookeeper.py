@@ -42,7 +42,8 @@ def _server(home: Path, name: str, port: int, number: int = 1, peers: Sequence[s
         port=port,
         files={config: "\n".join((*_common(folder), *client, *peers, "")), folder / "data" / "myid": f"{number}\n"},
         ready=serves(port),
-        remedy="Java 17 or 21 must be there. `lake down`, then remove its folder in the home: locks are all it keeps.",
+        remedy="Java 17 or 21 must be there. Its folder in the home keeps the lineage of served tables, too: if it is "
+        "damaged, restore it from a backup; do not remove it.",
     )
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import ArrowException
 
 from lake_assets.errors import UsageError
+from lake_assets.serving.errors import RowsUnreadable
 from lake_assets.serving.files import sha256_of
 from lake_assets.serving.lineage import whole_milliseconds
 from lake_assets.serving.znrecord import SegmentInfo, checked_table
@@ -77,10 +79,13 @@ def write_drafts(
     as_of: datetime,
     segment_rows: int = SEGMENT_ROWS,
 ) -> list[Draft]:
-    """Cuts rows into files. One file at least: a table without rows still has columns. `UsageError` for too many."""
+    """Cuts rows into files. One file at least: a table without rows still has columns.
+
+    Raises `UsageError` for too many, `RowsUnreadable`, and `OSError` of the folder.
+    """
     reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
     found = []
-    for number, part in enumerate(_parts(reader, segment_rows)):
+    for number, part in enumerate(_parts(_read(table, reader), segment_rows)):
         if number == MOST_SEGMENTS:
             raise UsageError(
                 f"{table} would have more than {MOST_SEGMENTS:,} segments of {segment_rows:,} rows.",
@@ -96,11 +101,19 @@ def write_drafts(
     return found
 
 
-def _parts(reader: pa.RecordBatchReader, segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
+def _read(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Its batches. What goes wrong between them is the caller's: it writes."""
+    try:
+        yield from reader
+    except (OSError, ArrowException) as error:
+        raise RowsUnreadable(table, error) from error
+
+
+def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
     """Batches of so many rows together; an empty one if there is none at all."""
     held: list[pa.RecordBatch] = []
     free, seen = segment_rows, False
-    for batch in reader:
+    for batch in batches:
         while batch.num_rows:
             piece, batch = batch.slice(0, free), batch.slice(free)
             held.append(piece)

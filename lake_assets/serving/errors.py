@@ -13,7 +13,8 @@ ServingError
 │   ├── TargetReplaced      what would be taken back has been replaced since
 │   ├── StillInProgress     a revert of an entry that somebody may be pushing
 │   └── SegmentHeld         a deletion of what lineage holds
-├── PushFailed              a push that was reverted by itself
+├── PushFailed              a push that was reverted by itself, or not begun
+│   ├── RowsUnreadable
 │   ├── QuotaExceeded
 │   ├── UploadStopped
 │   ├── UploadDamaged
@@ -21,6 +22,7 @@ ServingError
 ├── PinotRefused            what the controller of a Pinot cluster did not do
 ├── ErasedSince             going back would bring an erased person back
 ├── LineageDamaged          a node that serving cannot have left like this
+├── LineageGone             files of a table of which this ZooKeeper knows nothing
 ├── LineageBusy             others kept writing it
 ├── TableNotServed
 ├── QueryRefused            a query that may not be asked
@@ -129,7 +131,17 @@ class SegmentHeld(ReplaceRefused):
 
 
 class PushFailed(ServingError):
-    """A push that did not come to its end. It was reverted by itself."""
+    """A push that did not come to its end. It was reverted by itself, if it had begun."""
+
+
+class RowsUnreadable(PushFailed):
+    """The rows that were to be pushed could not be read to their end."""
+
+    def __init__(self, table: str, why: Exception) -> None:
+        super().__init__(
+            f"The source of {table} could not be read: {why}.",
+            remedy="See that its files are there and can be read, then push again.",
+        )
 
 
 class QuotaExceeded(PushFailed):
@@ -192,6 +204,18 @@ class LineageDamaged(ServingError):
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
             f"The node {path} {what}.", remedy="Stop all pushes, and restore it from a backup of ZooKeeper."
+        )
+
+
+class LineageGone(ServingError):
+    """Without the lineage nobody knows which files readers see, so none may be deleted. folder: of all tables."""
+
+    def __init__(self, table: str, files: Iterable[str], *, folder: Path) -> None:
+        super().__init__(
+            f"ZooKeeper knows nothing of {table}, but {folder / table} holds its files: {_named(files)}.",
+            remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
+            "(LAKE_SERVING_FOLDER); if the lineage is lost, restore ZooKeeper's data from a backup. To begin anew on "
+            f"purpose, move {folder / table} away, and push again.",
         )
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import ArrowException
 
 from lake_assets.serving.errors import UploadDamaged
-from lake_assets.serving.znrecord import SegmentInfo, checked_segment, checked_table, is_table
+from lake_assets.serving.znrecord import SegmentInfo, checked_segment, checked_table, is_segment, is_table
 
 SUFFIX, PARTIAL = ".parquet", ".partial"
 
@@ -55,7 +55,7 @@ class SegmentFiles:
         return sorted(path.name for path in self.folder.glob("*") if path.is_dir() and is_table(path.name))
 
     def stored(self, table: str) -> dict[str, int]:
-        """Segment → bytes, of all files of a table, those that are being written included."""
+        """Segment → bytes, of all files of a table, those that are being written included; not of others' files."""
         found: dict[str, int] = {}
         for file in self._files(table):
             with suppress(FileNotFoundError):  # removed, or renamed, since it was listed
@@ -71,7 +71,8 @@ class SegmentFiles:
 
     def _files(self, table: str) -> list[Path]:
         folder = self.folder / checked_table(table)
-        return [file for suffix in (SUFFIX, PARTIAL) for file in sorted(folder.glob(f"*{suffix}"))]
+        found = [file for suffix in (SUFFIX, PARTIAL) for file in sorted(folder.glob(f"*{suffix}"))]
+        return [file for file in found if is_segment(file.stem)]
 
 
 def sha256_of(file: Path) -> str:

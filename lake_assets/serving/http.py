@@ -1,6 +1,7 @@
 """The read-only endpoint over served tables, for loopback: queries, tables, lineage, health, and its OpenAPI page.
 
-Errors are answered as {"problem", "remedy"}. With a token, all but /health asks for `Authorization: Bearer <token>`.
+Errors are answered as {"problem", "remedy"}. With a token, all but /health asks for `Authorization: Bearer <token>`,
+the OpenAPI page too: it tells what there is to ask.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
-from fastapi.responses import JSONResponse
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from kazoo.exceptions import KazooException
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
-from lake_assets.serving.query import query
+from lake_assets.serving.query import Result, query
 from lake_assets.serving.status import EntryStatus, TableStatus, lineage_status, table_status
 from lake_assets.serving.store import Serving
 
 LONGEST_QUERY = 20_000
+OPENAPI = "/openapi.json"
 HOSTS = ("127.0.0.1", "localhost")
 AT_ONCE = 4
 """Queries; each may take the memory of its limit. Others wait for a place, as long as a query may take."""
@@ -39,7 +42,12 @@ class Question(BaseModel):
 
 
 class Answer(BaseModel):
-    """rows: in the order of the query; decimals as text, times in UTC. versions: of each table's lineage."""
+    """rows: in the order of the query; decimals as text, times in UTC, blobs in hexadecimal.
+
+    versions: of each table's lineage.
+    """
+
+    model_config = ConfigDict(ser_json_bytes="hex")
 
     columns: list[str]
     types: list[str]
@@ -50,7 +58,12 @@ class Answer(BaseModel):
 
 def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
     """The application. A query is held to the limits of `serving`."""
-    app = FastAPI(title="Served tables", description="Whole snapshots of tables of the lake, read-only.", version="1")
+    app = FastAPI(
+        title="Served tables",
+        description="Whole snapshots of tables of the lake, read-only.",
+        version="1",
+        openapi_url=None,  # and so no page: both are guarded below
+    )
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))  # no page of a browser gets here by its name
     app.add_exception_handler(LakeError, _refusal)
     app.add_exception_handler(KazooException, _unreachable)
@@ -72,8 +85,8 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
         """The pushes of a table, the newest first."""
         return lineage_status(serving.registry, table)
 
-    @app.post("/query", dependencies=asked)
-    def answer(question: Question) -> Answer:
+    @app.post("/query", dependencies=asked, response_model=Answer)
+    def answer(question: Question) -> Response:
         """Runs one SELECT; all its tables are as of one moment."""
         if not places.acquire(timeout=serving.limits.seconds):
             raise QueryStopped(f"{AT_ONCE} other queries are running.", remedy="Ask again.")
@@ -81,15 +94,27 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
             found = query(serving.broker, question.sql, serving.limits)
         finally:
             places.release()
-        return Answer(
-            columns=list(found.columns),
-            types=list(found.types),
-            rows=[list(row) for row in found.rows],
-            truncated=found.truncated,
-            versions=dict(found.versions),
-        )
+        return Response(_answer(found).model_dump_json(), media_type="application/json")
+
+    @app.get(OPENAPI, dependencies=asked, include_in_schema=False)
+    def openapi() -> dict[str, Any]:
+        return app.openapi()
+
+    @app.get("/docs", dependencies=asked, include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return get_swagger_ui_html(openapi_url=OPENAPI, title=app.title)
 
     return app
+
+
+def _answer(found: Result) -> Answer:
+    return Answer(
+        columns=list(found.columns),
+        types=list(found.types),
+        rows=[list(row) for row in found.rows],
+        truncated=found.truncated,
+        versions=dict(found.versions),
+    )
 
 
 def _guard(token: SecretStr | None) -> Callable[..., None]:

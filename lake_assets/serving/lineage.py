@@ -12,10 +12,11 @@ The rules are Apache Pinot's (`PinotHelixResourceManager.startReplaceSegments`, 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from lake_assets.errors import UsageError
@@ -141,7 +142,7 @@ def start_replace(
     of being refused; its other targets are deleted. Its shared targets count as this entry's; none left, it is removed.
 
     snapshots: if the sources are all that a completed entry brought, they are a whole snapshot; what is `snapshots`
-    back from the one that begins here is deleted. The id follows from the lineage and the arguments.
+    or more back from the one that begins here is deleted. The id follows from the lineage and the arguments.
 
     Raises `EmptyReplace`, `SourceTaken`, `SourceNotRouted`, `TargetTaken`.
     """
@@ -300,13 +301,17 @@ def _given_way(entry: LineageEntry, targets: Collection[str]) -> LineageEntry | 
 
 
 def _retired(lineage: SegmentLineage, sources: Iterable[str], snapshots: int) -> frozenset[str]:
-    """The snapshot that is one too many once these sources are replaced; empty if there are not so many."""
+    """The snapshots that are too many once these sources are replaced; empty if there are not so many."""
+    return frozenset[str]().union(*islice(_going_back(lineage, frozenset(sources)), snapshots - 1, None))
+
+
+def _going_back(lineage: SegmentLineage, snapshot: frozenset[str]) -> Iterator[frozenset[str]]:
+    """A snapshot, the one that it replaced as a whole, and so on, as far as completed entries tell."""
     completed = [entry for entry in lineage.entries.values() if entry.state is State.COMPLETED]
-    oldest = frozenset(sources)
-    for _ in range(snapshots - 1):
-        replaced = (frozenset(entry.segments_from) for entry in completed if oldest == set(entry.segments_to))
-        oldest = next(replaced, frozenset()) if oldest else oldest
-    return oldest
+    replaced = {frozenset(entry.segments_to): frozenset(entry.segments_from) for entry in completed}
+    while snapshot:
+        yield snapshot
+        snapshot = replaced.pop(snapshot, frozenset())  # taken out: a lineage that goes in circles has an end, too
 
 
 def _missing(names: Iterable[str], there: Collection[str]) -> set[str]:

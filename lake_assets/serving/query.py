@@ -21,10 +21,18 @@ from lake_assets.serving.databases import opened
 from lake_assets.serving.errors import QueryRefused, QueryStopped
 from lake_assets.serving.sql import tables_of
 
+MB = 1_000_000
+BATCH_ROWS = 256
+"""Of a result that is converted at once: between two batches its limits are looked at."""
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one query. rows: those beyond are left out, and the result says so."""
+    """Of one query. rows: those beyond are left out, and the result says so.
+
+    memory_mb: of what DuckDB keeps, and as much again of the result, as Arrow counts it. DuckDB makes 2,048 rows at a
+    time; what these take by themselves is not held to it.
+    """
 
     seconds: float = 30.0
     rows: int = 10_000
@@ -48,11 +56,11 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
     with broker.pin(*sorted(tables_of(sql)), seconds=limits.seconds) as pinned:
         try:
             with database(pinned.files, limits) as connection, _interrupted(connection, pinned.lease.seconds_left):
-                found = _first(connection, sql, limits.rows + 1)
-        except (duckdb.Error, OSError) as error:  # of a later batch: pyarrow's, with DuckDB's words
+                found = _result(connection, sql, limits, pinned)
+        except (duckdb.Error, OSError, pa.ArrowException) as error:  # of a later batch: pyarrow's, with DuckDB's words
             raise _meaning(str(error), limits, pinned) from error
         pinned.lease.confirm()
-        return _result(found, limits, pinned)
+        return found
 
 
 def database(
@@ -74,36 +82,63 @@ def _interrupted(connection: duckdb.DuckDBPyConnection, seconds: float) -> Itera
         timer.cancel()
 
 
-def _first(connection: duckdb.DuckDBPyConnection, sql: str, count: int) -> pa.Table:
-    """So many rows, or a few more if there are; the rest is not computed."""
+def _result(connection: duckdb.DuckDBPyConnection, sql: str, limits: Limits, pinned: Pinned) -> Result:
+    """As many rows as are allowed; the rest is not computed, but for what a batch has more."""
     (statement,) = connection.extract_statements(sql)
-    reader = connection.sql(statement).to_arrow_reader(count)
-    batches, seen = [], 0
-    while seen < count and (batch := next(reader, None)) is not None:
-        batches.append(batch)
-        seen += batch.num_rows
-    return pa.Table.from_batches(batches, reader.schema)
-
-
-def _result(found: pa.Table, limits: Limits, pinned: Pinned) -> Result:
-    shown = found.slice(0, limits.rows)
+    reader = connection.sql(statement).to_arrow_reader(BATCH_ROWS)
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while len(rows) <= limits.rows and (batch := next(reader, None)) is not None:
+        size += batch.nbytes
+        if size > limits.memory_mb * MB:
+            raise _too_large(limits)
+        rows += _converted(batch)
+        if pinned.lease.seconds_left < 0:
+            raise _too_slow(limits)
     return Result(
-        columns=tuple(found.column_names),
-        types=tuple(str(field.type) for field in found.schema),
-        rows=list(zip(*(column.to_pylist() for column in shown.columns), strict=True)),
-        truncated=found.num_rows > limits.rows,
+        columns=tuple(reader.schema.names),
+        types=tuple(str(field.type) for field in reader.schema),
+        rows=rows[: limits.rows],
+        truncated=len(rows) > limits.rows,
         versions=pinned.versions,
     )
+
+
+def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Python has no infinite time, and none after 9999."""
+    try:
+        return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    except (ValueError, OverflowError) as error:
+        raise QueryRefused(
+            f"A value of the result cannot be told: {error}.", remedy="Cast it to varchar in the query."
+        ) from error
 
 
 def _meaning(said: str, limits: Limits, pinned: Pinned) -> QueryRefused | QueryStopped:
     """What an error of DuckDB means, told by how it begins. `QueryStopped` if the lease was lost: files may be gone."""
     kind = said.split(":")[0]
     if kind == "INTERRUPT Error":
-        return QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.")
+        return _too_slow(limits)
     pinned.lease.confirm()
     if kind == "Out of Memory Error":
-        return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")
-    if kind in ("IO Error", "Permission Error", "INTERNAL Error"):  # its words would tell where files are
-        return QueryStopped(f"Segments cannot be read: {kind}.", remedy="Ask again; if it happens again, push again.")
+        return _too_large(limits)
+    if kind in ("IO Error", "Permission Error", "INTERNAL Error") or _is_of_a_file(said, pinned):
+        return QueryStopped(  # without its words: they would tell where files are
+            "Segments cannot be read: their files are gone, or damaged.",
+            remedy="Ask again; if it happens again, push again.",
+        )
     return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct it.")
+
+
+def _is_of_a_file(said: str, pinned: Pinned) -> bool:
+    """Whether DuckDB names a segment's file, or says without its usual `... Error:` what its Parquet reader met."""
+    files = (str(file) for of_table in pinned.files.values() for file in of_table)
+    return not said.split(":")[0].endswith(" Error") or any(file in said for file in files)
+
+
+def _too_slow(limits: Limits) -> QueryStopped:
+    return QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.")
+
+
+def _too_large(limits: Limits) -> QueryStopped:
+    return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")

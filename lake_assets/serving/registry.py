@@ -127,6 +127,11 @@ class Registry:
         for start in range(0, len(infos), BATCH):
             self._register(table, entry_id, infos[start : start + BATCH])
 
+    def check_in_progress(self, table: str, entry_id: str) -> None:
+        """Raises `EntryReverted` or `UnknownEntry` if somebody took a push its entry. Reads the lineage alone."""
+        node = self._zk.retry(lambda: _found(self._zk.get_async(f"{LINEAGE}/{table}")))
+        _refuse_ended(_lineage(table, node), entry_id)
+
     def infos(self, table: str, segments: Iterable[str]) -> Iterator[SegmentInfo]:
         """What is known of segments; those that are gone are left out."""
         paths = [_segment_path(table, name) for name in segments]
@@ -180,9 +185,7 @@ class Registry:
     def _register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
         for _ in range(TRIES):
             state = self.read(table)[table]
-            entry = state.lineage.entry(entry_id)
-            if entry.state is not State.IN_PROGRESS:
-                raise EntryReverted(table, entry_id)
+            _refuse_ended(state.lineage, entry_id)
             new = [info for info in infos if info.name not in state.segments]
             self._refuse_others(table, [info for info in infos if info.name in state.segments])
             if not new:
@@ -215,6 +218,11 @@ def _found(answer: Any) -> Any:
 
 def _lineage(table: str, node: Any) -> SegmentLineage:
     return decode_lineage(node[0], f"{LINEAGE}/{table}") if node else SegmentLineage(table)
+
+
+def _refuse_ended(lineage: SegmentLineage, entry_id: str) -> None:
+    if lineage.entry(entry_id).state is not State.IN_PROGRESS:
+        raise EntryReverted(lineage.table, entry_id)
 
 
 def _carried_out(transaction: TransactionRequest) -> bool:

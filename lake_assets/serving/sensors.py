@@ -3,28 +3,33 @@
 from collections.abc import Iterator, Mapping
 
 import dagster as dg
+from dagster import DagsterRunStatus
 
+from lake_assets.incremental.sensors import Clock, ended_attempts, rest_seconds
 from lake_assets.serving.groups import PushGroup
 
 TICK_SECONDS = 60
 """A push replaces the whole table; so it follows its source at this pace, at most."""
 
+PUSH_TAG = "lake/push"
+"""Of a run: its group, and the state of the sources that it was requested for."""
 
-def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition]) -> dg.SensorDefinition:
-    """Requests a push when a source of a group has another snapshot than was pushed, or tried, last.
+FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
-    A snapshot is pushed once: one that was taken back stays so until its source changes.
+
+def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock) -> dg.SensorDefinition:
+    """Requests a push when a source of a group has another state than was pushed last; one that failed, again.
+
+    A state is pushed once: one that was taken back stays so until its source changes. Failed pushes rest as sessions
+    do (`incremental.sensors.RETRY_AFTER_SECONDS`), and end as they do. A group that cannot be asked stops no other.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        catalog = context.resources.iceberg.catalog()
-        heads = {group: group.head(catalog) for group in assets}
-        for group, head in heads.items():
-            if head is not None:
-                selection = sorted(assets[group].keys, key=str)
-                yield dg.RunRequest(run_key=f"{group.name}:{head}", asset_selection=selection)
-        if not any(heads.values()):
-            yield dg.SkipReason("No source has anything to push yet, or its group waits for another.")
+        answers = {group.name: _answer(context, group, asset, clock) for group, asset in assets.items()}
+        requests = [answer for answer in answers.values() if isinstance(answer, dg.RunRequest)]
+        yield from requests
+        if not requests:
+            yield dg.SkipReason(" ".join(f"{name}: {answer}" for name, answer in answers.items()))
 
     return dg.SensorDefinition(
         name="serving_sensor",
@@ -34,4 +39,33 @@ def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition]) -> dg.Sensor
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Pushes what is served after its table was published.",
         required_resource_keys={"iceberg"},
+    )
+
+
+def _answer(
+    context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, clock: Clock
+) -> dg.RunRequest | str:
+    """The next push of a group, or why there is none."""
+    try:
+        head = group.head(context.resources.iceberg.catalog())
+    except Exception as error:  # whatever a catalog or a table's reader raises is this group's alone
+        context.log.exception(f"The sources of {group.name} cannot be asked.")
+        return f"its sources cannot be asked: {error}"
+    if head is None:
+        return "a source has nothing to push yet."
+    state = f"{group.name}:{head}"
+    if ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=[DagsterRunStatus.SUCCESS]):
+        return "what it has was pushed."
+    failed = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=FAILED)
+    rest = rest_seconds(failed, "", clock().timestamp())
+    if rest is None:
+        reason = f"{len(failed)} pushes of {head} failed: no more attempts. Read the last run; then re-execute it."
+        context.log.error(f"{group.name}: {reason}")
+        return reason
+    if rest > 0:
+        return f"{len(failed)} pushes of {head} failed; next attempt in {rest:.0f} s."
+    return dg.RunRequest(
+        run_key=f"{state}:{len(failed) + 1}",
+        asset_selection=sorted(asset.keys, key=str),
+        tags={PUSH_TAG: state},
     )

@@ -65,8 +65,8 @@ class NewestHour:
             found = tables.load(catalog, self.table)
         except TableMissing:
             return None
-        snapshot = found.metadata.current_snapshot_id
-        return None if snapshot is None or tables.complete_through(found, self.table) is None else str(snapshot)
+        snapshot, through = found.metadata.current_snapshot_id, tables.complete_through(found, self.table)
+        return None if snapshot is None or through is None else f"{snapshot}@{hour_key(through)}"
 
     def read(self, catalog: Catalog) -> Reading:
         found = tables.load(catalog, self.table)

@@ -16,7 +16,7 @@ from lake_assets.serving.broker import Broker
 from lake_assets.serving.files import SegmentFiles
 from lake_assets.serving.leases import Leases
 from lake_assets.serving.lineage import Retention
-from lake_assets.serving.query import Limits
+from lake_assets.serving.query import MB, Limits
 from lake_assets.serving.registry import Registry
 from lake_assets.serving.writer import Policy, Writer
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
     from lake_assets.settings import Settings
-
-MB = 1_000_000
 
 
 @dataclass(frozen=True)

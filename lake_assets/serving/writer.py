@@ -16,9 +16,17 @@ from typing import TypeAlias
 import pyarrow as pa
 from kazoo.exceptions import KazooException
 
-from lake_assets.errors import ServingError
+from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.drafts import FOLDER, SEGMENT_ROWS, Draft, write_drafts
-from lake_assets.serving.errors import ErasedSince, PushOvertaken, QuotaExceeded, UploadStopped
+from lake_assets.serving.errors import (
+    EntryReverted,
+    ErasedSince,
+    LineageGone,
+    PushOvertaken,
+    QuotaExceeded,
+    UnknownEntry,
+    UploadStopped,
+)
 from lake_assets.serving.failpoints import reach
 from lake_assets.serving.files import SegmentFiles, checksum
 from lake_assets.serving.leases import Leases
@@ -129,7 +137,8 @@ class Writer:
             changes = {}
             for table, entry_id in entries.items():
                 state = states[table]
-                change = operation(state.lineage, entry_id, present=state.segments, now=self._clock(), force=force)
+                present = state.segments.intersection(self._files.stored(table))
+                change = operation(state.lineage, entry_id, present=present, now=self._clock(), force=force)
                 self._refuse_erased(table, state, change, erased_at)
                 changes[table] = change
             return changes
@@ -163,10 +172,15 @@ class Writer:
         return change
 
     def delete(self, table: str, segments: Sequence[str]) -> Change:
-        """Deletes segments that nothing needs; `SegmentHeld` for others."""
+        """Deletes segments that nothing needs. `SegmentHeld` for others, `UsageError` for what is none."""
+        stored = self._files.stored(table)  # before the lineage is read: see `_tidy`
+        self._registry.sync()
 
         def decide(states: States) -> dict[str, Change]:
-            return {table: delete_segments(states[table].lineage, segments, routed=states[table].routed)}
+            state = states[table]
+            self._refuse_unknown(table, state, stored)
+            _check_there(table, segments, state.segments.union(stored))
+            return {table: delete_segments(state.lineage, segments, routed=state.routed)}
 
         change = self._registry.update(decide, table)[table]
         self._tidy(table, wait=True)
@@ -186,12 +200,7 @@ class Writer:
             reach("push-started")
             removed = {table: self._tidy(table, wait=True) for table in drafts}
             reach("push-tidied")
-            for table, segments in drafts.items():
-                self._upload(table, segments)
-            reach("push-uploaded")
-            for table, segments in drafts.items():
-                self._register(table, segments, entries[table], as_of)
-            reach("push-registered")
+            self._bring(drafts, entries, as_of)
             replaced = self._end(entries)
         except BaseException as error:
             self._give_up(entries, error)
@@ -205,10 +214,13 @@ class Writer:
     def _start(self, drafts: Mapping[str, Sequence[Draft]], *, force: bool) -> dict[str, str]:
         """Table → the entry that was begun."""
         begun: dict[str, str] = {}
+        stored = {table: self._files.stored(table) for table in drafts}  # before the lineage is read: see `_tidy`
+        self._registry.sync()
 
         def decide(states: States) -> dict[str, Change]:
             changes = {}
             for table, segments in drafts.items():
+                self._refuse_unknown(table, states[table], stored[table])
                 state = self._without_rivals(states[table]) if force else states[table]
                 started = start_replace(
                     state.lineage,
@@ -242,12 +254,29 @@ class Writer:
         if quota is not None and stored + new > quota:
             raise QuotaExceeded(table, stored=stored, new=new, quota=quota)
 
-    def _upload(self, table: str, segments: Sequence[Draft]) -> None:
+    def _bring(self, drafts: Mapping[str, Sequence[Draft]], entries: Mapping[str, str], as_of: datetime) -> None:
+        """Uploads and registers. Who reverts it meanwhile may have tidied before the last file came: it goes here."""
+        try:
+            for table, segments in drafts.items():
+                self._upload(table, segments, entries[table])
+            reach("push-uploaded")
+            for table, segments in drafts.items():
+                self._register(table, segments, entries[table], as_of)
+            reach("push-registered")
+        except (EntryReverted, UnknownEntry):
+            for table, state in self._registry.read(*drafts).items():
+                no_segments = {draft.name for draft in drafts[table]} - state.segments
+                self._files.remove(table, no_segments)  # at once: no reader can have seen them
+            raise
+
+    def _upload(self, table: str, segments: Sequence[Draft], entry_id: str) -> None:
+        """Stops after the file during which its entry was reverted: who did that may be uploading himself by now."""
         try:
             for number, draft in enumerate(segments):
                 if number == len(segments) // 2:
                     reach("push-half-uploaded")
                 self._files.upload(table, draft.name, draft.path)
+                self._registry.check_in_progress(table, entry_id)
         except OSError as error:
             raise UploadStopped(table, error, folder=self._files.folder, variable="LAKE_SERVING_FOLDER") from error
 
@@ -291,7 +320,7 @@ class Writer:
                 self._files.remove(table, change.deletions)  # at once: no reader can have seen them
             for table in entries:
                 self._tidy(table, wait=False)
-        except (ServingError, KazooException, OSError) as second:
+        except (LakeError, KazooException, OSError) as second:
             error.add_note(f"It could not be reverted: {second}")
 
     def _refuse_erased(self, table: str, state: TableState, change: Change, erased_at: datetime | None) -> None:
@@ -303,10 +332,15 @@ class Writer:
         """Those segments whose rows were read before somebody was erased, and when they were."""
         return {} if erased_at is None else self._registry.read_by(table, segments, erased_at)
 
+    def _refuse_unknown(self, table: str, state: TableState, stored: Mapping[str, int]) -> None:
+        """stored: files that were there before the state was read, by a client that was in sync then."""
+        if state.version is None and stored:
+            raise LineageGone(table, stored, folder=self._files.folder)
+
     def _tidy(
         self, table: str, *, wait: bool, gone: frozenset[str] = frozenset(), after_first: str | None = None
     ) -> tuple[str, ...]:
-        """Removes the files that are no segment, nor become one; the segments that were removed.
+        """Removes the files that are no segment, nor become one; the segments that were removed. `LineageGone`.
 
         wait: for the leases of this moment; without it, nothing is removed while there are any. gone: segments that an
         entry in progress names, and that were given up all the same.
@@ -314,6 +348,7 @@ class Writer:
         stored = self._files.stored(table)  # before the lineage is read: who uploads has started before
         self._registry.sync()
         state = self._registry.read(table)[table]
+        self._refuse_unknown(table, state, stored)
         coming = [e.segments_to for e in state.lineage.entries.values() if e.state is State.IN_PROGRESS]
         garbage = sorted(set(stored) - (state.segments.union(*coming) - gone))
         if not garbage or (not wait and self._leases.held(table)):
@@ -325,6 +360,13 @@ class Writer:
             reach(after_first)
         self._files.remove(table, garbage[1:])
         return tuple(garbage)
+
+
+def _check_there(table: str, segments: Iterable[str], there: frozenset[str]) -> None:
+    if missing := sorted(set(segments) - there):
+        raise UsageError(
+            f"{table} has no segment {missing[0]!r}.", remedy=f"See `lake serving lineage {table} --json`."
+        )
 
 
 def _report(

@@ -52,9 +52,14 @@ def checked_table(name: str) -> str:
     return name
 
 
+def is_segment(name: str) -> bool:
+    """Whether a segment can be called so."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
 def checked_segment(name: str) -> str:
     """The name, if a segment can be called so: it becomes part of a path. `UsageError`."""
-    if not _SEGMENT.fullmatch(name):
+    if not is_segment(name):
         raise UsageError(f"No segment can be called {name!r}.", remedy="Use letters, digits, _, . and -.")
     return name
 

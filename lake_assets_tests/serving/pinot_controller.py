@@ -97,7 +97,9 @@ def add_segments(app: FastAPI, found: Controller) -> None:
         refresh: Annotated[bool, Query(alias="allowRefresh")] = True,
     ) -> dict[str, str]:
         name = name_in(only_file(request.headers["Content-Type"], await request.body()))
-        if name in found.uploaded and not refresh:
+        if refresh:
+            raise HTTPException(400, "This stand-in takes no push that may replace a segment under its name")
+        if name in found.uploaded:
             raise HTTPException(409, "Segment already exists")
         found.uploaded.add(name)
         return {"status": f"Successfully uploaded segment: {name} of table: {table}_{kind}"}

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import write_deltalake
 
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
+from lake_assets.incremental.sensors import RETRY_AFTER_SECONDS
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.assets import revert_push, serving_asset, serving_definitions
 from lake_assets.serving.groups import PushGroup, push_groups
 from lake_assets.serving.query import query
-from lake_assets.serving.sources import ACCOUNT_STATE, Source, metrics_sources
+from lake_assets.serving.sources import ACCOUNT_STATE, NewestHour, Source, metrics_sources
 from lake_assets.serving.store import Serving, serving_at
 from lake_assets_tests.membership.in_memory import ARROW
 from lake_assets_tests.serving.scenario import now
@@ -56,8 +58,12 @@ class Lake:
         ]
         table = tables.load(self.catalog, DIM)
         table.append(pa.Table.from_pylist(rows, schema=schema))
-        with table.transaction() as transaction:
-            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + complete)})
+        self.complete(complete)
+
+    def complete(self, hour: int) -> None:
+        """Moves complete-through alone, as a session does that found no row."""
+        with tables.load(self.catalog, DIM).transaction() as transaction:
+            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + hour)})
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -109,6 +115,7 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     lake.publish(0, ["Active", "Active"], complete=0)
     first = lake.push()
     assert (first["rows"], first["segments"], first["of"]) == (2, 1, "2026-01-01-00:00")
+    assert first["to go back"].startswith("There is nothing to go back to")
     lake.publish(1, ["Active", "Canceled", "Active"], complete=1)
     lake.publish(2, ["Active"], complete=1)
     second = lake.push()
@@ -186,23 +193,69 @@ def test_a_group_is_one_asset_in_one_pool_and_the_others_stay_alone() -> None:
     }
 
 
-def test_the_sensor_requests_a_push_for_each_snapshot_once_there_is_a_complete_hour(lake: Lake) -> None:
-    defs = dg.Definitions.merge(
-        serving_definitions([ACCOUNT_STATE], clock=now), dg.Definitions(resources=lake.resources)
-    )
-    repository = defs.get_repository_def()
+@dataclass
+class Sensor:
+    """The sensor of pushes, on an instance that keeps runs."""
 
-    def requested() -> list[str | None]:
-        handed = {"iceberg": lake.resources["iceberg"]}
-        with dg.build_sensor_context(resources=handed, repository_def=repository) as context:
-            found = repository.get_sensor_def("serving_sensor").evaluate_tick(context)
-        return [request.run_key for request in found.run_requests or ()]
+    lake: Lake
+    sources: Sequence[Source]
+    instance: dg.DagsterInstance
+    later: timedelta = timedelta(0)
 
-    assert requested() == []
+    def tick(self) -> SensorExecutionData:
+        defs = serving_definitions(self.sources, clock=lambda: now() + self.later)
+        merged = dg.Definitions.merge(defs, dg.Definitions(resources=self.lake.resources))
+        repository, handed = merged.get_repository_def(), {"iceberg": self.lake.resources["iceberg"]}
+        context = dg.build_sensor_context(self.instance, resources=handed, repository_def=repository)
+        return repository.get_sensor_def("serving_sensor").evaluate_tick(context)
+
+    def requested(self) -> list[str | None]:
+        return [request.run_key for request in self.tick().run_requests or ()]
+
+    def end(self, status: dg.DagsterRunStatus) -> None:
+        """The runs that it requests now end like that."""
+        for request in self.tick().run_requests or ():
+            nothing = dg.GraphDefinition("nothing").to_job()
+            self.instance.create_run_for_job(nothing, tags=dict(request.tags), status=status)
+
+
+def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour(lake: Lake) -> None:
+    sensor = Sensor(lake, [ACCOUNT_STATE], dg.DagsterInstance.ephemeral())
+    assert sensor.requested() == []
     tables.create_target(lake.catalog, PIPELINE.target(DIM))
-    assert requested() == []
+    assert sensor.requested() == []
     lake.publish(0, ["Active"], complete=0)
-    first = requested()
-    assert requested() == first
-    lake.publish(1, ["Active"], complete=1)
-    assert len({*first, *requested()}) == 2
+    first = sensor.requested()
+    assert sensor.requested() == first
+    lake.publish(1, ["Active"], complete=0)
+    second = sensor.requested()
+    lake.complete(1)
+    assert len({*first, *second, *sensor.requested()}) == 3
+    sensor.end(dg.DagsterRunStatus.SUCCESS)
+    assert sensor.requested() == []
+
+
+class Unreadable(NewestHour):
+    """A source whose catalog fails as no error of ours."""
+
+    def head(self, catalog: Catalog) -> str | None:
+        raise ConnectionError("the catalog is away")
+
+
+def test_g7_a_push_that_failed_is_requested_again_after_a_rest_and_whatever_another_source_does(lake: Lake) -> None:
+    lake.publish(0, ["Active"], complete=0)
+    away = Unreadable("away", "core.away", "hour")
+    sensor = Sensor(lake, [away, ACCOUNT_STATE], dg.DagsterInstance.ephemeral())
+    keys = []
+    for seconds in RETRY_AFTER_SECONDS:
+        keys += sensor.requested()
+        sensor.end(dg.DagsterRunStatus.FAILURE)
+        assert "next attempt in" in (sensor.tick().skip_message or "")
+        sensor.later += timedelta(seconds=seconds)
+    keys += sensor.requested()
+    assert [key.rsplit(":", 1)[1] for key in keys if key] == ["1", "2", "3", "4"]
+    sensor.end(dg.DagsterRunStatus.FAILURE)
+    sensor.later += timedelta(days=1)
+    told = sensor.tick().skip_message or ""
+    assert "the catalog is away" in told
+    assert "4 pushes" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 from lake_assets.errors import UsageError
 from lake_assets.serving import drafts
 from lake_assets.serving.drafts import push_of, segment_name, write_drafts
+from lake_assets.serving.errors import RowsUnreadable
 from lake_assets.serving.files import sha256_of
+from lake_assets.serving.sources import from_parquet
 
 AS_OF = datetime(2026, 1, 1, 5, 6, 7, 89_999, UTC)
 
@@ -57,3 +60,22 @@ def test_more_segments_than_a_request_can_give_up_are_refused(tmp_path: Path, mo
     rows = pa.table({"n": range(4)})
     with pytest.raises(UsageError, match="more than 3 segments of 1 rows"):
         write_drafts("t", rows, tmp_path, push_id="push0001", as_of=AS_OF, segment_rows=1)
+
+
+def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    file = tmp_path / "source.parquet"
+    pq.write_table(pa.table({"n": range(10)}), file)
+    opened = from_parquet(file)
+    file.write_bytes(b"?" * file.stat().st_size)
+    with pytest.raises(RowsUnreadable, match="source of t could not be read"):
+        write_drafts("t", opened, tmp_path, push_id="push0001", as_of=AS_OF)
+
+    def gone() -> Iterator[pa.RecordBatch]:
+        raise FileNotFoundError("data-00001.parquet")
+        yield
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
+    with pytest.raises(RowsUnreadable, match=r"data-00001\.parquet"):
+        write_drafts("t", reader, tmp_path, push_id="push0001", as_of=AS_OF)
+    with pytest.raises(FileNotFoundError):
+        write_drafts("t", pa.table({"n": [1]}), tmp_path / "nowhere", push_id="push0001", as_of=AS_OF)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lake_assets.errors import ServingError, UsageError
 from lake_assets.serving.errors import (
@@ -218,6 +218,13 @@ def test_a_start_deletes_what_is_one_snapshot_too_many(table: Table, snapshots: 
     assert sorted(table.present) == [f"s{number}" for number in range(6 - snapshots, 6)]
 
 
+def test_a_start_that_keeps_fewer_than_before_deletes_all_that_are_too_many(table: Table) -> None:
+    reverted = [table.push([f"s{number}"], snapshots=6) for number in range(6)][-1]
+    table.revert(reverted)
+    table.push(["new"], snapshots=2)
+    assert table.present == {"s4", "new"}
+
+
 def test_a_start_from_a_part_of_a_snapshot_deletes_nothing(table: Table) -> None:
     table.push(["a"])
     table.push(["b", "c"])
@@ -292,25 +299,34 @@ class Histories(RuleBasedStateMachine):
         self.open: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self.done: list[str] = []
         self.number = 0
-        self.snapshots = 2
+        self.snapshots = 2  # of the last start
 
-    @initialize(snapshots=st.integers(2, 4))
-    def choose(self, snapshots: int) -> None:
-        self.snapshots = snapshots
-
-    @rule(size=st.integers(1, 3), force=st.booleans())
-    def start(self, size: int, force: bool) -> None:
+    @rule(size=st.integers(1, 3), force=st.booleans(), snapshots=st.integers(2, 4))
+    def start(self, size: int, force: bool, snapshots: int) -> None:
         names = [f"s{self.number + i}" for i in range(size)]
         self.number += size
         sources = sorted(self.table.routed)
         self.table.now += MOMENT
         try:
-            entry_id = self.table.start(sources, names, force=force, snapshots=self.snapshots)
+            entry_id = self.table.start(sources, names, force=force, snapshots=snapshots)
         except SourceTaken:
             assert not force
             return
+        self.snapshots = snapshots
         self.open = {k: v for k, v in self.open.items() if k in self.table.lineage.entries}
         self.open[entry_id] = frozenset(sources), frozenset(names)
+
+    @rule(snapshots=st.integers(2, 4))
+    def push(self, snapshots: int) -> None:
+        name = f"s{self.number}"
+        self.number += 1
+        try:
+            entry_id = self.table.push([name], snapshots=snapshots)
+        except SourceTaken:
+            return
+        self.snapshots = snapshots
+        self.stack.append(frozenset([name]))
+        self.done.append(entry_id)
 
     @rule(data=st.data(), share=st.integers(0, 3))
     def upload(self, data: st.DataObject, share: int) -> None:

@@ -148,6 +148,8 @@ def test_a_database_waits_for_the_next_query_over_the_same_files_unless_one_fail
     [
         (Limits(seconds=0.3), "select sum(a.range * b.range) from range(10000000) a, range(100000) b", "longer than"),
         (Limits(memory_mb=40), "select a.range, count(*) from range(50000000) a group by all", "more than 40 MB"),
+        (Limits(memory_mb=40), "select repeat('x', 1000000) from range(100)", "more than 40 MB"),
+        (Limits(rows=10**9, seconds=0.3), "select range, range + 1 from range(5000000)", "longer than"),
     ],
 )
 def test_a_query_beyond_its_limits_is_stopped(members: World, limits: Limits, sql: str, match: str) -> None:
@@ -163,6 +165,27 @@ def test_a_row_that_fails_late_fails_the_query(members: World) -> None:
     sql = "select cast(case when range = 9000 then 'x' else '1' end as int) from range(9001)"
     with pytest.raises(QueryRefused, match="Could not convert string 'x'"):
         query(members.broker, sql, Limits())
+
+
+@pytest.mark.parametrize("value", ["timestamp 'infinity'", "date '290000-01-01'", "[timestamptz '-infinity']"])
+def test_a_time_that_python_has_not_is_refused(members: World, value: str) -> None:
+    with pytest.raises(QueryRefused, match="cannot be told"):
+        query(members.broker, f"select {value}", Limits())
+
+
+@pytest.mark.parametrize("damage", [slice(0, None), slice(4, 30), slice(-60, -8)])
+def test_a_damaged_segment_is_not_the_users_fault_and_tells_no_path(
+    members: World, tmp_path: Path, damage: slice
+) -> None:
+    with world(members.hosts, tmp_path, fresh_name()) as found:
+        found.push(1)
+        for name in found.registry.read(found.table)[found.table].routed:
+            content = bytearray(found.files.path(found.table, name).read_bytes())
+            content[damage] = b"?" * len(content[damage])
+            found.files.path(found.table, name).write_bytes(content)
+        with pytest.raises(QueryStopped, match="gone, or damaged") as caught:
+            found.seen()
+        assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_file_that_is_gone_is_told(members: World, tmp_path: Path) -> None:
@@ -200,13 +223,16 @@ def test_the_endpoint_answers(serving: Serving, members: World) -> None:
     (entry,) = client.get(f"/lineage/{members.table}").json()
     assert (entry["state"], entry["can_revert"]) == ("COMPLETED", True)
     assert "/query" in client.get("/openapi.json").json()["paths"]
-    assert client.get("/docs").status_code == 200
+    assert "/openapi.json" in client.get("/docs").text
+    odd = client.post("/query", json={"sql": r"select '\xFF'::blob, [{'b': '\x00'::blob}], 'nan'::double"}).json()
+    assert odd["rows"] == [["ff", [{"b": "00"}], None]]
 
 
 @pytest.mark.parametrize(
     ("sql", "status", "problem"),
     [
         ("drop table t", 400, "it is no SELECT"),
+        ("select timestamp 'infinity'", 400, "cannot be told"),
         ("select * from nowhere", 404, "No table 'nowhere' is served"),
         ("select x from {table}", 400, "Referenced column"),
         ("select 1 " + " " * 20_000, 422, None),
@@ -226,7 +252,8 @@ def test_with_a_token_all_but_health_asks_for_it(serving: Serving, members: Worl
     client = local_client(endpoint(serving, token=SecretStr("sesame")))
     assert client.get("/health").status_code == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):
-        assert client.get("/tables", headers=headers).status_code == 401
+        for page in ("/tables", "/docs", "/redoc", "/openapi.json"):
+            assert client.get(page, headers=headers).status_code == (404 if page == "/redoc" else 401)
         assert client.get(f"/lineage/{members.table}", headers=headers).status_code == 401
         assert client.post("/query", json={"sql": "select 1"}, headers=headers).status_code == 401
     assert client.get("/tables", headers={"Authorization": "Bearer sesame"}).status_code == 200

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets.errors import UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
     ErasedSince,
     LineageDamaged,
+    LineageGone,
     PushOvertaken,
     QueryStopped,
     QuotaExceeded,
@@ -30,6 +32,7 @@ from lake_assets.serving.errors import (
 from lake_assets.serving.files import SegmentFiles
 from lake_assets.serving.lineage import Change, Retention, State, end_replace, start_replace
 from lake_assets.serving.registry import LINEAGE, Registry, States
+from lake_assets.serving.registry import SEGMENTS as SEGMENT_NODES
 from lake_assets.serving.status import lineage_status, switched_with
 from lake_assets.serving.writer import Policy, Writer
 from lake_assets.serving.znrecord import SegmentInfo
@@ -208,6 +211,32 @@ def test_a_file_that_went_before_the_end_is_noticed(served: World) -> None:
     assert (served.seen(), served.stored()) == ([1], SEGMENTS)
 
 
+def test_nobody_goes_back_to_files_that_are_gone_and_a_push_heals_what_readers_see(served: World) -> None:
+    first, second = served.push(1), served.push(2)
+    served.files.remove(served.table, first.segments[:1])
+    with pytest.raises(SourceGone, match=first.segments[0]):
+        served.writer.revert(served.table, second.entry_id)
+    assert served.seen() == [2]
+    served.files.remove(served.table, second.segments[:1])
+    third = served.push(3)
+    assert served.seen() == [3]
+    with pytest.raises(SourceGone):
+        served.writer.revert(served.table, third.entry_id)
+
+
+def test_files_of_others_are_left_alone(served: World) -> None:
+    """As a person or a file system leaves them in a table's folder."""
+    served.push(1)
+    strangers = [served.files.folder / served.table / name for name in ("._x.parquet", "x (1).parquet", "y z.partial")]
+    for file in strangers:
+        file.write_bytes(b"?")
+    served.push(2)
+    served.writer.revert(served.table, served.entries[-1])
+    served.writer.clean_up(served.table, retention=AT_ONCE)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
+    assert all(file.exists() for file in strangers)
+
+
 def test_ending_twice_is_written_once(served: World) -> None:
     report = served.push(1)
     version = served.registry.read(served.table)[served.table].version
@@ -269,6 +298,32 @@ class Careless(SegmentFiles):
         super().upload(table, segment, source)
         file = self.path(table, segment)
         file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+class Overtaken(SegmentFiles):
+    """Somebody else pushes by force while the second file is written, and a query begins. most: stored from then on."""
+
+    def __init__(self, found: World, queries: ExitStack) -> None:
+        super().__init__(found.files.folder)
+        self.found, self.queries, self.uploaded, self.most = found, queries, 0, 0
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        self.uploaded += 1
+        if self.uploaded == 2:
+            self.found.push(3, force=True)
+            self.queries.enter_context(self.found.broker.pin(self.found.table, seconds=10))
+        super().upload(table, segment, source)
+        self.most = max(self.most, self.found.stored())
+
+
+def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs(served: World) -> None:
+    served.push(1)
+    with ExitStack() as queries:
+        files = Overtaken(served, queries)
+        with pytest.raises(EntryReverted):
+            meddled(served, lambda: None, files=files).push(2)
+        assert (files.uploaded, files.most) == (2, 2 * SEGMENTS + 1)
+        assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
 
 
 def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
@@ -345,8 +400,38 @@ def test_a_node_that_is_no_lineage_is_named(served: World) -> None:
     served.zk.delete(f"{LINEAGE}/{served.table}")
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda found: found.push(2),
+        lambda found: found.writer.clean_up(found.table, retention=AT_ONCE),
+        lambda found: found.writer.delete(found.table, ["x"]),
+    ],
+    ids=["push", "clean-up", "delete"],
+)
+def test_no_file_goes_where_zookeeper_knows_nothing_of_its_table(served: World, act: Callable[[World], object]) -> None:
+    """As after ZooKeeper's folder was removed, or with another one's address."""
+    served.push(1)
+    for root in (LINEAGE, SEGMENT_NODES):
+        served.zk.delete(f"{root}/{served.table}", recursive=True)
+    with pytest.raises(LineageGone, match=r"LAKE_ZOOKEEPER"):
+        act(served)
+    assert served.stored() == SEGMENTS
+    (served.files.folder / served.table).rename(served.files.folder / "aside")
+    served.push(3)
+    assert served.seen() == [3]
+
+
 def test_segments_that_nothing_needs_can_be_deleted(served: World) -> None:
-    report = served.push(1)
+    """As a revert leaves them while a query runs."""
+    report, reverted = served.push(1), served.push(2)
+    with served.broker.pin(served.table, seconds=10):
+        served.writer.revert(served.table, reverted.entry_id)
+    assert served.stored() == 2 * SEGMENTS
     with pytest.raises(SegmentHeld):
         served.writer.delete(served.table, report.segments)
-    assert served.seen() == [1]
+    with pytest.raises(UsageError, match="has no segment 'typo'"):
+        served.writer.delete(served.table, [*reverted.segments, "typo"])
+    assert served.stored() == 2 * SEGMENTS
+    assert served.writer.delete(served.table, reverted.segments).deletions == set(reverted.segments)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
