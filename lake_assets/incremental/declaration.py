@@ -180,9 +180,10 @@ class SessionContext:
     """What a transform may know of its session.
 
     hours: the event hours being built, ascending (numbers of `incremental.hours`); of whole days, if the grain is.
-    published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
-        transform may rely on hours before the first of `hours`, and on no other. Where a target declares an entity, it
-        and the sources may be limited to the rows of some entities.
+    published: the target's rows as they stand before this session, of a sequential target, else None; a transform may
+        rely on the hour before the first of `hours`, and on no other. A stateful one takes all that came before from
+        its sources, which are given up to the last of `hours`: in the target an hour may be missing, or held back.
+        Where a target declares an entity, it and the sources may be limited to the rows of some entities.
     """
 
     session_id: str
@@ -201,11 +202,11 @@ class SessionContext:
 
         return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
 
-    def before(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """The rows whose time lies before this session's first hour."""
-        from lake_assets.incremental.stage import before
+    def outside(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies in none of this session's hours: before the first, or in a gap between them."""
+        from lake_assets.incremental.stage import outside
 
-        return before(rows, time_column, self.hours[0])
+        return outside(rows, time_column, self.hours)
 
 
 Transform = Callable[..., "DataFrame"]

@@ -73,6 +73,11 @@ def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame
     return rows.where(hours_condition(time_column, hours))
 
 
+def outside(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
+    """The rows whose time lies in none of the hours."""
+    return rows.where(~hours_condition(time_column, hours))
+
+
 def before(rows: DataFrame, time_column: str, hour: int) -> DataFrame:
     """The rows whose time lies before an hour."""
     return rows.where(F.col(time_column) < moment(hour))
@@ -307,13 +312,13 @@ class Stager:
         hours = plan.hour_numbers
         if isinstance(self.target.mode, Stateless):
             return self._transform(plan.session_id, hours, [judge.plain(kept)])
-        return self._in_sequence(plan, hours, self._published())
+        return self._in_sequence(plan, hours, self._published() if isinstance(self.target.mode, Sequential) else None)
 
     def _in_sequence(
         self,
         plan: SessionPlan,
         hours: Sequence[int],
-        published: DataFrame,
+        published: DataFrame | None,
         limited: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     ) -> DataFrame:
         """Hours built from all that their sources hold up to the last of them. limited: to which rows of a source."""
