@@ -90,6 +90,15 @@ def hours_condition(time_column: str, hours: Sequence[int]) -> Column:
     return reduce(lambda a, b: a | b, spans) if spans else F.lit(False)
 
 
+def hashes(columns: Sequence[str]) -> tuple[Column, Column]:
+    """Two hashes of a row, of unlike input, 64 bits each.
+
+    Spark's own passes over nulls, so it is told of them: else ('a', null) and (null, 'a') would be one row.
+    """
+    nulls = [F.col(c).isNull() for c in columns]
+    return F.xxhash64(*columns, *nulls), F.xxhash64(*reversed(columns), *nulls, F.lit(1))
+
+
 def read_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
     """A table as of a snapshot; no rows when it had none."""
     if snapshot_id is None:
@@ -296,9 +305,8 @@ class Stager:
         published = within(published, time, hours).select(*columns)
         mine = within(rows, time, hours).select(*columns, F.lit(1).alias("_side"))
         both = mine.unionByName(published.withColumn("_side", F.lit(0)))
-        # 128 bits of an order-free checksum: sums of two hashes of unlike input.
-        hashes = [F.xxhash64(*columns), F.xxhash64(*reversed(columns), F.lit(1))]
-        sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes)]
+        # 128 bits of an order-free checksum.
+        sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes(columns))]
         number = F.floor(F.unix_timestamp(time) / (3600 * grain.hours)).alias("_number")
         found: dict[int, list[tuple[Any, ...]]] = {}
         for row in both.groupBy(number, "_side").agg(F.count("*").alias("_rows"), *sums).collect():
