@@ -18,7 +18,7 @@ from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, 
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import DAY, HOUR, Grain
 from lake_assets.incremental.hours import hour_of, hour_start, parse_hour, spell
-from lake_assets.incremental.sensors import HEADS_TAG, SESSION_TAG, Clock, Rhythm, all_sensors
+from lake_assets.incremental.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.verdicts import in_words
 
@@ -174,10 +174,14 @@ def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
 
 
 def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
-    """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's."""
-    heads = json.loads(context.run.tags.get(HEADS_TAG, "{}"))
-    up_to = {source: (snapshot_id, complete_through) for source, (snapshot_id, complete_through) in heads.items()}
-    return engine.run(target, up_to=up_to or None, run_id=context.run_id)
+    """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's.
+
+    A run that was overtaken, or is executed again after its session, does nothing.
+    """
+    tags = context.run.tags
+    snapshots = json.loads(tags.get(SNAPSHOTS_TAG, "{}"))
+    up_to = {source: (found["to"], found["complete_through"]) for source, found in snapshots.items()}
+    return engine.run(target, up_to=up_to or None, only=tags[SESSION_TAG], run_id=context.run_id)
 
 
 def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:

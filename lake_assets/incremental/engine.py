@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Heads = Mapping[str, tuple[int | None, int | None]]
-"""Source → (snapshot id, complete-through) to plan up to; of `SessionPlan.heads`."""
+"""Source → (snapshot id, complete-through) to plan up to."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,12 @@ class Engine:
                 return f"{upstream.table} is about to change ({decision.session_id})"
         return None
 
-    def run(self, target: Target, *, up_to: Heads | None = None, run_id: str = "") -> SessionReport | Waiting:
+    def run(
+        self, target: Target, *, up_to: Heads | None = None, only: str | None = None, run_id: str = ""
+    ) -> SessionReport | Waiting:
         """Finish the open session of a target, or plan the next one, up to the given heads, and run it.
 
+        only: the id that the next one must have. Heads that the watermark has passed would else take the target back.
         Raises `AuditFailed` (nothing published), `StateMoved` (another run of the process won), `SourceError`,
         `TargetError`.
         """
@@ -108,6 +111,8 @@ class Engine:
             return self._run(work, began)
         state = self.store.state(target.table)
         decision = self._decide(target, state, up_to)
+        if only and isinstance(decision, SessionPlan) and decision.session_id != only:
+            return Waiting("idle", f"{only} is committed already, or what it was to do is planned anew")
         if self.door.drops(decision):
             return self.run(target, run_id=run_id)
         if isinstance(decision, Waiting):

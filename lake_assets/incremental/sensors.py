@@ -23,7 +23,7 @@ from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
 SESSION_TAG = "lake/session_id"
-HEADS_TAG = "lake/snapshots"
+SNAPSHOTS_TAG = "lake/snapshots"
 CODE_VERSION_TAG = "lake/code_version"
 
 RETRY_AFTER_SECONDS = (30, 120, 480)
@@ -228,7 +228,7 @@ def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.Se
         tags={
             **envelope_tags(plan, asset.partitions_def),
             SESSION_TAG: plan.session_id,
-            HEADS_TAG: json.dumps(plan.heads),
+            SNAPSHOTS_TAG: json.dumps(plan.snapshots),
             CODE_VERSION_TAG: plan.code_version,
         },
     )

@@ -18,6 +18,7 @@ from lake_assets.incremental.engine import Engine, utc_now
 from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.plan import committed_after
 from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
 from lake_assets.incremental.session import PlannedHour, SessionPlan
 from lake_assets.settings import settings
@@ -77,7 +78,7 @@ def test_a_session_is_requested_with_its_envelope_and_heads(daemon: InProcessDae
         "dagster/asset_partition_range_start": KEYS[2],
         "dagster/asset_partition_range_end": KEYS[6],
         "lake/session_id": plan.session_id,
-        "lake/snapshots": json.dumps(plan.heads),
+        "lake/snapshots": json.dumps(plan.snapshots),
         "lake/code_version": click_fact.code_version,
     }
 
@@ -101,6 +102,27 @@ def test_g9_a_tick_that_dies_has_changed_nothing(daemon: InProcessDaemon, catalo
     plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
     assert isinstance(plan, SessionPlan)
     assert [r.run_key for r in daemon.tick("click_fact_sensor").run_requests or ()] == [f"{plan.session_id}:1"]
+
+
+def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    engine, requests = Engine(catalog, CLICKS, clock=lambda: at(8)), []
+    for hour in range(3):
+        land_clicks(catalog, [hour], landing=hour)
+        requests += daemon.tick("click_fact_sensor").run_requests or ()
+        commit(engine, click_fact)
+    before = engine.store.state(click_fact.table)
+    assert daemon.execute(click_fact.table, tags=dict(requests[1].tags)).success  # executed again, its tags are copied
+    assert engine.store.state(click_fact.table) == before
+
+
+def commit(engine: Engine, target: Target) -> None:
+    """Move a target's watermark past its next session."""
+    state, plan = engine.store.state(target.table), engine.decide(target)
+    assert isinstance(plan, SessionPlan)
+    committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
+    engine.store.move_watermarks(state, plan, committed, None)
 
 
 def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
