@@ -100,6 +100,7 @@ def catch_up(
     from lake_assets.local import show
 
     engine = _engine()
+    engine.create_tables()
     wanted = [engine.pipeline.target(name) for name in targets] if targets else engine.pipeline.in_order()
     outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome)
     if as_json:
@@ -126,6 +127,7 @@ def rebuild(
     span = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
     if not span:
         raise UsageError(f"FROM {first} lies after TO {last}.", remedy="Name the earlier hour first.")
+    engine.create_tables()
     report = engine.rebuild(
         engine.pipeline.target(target), span, run_id=f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}", reset=reset
     )

@@ -218,11 +218,7 @@ class Engine:
     def _question(
         self, target: Target, state: ProcessState, heads: Mapping[str, Head], *, reset: bool = False
     ) -> Question:
-        table = tables.load(self.catalog, target.table)
-        tables.check_write_audit_publish(table, target.table)
-        check_grain(table, target.time_column, target.grain)
-        if not reset:
-            publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
+        self._check_target(target, state, reset=reset)
         marks = {} if reset else state.watermarks
         found = tuple(self._changes(s, marks, heads) for s in target.sources)
         return Question(
@@ -235,6 +231,16 @@ class Engine:
             grain=target.grain,
             start=self.pipeline.start_hour,
         )
+
+    def _check_target(self, target: Target, state: ProcessState, *, reset: bool) -> None:
+        """Whether the target can be published to. Before its first session it may not be there yet."""
+        if state.session is None and tables.find(self.catalog, target.table) is None:
+            return
+        table = tables.load(self.catalog, target.table)
+        tables.check_write_audit_publish(table, target.table)
+        check_grain(table, target.time_column, target.grain)
+        if not reset:
+            publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
 
     def _changes(self, source: Source, marks: Mapping[str, Watermark], heads: Mapping[str, Head]) -> SourceChanges:
         mark, head = marks.get(source.table), heads.get(source.table)
@@ -285,6 +291,8 @@ class Engine:
 
     def _opened(self, target: Target, state: ProcessState, decision: SessionPlan, run_id: str) -> Work:
         reach("before-planned")
+        if state.session is None:
+            self.create_tables()
         planned = SessionRecord(
             plan=decision,
             state="planned",
