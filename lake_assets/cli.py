@@ -190,7 +190,8 @@ def why(
 
     engine = _engine()
     number = parse_hour(hour, where="HOUR")
-    built = [r for r in engine.store.history(engine.pipeline.target(target).table) if number in r.built]
+    history = engine.store.history(engine.pipeline.target(target).table)
+    built = [r for r in history if r.state in ("published", "committed") and number in r.built]
     typer.echo(show.as_json(built[-1:])) if as_json else show.why(built, number)
 
 
