@@ -277,10 +277,12 @@ class Engine:
         return None
 
     def _can_be_finished(self, work: Work) -> bool:
-        """Whether a session is published, or the snapshots that it reads are still there."""
+        """Whether a session is published; or is what is declared now, and the snapshots that it reads are there."""
         table = tables.load(self.catalog, work.target.table)
         if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
             return True
+        if not _is_declared(work):
+            return False
         for source, span in zip(work.target.sources, work.plan.sources, strict=True):
             known = {s.snapshot_id for s in self._source(source).metadata.snapshots}
             compared = work.plan.load == "append" or work.plan.changed_through is not None
@@ -331,6 +333,13 @@ def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
         "blocked",
         f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code",
     )
+
+
+def _is_declared(work: Work) -> bool:
+    """Whether a session was planned for the sources, in their order, and the pattern that its target has now."""
+    declared = [source.table for source in work.target.sources]
+    same_pattern = work.record.pattern_id == work.target.mode.pattern_id
+    return same_pattern and declared == [span.source for span in work.plan.sources]
 
 
 def _raw_snapshots(table: Table, source: Source, since: int | None, start: int) -> Iterator[RawSnapshot]:
