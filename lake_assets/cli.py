@@ -93,7 +93,9 @@ def plan(target: Name, as_json: AsJson = False) -> None:
 
 @app.command("catch-up")
 def catch_up(
-    targets: Annotated[list[str] | None, typer.Argument(help="default: all")] = None, as_json: AsJson = False
+    targets: Annotated[list[str] | None, typer.Argument(help="default: all")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also sessions that an audit stopped")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do, in this process, what the sensors would request, until nothing is left. For cron and other schedulers."""
     from lake_assets.incremental.catch_up import catch_up
@@ -102,7 +104,7 @@ def catch_up(
     engine = _engine()
     engine.create_tables()
     wanted = [engine.pipeline.target(name) for name in targets] if targets else engine.pipeline.in_order()
-    outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome)
+    outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome, again=again)
     if as_json:
         typer.echo(show.as_json(outcomes))
     if any(o.failure for o in outcomes):

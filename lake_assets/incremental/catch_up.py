@@ -37,24 +37,28 @@ def catch_up(
     *,
     report: Callable[[Outcome], None] | None = None,
     run_id: str = "catch-up",
+    again: bool = False,
 ) -> list[Outcome]:
-    """Run every due session of the targets; `report` hears of each. What fails in one does not stop the others."""
+    """Run every due session of the targets; `report` hears of each. What fails in one does not stop the others.
+
+    again: also those that an audit has stopped.
+    """
     outcomes: list[Outcome] = []
     wanted = {t.table for t in targets}
     for target in engine.pipeline.in_order():
         if target.table not in wanted:
             continue
-        for outcome in _sessions(engine, target, run_id):
+        for outcome in _sessions(engine, target, run_id, again=again):
             outcomes.append(outcome)
             if report:
                 report(outcome)
     return outcomes
 
 
-def _sessions(engine: Engine, target: Target, run_id: str) -> Iterable[Outcome]:
+def _sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterable[Outcome]:
     while True:
         try:
-            result = engine.run(target, run_id=run_id)
+            result = engine.run(target, again=again, run_id=run_id)
         except LakeError as error:
             yield Outcome(target.table, failure=str(error))
             return

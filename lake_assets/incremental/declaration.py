@@ -262,7 +262,8 @@ def incremental_asset(
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`; the function's docstring describes it.
 
-    code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
+    code_version: default, a hash of the function's module, the sources with their rules, the audits and the limit: an
+        edit of any lets an audit-blocked session try again. What the module imports is not in it.
     lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
     max_delay: the target's freshness check fails when its next hour or day has ended so long ago and is not complete.
     grain: what one partition holds. A day is built as a whole: when any of its hours changed, once all are complete;
@@ -272,17 +273,18 @@ def incremental_asset(
 
     def declare(transform: Transform) -> Target:
         table = f"{namespace}.{transform.__name__}"
+        keyed = tuple(_with_default_key(s, mode, key) for s in sources)
         target = Target(
             table=table,
             mode=mode,
-            sources=tuple(_with_default_key(s, mode, key) for s in sources),
+            sources=keyed,
             key=(key,) if isinstance(key, str) else tuple(key),
             time_column=time_column,
             columns=dict(columns),
             transform=transform,
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
-            code_version=code_version or _source_hash(transform),
+            code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             description=inspect.getdoc(transform) or "",
             owners=tuple(owners),
             lineage=dict(lineage or {}),
@@ -519,8 +521,11 @@ def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> S
     return source
 
 
-def _source_hash(transform: Transform) -> str:
-    return hashlib.sha256(inspect.getsource(transform).encode()).hexdigest()[:12]
+def _code_hash(transform: Transform, sources: Sequence[Source], audits: Sequence[Audit], quarantine_limit: int) -> str:
+    """A hash of what decides which rows come out, and which are let through; the same in every process."""
+    judged = [(audit.name, audit.description, audit.blocking) for audit in audits]
+    code = inspect.getsource(inspect.getmodule(transform) or transform)
+    return hashlib.sha256(repr((code, [*sources], judged, quarantine_limit)).encode()).hexdigest()[:12]
 
 
 def merge(pipelines: Iterable[Pipeline]) -> Pipeline:

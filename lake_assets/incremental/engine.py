@@ -86,7 +86,7 @@ class Engine:
         state = self.store.state(target.table)
         if state.open_session:
             return state.open_session.plan
-        return self._decide(target, state, None)
+        return self._decide(target, state)
 
     def unsettled(self, target: Target) -> str | None:
         """Why a target should wait for those it is built from: a session that is open or due; or None."""
@@ -97,11 +97,18 @@ class Engine:
         return None
 
     def run(
-        self, target: Target, *, up_to: Heads | None = None, only: str | None = None, run_id: str = ""
+        self,
+        target: Target,
+        *,
+        up_to: Heads | None = None,
+        only: str | None = None,
+        again: bool = False,
+        run_id: str = "",
     ) -> SessionReport | Waiting:
         """Finish the open session of a target, or plan the next one, up to the given heads, and run it.
 
         only: the id that the next one must have. Heads that the watermark has passed would else take the target back.
+        again: also a session that an audit stopped, though nothing has changed since.
         Raises `AuditFailed` (nothing published), `StateMoved` (another run of the process won), `SourceError`,
         `TargetError`.
         """
@@ -110,7 +117,7 @@ class Engine:
         if work := self._resumed(target, state):
             return self._run(work, began)
         state = self.store.state(target.table)
-        decision = self._decide(target, state, up_to)
+        decision = self._decide(target, state, up_to, again=again)
         if only and isinstance(decision, SessionPlan) and decision.session_id != only:
             return Waiting("idle", f"{only} is committed already, or what it was to do is planned anew")
         if self.door.drops(decision):
@@ -200,11 +207,13 @@ class Engine:
         table = tables.load(self.catalog, raw.table)
         return list(_raw_snapshots(table, Source(raw.table, raw.time_column), since, self.pipeline.start_hour))
 
-    def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
+    def _decide(
+        self, target: Target, state: ProcessState, up_to: Heads | None = None, *, again: bool = False
+    ) -> Decision:
         heads = {source: Head(*head) for source, head in up_to.items()} if up_to else {}
         question = self._question(target, state, heads)
         decision = self._narrowed(target, state, question, plan(question))
-        return _blocked(state, decision) or decision
+        return decision if again else _blocked(state, decision) or decision
 
     def _narrowed(self, target: Target, state: ProcessState, question: Question, decision: Decision) -> Decision:
         """The decision; of a session that rebuilds hours, whose rows it recomputes."""
@@ -331,7 +340,8 @@ def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
     failed = "; ".join(f"{name}: {what}" for name, what in failures(last.audits).items())
     return Waiting(
         "blocked",
-        f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code",
+        f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code,"
+        f" or for `lake catch-up {decision.process} --again`",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -19,11 +19,20 @@ from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import committed_after
-from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
-from lake_assets.incremental.session import PlannedHour, SessionPlan
+from lake_assets.incremental.sensors import (
+    CODE_VERSION_TAG,
+    NOT_WAITING,
+    SESSION_TAG,
+    Attempt,
+    Rhythm,
+    envelope_tags,
+    rest_seconds,
+)
+from lake_assets.incremental.session import OpenedSession, PlannedHour, SessionPlan
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.incremental.scenario import with_target
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -156,6 +165,22 @@ def test_g7_a_crashed_session_is_requested_again_three_times_then_a_person_is_ca
     assert keys == ["1", "2", "3", "4"]
     assert not last.run_requests
     assert "no more attempts" in (last.skip_message or "")
+
+
+def test_g7_a_change_of_code_is_a_fresh_start_for_an_open_session(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    before = replace(click_fact, code_version="before")
+    opened = Engine(catalog, with_target(CLICKS, before), clock=lambda: at(8)).open_session(before)
+    assert isinstance(opened, OpenedSession)
+    for _ in range(4):
+        end_a_run(
+            daemon,
+            {SESSION_TAG: opened.plan.session_id, CODE_VERSION_TAG: "before"},
+            dg.DagsterRunStatus.FAILURE,
+        )
+    request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+    assert request.run_key == f"{opened.plan.session_id}:5"
+    assert request.tags[CODE_VERSION_TAG] == click_fact.code_version
 
 
 def test_a_target_waits_for_upstream_to_settle_but_not_for_ever(
