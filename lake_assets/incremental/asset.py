@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
-from lake_assets.incremental.checks import check_results, check_specs, partition_evaluations
+from lake_assets.incremental.checks import check_results, check_specs, may_skip, partition_evaluations, skipped_result
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import DAY, HOUR, Grain
@@ -117,10 +117,10 @@ def target_asset(
         )
         try:
             if SESSION_TAG in context.run.tags:
-                yield from _session_events(context, target, _run_session(context, engine, target))
+                yield from _session_events(context, engine, target, _run_session(context, engine, target))
             else:
                 yield from _interrupted_events(context, engine, target)
-                yield from _rebuild_events(context, target, _rebuild(context, engine, target))
+                yield from _rebuild_events(context, engine, target, _rebuild(context, engine, target))
         except AuditFailed as error:
             yield from check_results(key, error.report.audits if isinstance(error.report, SessionReport) else ())
             raise failure(error) from None
@@ -201,7 +201,7 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
 
 
 def _session_events(
-    context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult]:
     """The hours that were published, then the verdicts: a check shows the materialization before it as its own.
 
@@ -212,17 +212,19 @@ def _session_events(
         return
     _log(context, outcome)
     yield from materializations(target, outcome, outcome.hours_built)
-    yield from _verdicts(context, target, outcome)
+    yield from _verdicts(context, engine, target, outcome)
 
 
 def _verdicts(
-    context: dg.AssetExecutionContext, target: Target, report: SessionReport
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, report: SessionReport
 ) -> Iterator[dg.AssetCheckResult]:
     """The verdicts on hours that are held back, or were, then those on the session. Raises `HoursHeld`, at last."""
     key = asset_key(target.table)
     for evaluation in partition_evaluations(key, target.grain, report):
         context.log_event(evaluation)
     yield from check_results(key, report.audits)  # last: the newest evaluation is what the asset shows
+    if may_skip(target):
+        yield skipped_result(key, engine.store.state(target.table).committed.skipped)
     if report.held:
         raise HoursHeld(target.table, in_words(report.held))
 
@@ -240,7 +242,7 @@ def _interrupted_events(
 
 
 def _rebuild_events(
-    context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]]:
     """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so.
 
@@ -257,7 +259,7 @@ def _rebuild_events(
         version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
         yield dg.MaterializeResult(metadata=report_metadata(outcome), data_version=version)
     yield from materializations(target, outcome, rebuilt if left_out else rebuilt - chosen)
-    yield from _verdicts(context, target, outcome)
+    yield from _verdicts(context, engine, target, outcome)
 
 
 def _rebuilt(target: Target, report: SessionReport) -> set[int]:
