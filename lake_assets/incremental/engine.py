@@ -121,7 +121,7 @@ class Engine:
         if only and isinstance(decision, SessionPlan) and decision.session_id != only:
             return Waiting("idle", f"{only} is committed already, or what it was to do is planned anew")
         if self.door.drops(decision):
-            return self.run(target, run_id=run_id)
+            return self.run(target, again=again, run_id=run_id)
         if isinstance(decision, Waiting):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
@@ -160,12 +160,11 @@ class Engine:
         return self._runner().run(work)
 
     def _open_work(self, target: Target) -> Work:
-        state = self.store.state(target.table)
-        if state.open_session is None:
-            raise UsageError(
-                f"{target.table} has no open session.", remedy=f"Open one with `lake session init {target.name}`."
-            )
-        return Work(target, state, state.open_session)
+        if work := self._resumed(target, self.store.state(target.table)):
+            return work
+        raise UsageError(
+            f"{target.table} has no open session.", remedy=f"Open one with `lake session init {target.name}`."
+        )
 
     def rebuild(
         self, target: Target, hours: Collection[int], *, run_id: str = "", reset: bool = False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.errors import UsageError
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.declaration import Source, Stateless
 from lake_assets.incremental.engine import Engine
@@ -49,6 +50,8 @@ def test_a_session_that_was_planned_for_other_sources_is_planned_anew(engine: En
     publish_clicks(engine.catalog, [0], complete_through=0)
     before = engine.open_session(click_state)
     engine.pipeline = with_target(CLICKS, changed)
+    with pytest.raises(UsageError, match="has no open session"):
+        engine.publish_session(changed)
     after = engine.open_session(changed)
     assert isinstance(before, OpenedSession)
     assert isinstance(after, OpenedSession)
