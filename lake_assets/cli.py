@@ -93,15 +93,18 @@ def plan(target: Name, as_json: AsJson = False) -> None:
 
 @app.command("catch-up")
 def catch_up(
-    targets: Annotated[list[str] | None, typer.Argument(help="default: all")] = None, as_json: AsJson = False
+    targets: Annotated[list[str] | None, typer.Argument(help="default: all")] = None,
+    again: Annotated[bool, typer.Option("--again", help="also sessions that an audit stopped")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do, in this process, what the sensors would request, until nothing is left. For cron and other schedulers."""
     from lake_assets.incremental.catch_up import catch_up
     from lake_assets.local import show
 
     engine = _engine()
+    engine.create_tables()
     wanted = [engine.pipeline.target(name) for name in targets] if targets else engine.pipeline.in_order()
-    outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome)
+    outcomes = catch_up(engine, wanted, report=None if as_json else show.outcome, again=again)
     if as_json:
         typer.echo(show.as_json(outcomes))
     if any(o.failure for o in outcomes):
@@ -126,6 +129,7 @@ def rebuild(
     span = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
     if not span:
         raise UsageError(f"FROM {first} lies after TO {last}.", remedy="Name the earlier hour first.")
+    engine.create_tables()
     report = engine.rebuild(
         engine.pipeline.target(target), span, run_id=f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}", reset=reset
     )
@@ -188,7 +192,8 @@ def why(
 
     engine = _engine()
     number = parse_hour(hour, where="HOUR")
-    built = [r for r in engine.store.history(engine.pipeline.target(target).table) if number in r.built]
+    history = engine.store.history(engine.pipeline.target(target).table)
+    built = [r for r in history if r.state in ("published", "committed") and number in r.built]
     typer.echo(show.as_json(built[-1:])) if as_json else show.why(built, number)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
-from lake_assets.incremental.checks import check_results, check_specs, partition_evaluations
+from lake_assets.incremental.checks import check_results, check_specs, may_skip, partition_evaluations, skipped_result
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.grain import DAY, HOUR, Grain
 from lake_assets.incremental.hours import hour_of, hour_start, parse_hour, spell
-from lake_assets.incremental.sensors import HEADS_TAG, SESSION_TAG, Clock, Rhythm, all_sensors
+from lake_assets.incremental.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.verdicts import in_words
 
@@ -117,10 +117,10 @@ def target_asset(
         )
         try:
             if SESSION_TAG in context.run.tags:
-                yield from _session_events(context, target, _run_session(context, engine, target))
+                yield from _session_events(context, engine, target, _run_session(context, engine, target))
             else:
                 yield from _interrupted_events(context, engine, target)
-                yield from _rebuild_events(context, target, _rebuild(context, engine, target))
+                yield from _rebuild_events(context, engine, target, _rebuild(context, engine, target))
         except AuditFailed as error:
             yield from check_results(key, error.report.audits if isinstance(error.report, SessionReport) else ())
             raise failure(error) from None
@@ -174,10 +174,14 @@ def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
 
 
 def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
-    """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's."""
-    heads = json.loads(context.run.tags.get(HEADS_TAG, "{}"))
-    up_to = {source: (snapshot_id, complete_through) for source, (snapshot_id, complete_through) in heads.items()}
-    return engine.run(target, up_to=up_to or None, run_id=context.run_id)
+    """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's.
+
+    A run that was overtaken, or is executed again after its session, does nothing.
+    """
+    tags = context.run.tags
+    snapshots = json.loads(tags.get(SNAPSHOTS_TAG, "{}"))
+    up_to = {source: (found["to"], found["complete_through"]) for source, found in snapshots.items()}
+    return engine.run(target, up_to=up_to or None, only=tags[SESSION_TAG], run_id=context.run_id)
 
 
 def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
@@ -197,7 +201,7 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
 
 
 def _session_events(
-    context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult]:
     """The hours that were published, then the verdicts: a check shows the materialization before it as its own.
 
@@ -208,17 +212,19 @@ def _session_events(
         return
     _log(context, outcome)
     yield from materializations(target, outcome, outcome.hours_built)
-    yield from _verdicts(context, target, outcome)
+    yield from _verdicts(context, engine, target, outcome)
 
 
 def _verdicts(
-    context: dg.AssetExecutionContext, target: Target, report: SessionReport
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, report: SessionReport
 ) -> Iterator[dg.AssetCheckResult]:
     """The verdicts on hours that are held back, or were, then those on the session. Raises `HoursHeld`, at last."""
     key = asset_key(target.table)
     for evaluation in partition_evaluations(key, target.grain, report):
         context.log_event(evaluation)
     yield from check_results(key, report.audits)  # last: the newest evaluation is what the asset shows
+    if may_skip(target):
+        yield skipped_result(key, engine.store.state(target.table).committed.skipped)
     if report.held:
         raise HoursHeld(target.table, in_words(report.held))
 
@@ -236,7 +242,7 @@ def _interrupted_events(
 
 
 def _rebuild_events(
-    context: dg.AssetExecutionContext, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]]:
     """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so.
 
@@ -253,7 +259,7 @@ def _rebuild_events(
         version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
         yield dg.MaterializeResult(metadata=report_metadata(outcome), data_version=version)
     yield from materializations(target, outcome, rebuilt if left_out else rebuilt - chosen)
-    yield from _verdicts(context, target, outcome)
+    yield from _verdicts(context, engine, target, outcome)
 
 
 def _rebuilt(target: Target, report: SessionReport) -> set[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import AuditFailed, HoursHeld
+from lake_assets.errors import HoursHeld, LakeError
 from lake_assets.incremental.session import SessionReport, Waiting
 from lake_assets.incremental.verdicts import in_words
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one look at a target came to: a session (report), nothing to do (waiting), or a failed audit (failure).
+    """What one look at a target came to: a session (report), nothing to do (waiting), or an error (failure).
 
     A session that published some hours and holds others back has both a report and a failure.
     """
@@ -37,25 +37,29 @@ def catch_up(
     *,
     report: Callable[[Outcome], None] | None = None,
     run_id: str = "catch-up",
+    again: bool = False,
 ) -> list[Outcome]:
-    """Run every due session of the targets; `report` hears of each. A failed audit does not stop the others."""
+    """Run every due session of the targets; `report` hears of each. What fails in one does not stop the others.
+
+    again: also those that an audit has stopped.
+    """
     outcomes: list[Outcome] = []
     wanted = {t.table for t in targets}
     for target in engine.pipeline.in_order():
         if target.table not in wanted:
             continue
-        for outcome in _sessions(engine, target, run_id):
+        for outcome in _sessions(engine, target, run_id, again=again):
             outcomes.append(outcome)
             if report:
                 report(outcome)
     return outcomes
 
 
-def _sessions(engine: Engine, target: Target, run_id: str) -> Iterable[Outcome]:
+def _sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterable[Outcome]:
     while True:
         try:
-            result = engine.run(target, run_id=run_id)
-        except AuditFailed as error:
+            result = engine.run(target, again=again, run_id=run_id)
+        except LakeError as error:
             yield Outcome(target.table, failure=str(error))
             return
         if isinstance(result, Waiting):

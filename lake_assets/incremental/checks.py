@@ -6,18 +6,21 @@ hour that is held back gets evaluations of its own; all others of a session shar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 import dagster as dg
 
-from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.grain import Grain
-from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import AuditResult, SessionReport
 
 QUARANTINE = "quarantine"
 QUARANTINE_LIMIT = "quarantine_limit"
+SKIPPED_HOURS = "skipped_hours"
+
+NONE_SKIPPED = "no late hour lies beyond the catch-up threshold; a backfill builds those that do"
 
 MOST_EVALUATIONS = 100
 """So many evaluations of single hours are stored for one session: each is an event of its own."""
@@ -30,7 +33,25 @@ def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
         *(_spec(key, audit.name, audit.description, blocking=audit.blocking) for audit in target.audits),
         _spec(key, QUARANTINE, "no row was set aside in etl.quarantine", blocking=False),
         _spec(key, QUARANTINE_LIMIT, limit, blocking=True),
+        *([_spec(key, SKIPPED_HOURS, NONE_SKIPPED, blocking=False)] if may_skip(target) else []),
     ]
+
+
+def may_skip(target: Target) -> bool:
+    """Whether late hours of a target may lie beyond a catch-up threshold."""
+    return not isinstance(target.mode, Stateless) and target.mode.catchup_threshold is not None
+
+
+def skipped_result(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckResult:
+    """A warning while hours are skipped, by this session or one before it."""
+    return dg.AssetCheckResult(
+        asset_key=key,
+        check_name=SKIPPED_HOURS,
+        passed=not skipped,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=NONE_SKIPPED,
+        metadata={"skipped hours": spell(skipped) or "none"},
+    )
 
 
 def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[dg.AssetCheckResult]:

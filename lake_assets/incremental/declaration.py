@@ -180,9 +180,10 @@ class SessionContext:
     """What a transform may know of its session.
 
     hours: the event hours being built, ascending (numbers of `incremental.hours`); of whole days, if the grain is.
-    published: the target's rows as they stand before this session, None on append (stateless); a sequential or stateful
-        transform may rely on hours before the first of `hours`, and on no other. Where a target declares an entity, it
-        and the sources may be limited to the rows of some entities.
+    published: the target's rows as they stand before this session, of a sequential target, else None; a transform may
+        rely on the hour before the first of `hours`, and on no other. A stateful one takes all that came before from
+        its sources, which are given up to the last of `hours`: in the target an hour may be missing, or held back.
+        Where a target declares an entity, it and the sources may be limited to the rows of some entities.
     """
 
     session_id: str
@@ -201,11 +202,11 @@ class SessionContext:
 
         return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
 
-    def before(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """The rows whose time lies before this session's first hour."""
-        from lake_assets.incremental.stage import before
+    def outside(self, rows: DataFrame, time_column: str) -> DataFrame:
+        """The rows whose time lies in none of this session's hours: before the first, or in a gap between them."""
+        from lake_assets.incremental.stage import outside
 
-        return before(rows, time_column, self.hours[0])
+        return outside(rows, time_column, self.hours)
 
 
 Transform = Callable[..., "DataFrame"]
@@ -261,7 +262,8 @@ def incremental_asset(
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`; the function's docstring describes it.
 
-    code_version: default, a hash of the function's source: an edit lets an audit-blocked session try again.
+    code_version: default, a hash of the function's module, the sources with their rules, the audits and the limit: an
+        edit of any lets an audit-blocked session try again. What the module imports is not in it.
     lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
     max_delay: the target's freshness check fails when its next hour or day has ended so long ago and is not complete.
     grain: what one partition holds. A day is built as a whole: when any of its hours changed, once all are complete;
@@ -271,17 +273,18 @@ def incremental_asset(
 
     def declare(transform: Transform) -> Target:
         table = f"{namespace}.{transform.__name__}"
+        keyed = tuple(_with_default_key(s, mode, key) for s in sources)
         target = Target(
             table=table,
             mode=mode,
-            sources=tuple(_with_default_key(s, mode, key) for s in sources),
+            sources=keyed,
             key=(key,) if isinstance(key, str) else tuple(key),
             time_column=time_column,
             columns=dict(columns),
             transform=transform,
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
-            code_version=code_version or _source_hash(transform),
+            code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             description=inspect.getdoc(transform) or "",
             owners=tuple(owners),
             lineage=dict(lineage or {}),
@@ -518,8 +521,11 @@ def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> S
     return source
 
 
-def _source_hash(transform: Transform) -> str:
-    return hashlib.sha256(inspect.getsource(transform).encode()).hexdigest()[:12]
+def _code_hash(transform: Transform, sources: Sequence[Source], audits: Sequence[Audit], quarantine_limit: int) -> str:
+    """A hash of what decides which rows come out, and which are let through; the same in every process."""
+    judged = [(audit.name, audit.description, audit.blocking) for audit in audits]
+    code = inspect.getsource(inspect.getmodule(transform) or transform)
+    return hashlib.sha256(repr((code, [*sources], judged, quarantine_limit)).encode()).hexdigest()[:12]
 
 
 def merge(pipelines: Iterable[Pipeline]) -> Pipeline:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Heads = Mapping[str, tuple[int | None, int | None]]
-"""Source → (snapshot id, complete-through) to plan up to; of `SessionPlan.heads`."""
+"""Source → (snapshot id, complete-through) to plan up to."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Engine:
         state = self.store.state(target.table)
         if state.open_session:
             return state.open_session.plan
-        return self._decide(target, state, None)
+        return self._decide(target, state)
 
     def unsettled(self, target: Target) -> str | None:
         """Why a target should wait for those it is built from: a session that is open or due; or None."""
@@ -96,9 +96,19 @@ class Engine:
                 return f"{upstream.table} is about to change ({decision.session_id})"
         return None
 
-    def run(self, target: Target, *, up_to: Heads | None = None, run_id: str = "") -> SessionReport | Waiting:
+    def run(
+        self,
+        target: Target,
+        *,
+        up_to: Heads | None = None,
+        only: str | None = None,
+        again: bool = False,
+        run_id: str = "",
+    ) -> SessionReport | Waiting:
         """Finish the open session of a target, or plan the next one, up to the given heads, and run it.
 
+        only: the id that the next one must have. Heads that the watermark has passed would else take the target back.
+        again: also a session that an audit stopped, though nothing has changed since.
         Raises `AuditFailed` (nothing published), `StateMoved` (another run of the process won), `SourceError`,
         `TargetError`.
         """
@@ -107,9 +117,11 @@ class Engine:
         if work := self._resumed(target, state):
             return self._run(work, began)
         state = self.store.state(target.table)
-        decision = self._decide(target, state, up_to)
+        decision = self._decide(target, state, up_to, again=again)
+        if only and isinstance(decision, SessionPlan) and decision.session_id != only:
+            return Waiting("idle", f"{only} is committed already, or what it was to do is planned anew")
         if self.door.drops(decision):
-            return self.run(target, run_id=run_id)
+            return self.run(target, again=again, run_id=run_id)
         if isinstance(decision, Waiting):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
@@ -148,12 +160,11 @@ class Engine:
         return self._runner().run(work)
 
     def _open_work(self, target: Target) -> Work:
-        state = self.store.state(target.table)
-        if state.open_session is None:
-            raise UsageError(
-                f"{target.table} has no open session.", remedy=f"Open one with `lake session init {target.name}`."
-            )
-        return Work(target, state, state.open_session)
+        if work := self._resumed(target, self.store.state(target.table)):
+            return work
+        raise UsageError(
+            f"{target.table} has no open session.", remedy=f"Open one with `lake session init {target.name}`."
+        )
 
     def rebuild(
         self, target: Target, hours: Collection[int], *, run_id: str = "", reset: bool = False
@@ -195,11 +206,13 @@ class Engine:
         table = tables.load(self.catalog, raw.table)
         return list(_raw_snapshots(table, Source(raw.table, raw.time_column), since, self.pipeline.start_hour))
 
-    def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
+    def _decide(
+        self, target: Target, state: ProcessState, up_to: Heads | None = None, *, again: bool = False
+    ) -> Decision:
         heads = {source: Head(*head) for source, head in up_to.items()} if up_to else {}
         question = self._question(target, state, heads)
         decision = self._narrowed(target, state, question, plan(question))
-        return _blocked(state, decision) or decision
+        return decision if again else _blocked(state, decision) or decision
 
     def _narrowed(self, target: Target, state: ProcessState, question: Question, decision: Decision) -> Decision:
         """The decision; of a session that rebuilds hours, whose rows it recomputes."""
@@ -213,11 +226,7 @@ class Engine:
     def _question(
         self, target: Target, state: ProcessState, heads: Mapping[str, Head], *, reset: bool = False
     ) -> Question:
-        table = tables.load(self.catalog, target.table)
-        tables.check_write_audit_publish(table, target.table)
-        check_grain(table, target.time_column, target.grain)
-        if not reset:
-            publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
+        self._check_target(target, state, reset=reset)
         marks = {} if reset else state.watermarks
         found = tuple(self._changes(s, marks, heads) for s in target.sources)
         return Question(
@@ -230,6 +239,16 @@ class Engine:
             grain=target.grain,
             start=self.pipeline.start_hour,
         )
+
+    def _check_target(self, target: Target, state: ProcessState, *, reset: bool) -> None:
+        """Whether the target can be published to. Before its first session it may not be there yet."""
+        if state.session is None and tables.find(self.catalog, target.table) is None:
+            return
+        table = tables.load(self.catalog, target.table)
+        tables.check_write_audit_publish(table, target.table)
+        check_grain(table, target.time_column, target.grain)
+        if not reset:
+            publish.check_not_rolled_back(table, target.table, state.published_snapshot_id)
 
     def _changes(self, source: Source, marks: Mapping[str, Watermark], heads: Mapping[str, Head]) -> SourceChanges:
         mark, head = marks.get(source.table), heads.get(source.table)
@@ -266,10 +285,12 @@ class Engine:
         return None
 
     def _can_be_finished(self, work: Work) -> bool:
-        """Whether a session is published, or the snapshots that it reads are still there."""
+        """Whether a session is published; or is what is declared now, and the snapshots that it reads are there."""
         table = tables.load(self.catalog, work.target.table)
         if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
             return True
+        if not _is_declared(work):
+            return False
         for source, span in zip(work.target.sources, work.plan.sources, strict=True):
             known = {s.snapshot_id for s in self._source(source).metadata.snapshots}
             compared = work.plan.load == "append" or work.plan.changed_through is not None
@@ -280,6 +301,8 @@ class Engine:
 
     def _opened(self, target: Target, state: ProcessState, decision: SessionPlan, run_id: str) -> Work:
         reach("before-planned")
+        if state.session is None:
+            self.create_tables()
         planned = SessionRecord(
             plan=decision,
             state="planned",
@@ -316,8 +339,16 @@ def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
     failed = "; ".join(f"{name}: {what}" for name, what in failures(last.audits).items())
     return Waiting(
         "blocked",
-        f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code",
+        f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code,"
+        f" or for `lake catch-up {decision.process} --again`",
     )
+
+
+def _is_declared(work: Work) -> bool:
+    """Whether a session was planned for the sources, in their order, and the pattern that its target has now."""
+    declared = [source.table for source in work.target.sources]
+    same_pattern = work.record.pattern_id == work.target.mode.pattern_id
+    return same_pattern and declared == [span.source for span in work.plan.sources]
 
 
 def _raw_snapshots(table: Table, source: Source, since: int | None, start: int) -> Iterator[RawSnapshot]:

@@ -19,7 +19,6 @@ from typing import Literal
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from lake_assets.errors import ConfigurationError
@@ -57,9 +56,7 @@ def create_table(catalog: Catalog) -> list[str]:
 
 def last_erasure(catalog: Catalog) -> datetime | None:
     """When an erasure was recorded last, asked for or done; None if there never was one."""
-    try:
-        table = catalog.load_table(ERASURE)
-    except NoSuchTableError:
+    if (table := tables.find(catalog, ERASURE)) is None:
         return None
     times = table.scan(selected_fields=("recorded_at",)).to_arrow()["recorded_at"].to_pylist()
     return max(times, default=None)
@@ -130,11 +127,8 @@ class Erasures:
 
         Raises `ConfigurationError` when they were made with another key: then nobody would be recognized.
         """
-        try:
-            table = self.catalog.load_table(ERASURE)
-        except NoSuchTableError:
-            return []
-        if table.current_snapshot() is None:
+        table = tables.find(self.catalog, ERASURE)
+        if table is None or table.current_snapshot() is None:
             return []
         rows = table.scan().to_arrow().to_pylist()
         self._keyed.check(ERASURE, (r["key_id"] for r in rows))

@@ -178,7 +178,7 @@ def _widened(question: Question, hours: set[int], unread: Collection[int]) -> se
     last = max(hours) if built is None else max(*hours, built)
     if isinstance(mode, Stateful):
         overdue = hours & {*question.committed.pending, *question.committed.skipped, *unread}
-        overdue -= question.committed.held_hours  # what follows from these was built without them
+        overdue -= question.committed.held_hours  # what follows from these was built from the sources
         return hours | set(range(min(overdue), last + 1)) if overdue else hours
     # The state at the end of the hour before has to be there: no hour before the first may be missing or overdue.
     first = min([*hours, *unread, *(h for h in question.committed.pending if h < last)])

@@ -23,7 +23,7 @@ from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
 SESSION_TAG = "lake/session_id"
-HEADS_TAG = "lake/snapshots"
+SNAPSHOTS_TAG = "lake/snapshots"
 CODE_VERSION_TAG = "lake/code_version"
 
 RETRY_AFTER_SECONDS = (30, 120, 480)
@@ -93,12 +93,13 @@ def target_sensor(
             return _skip(busy)
         attempts = ended_attempts(context.instance, decision.session_id)
         if attempts:
-            return _again(context, asset, decision, attempts, now=clock().timestamp())
+            return _again(context, asset, target, decision, attempts, now=clock().timestamp())
         if reason := engine.unsettled(target):
-            return _when_settled(asset, decision, reason, _since(context.cursor, clock), rhythm.settle_seconds, clock)
+            since = _since(context.cursor, clock)
+            return _when_settled(asset, target, decision, reason, since, rhythm.settle_seconds, clock)
         # Upstream may have committed since the first look, which spares it while there is nothing to do.
         settled = engine.decide(target)
-        return _skip(settled.reason) if isinstance(settled, Waiting) else _go(asset, settled, attempt=1)
+        return _skip(settled.reason) if isinstance(settled, Waiting) else _go(asset, target, settled, attempt=1)
 
     return dg.SensorDefinition(
         name=f"{target.name}_sensor",
@@ -186,12 +187,13 @@ def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> 
 def _again(
     context: dg.SensorEvaluationContext,
     asset: dg.AssetsDefinition,
+    target: Target,
     plan: SessionPlan,
     attempts: Sequence[Attempt],
     *,
     now: float,
 ) -> dg.SensorResult:
-    rest = rest_seconds(attempts, plan.code_version, now)
+    rest = rest_seconds(attempts, target.code_version, now)
     tried = f"Session {plan.session_id} ({plan}) has ended uncommitted {len(attempts)} times"
     if rest is None:
         reason = (
@@ -199,15 +201,23 @@ def _again(
         )
         context.log.error(reason)
         return _skip(reason)
-    return _skip(f"{tried}; next attempt in {rest:.0f} s.") if rest > 0 else _go(asset, plan, attempt=len(attempts) + 1)
+    if rest > 0:
+        return _skip(f"{tried}; next attempt in {rest:.0f} s.")
+    return _go(asset, target, plan, attempt=len(attempts) + 1)
 
 
 def _when_settled(
-    asset: dg.AssetsDefinition, plan: SessionPlan, reason: str, since: float, settle_seconds: int, clock: Clock
+    asset: dg.AssetsDefinition,
+    target: Target,
+    plan: SessionPlan,
+    reason: str,
+    since: float,
+    settle_seconds: int,
+    clock: Clock,
 ) -> dg.SensorResult:
     waited = clock().timestamp() - since
     if waited >= settle_seconds:
-        return _go(asset, plan, attempt=1)
+        return _go(asset, target, plan, attempt=1)
     cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
     return _skip(
         f"{plan} waits for upstream to settle, {settle_seconds - waited:.0f} s at most: {reason}", cursor=cursor
@@ -220,7 +230,8 @@ def _since(cursor: str | None, clock: Clock) -> float:
     return clock().timestamp() if seen is None else float(seen)
 
 
-def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
+def _go(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
+    """A run of the session by the code as it is now: that may have changed since it was planned."""
     assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
     request = dg.RunRequest(
         run_key=f"{plan.session_id}:{attempt}",
@@ -228,8 +239,8 @@ def _go(asset: dg.AssetsDefinition, plan: SessionPlan, *, attempt: int) -> dg.Se
         tags={
             **envelope_tags(plan, asset.partitions_def),
             SESSION_TAG: plan.session_id,
-            HEADS_TAG: json.dumps(plan.heads),
-            CODE_VERSION_TAG: plan.code_version,
+            SNAPSHOTS_TAG: json.dumps(plan.snapshots),
+            CODE_VERSION_TAG: target.code_version,
         },
     )
     return dg.SensorResult(run_requests=[request], cursor=NOT_WAITING)

@@ -104,9 +104,16 @@ class SessionPlan:
         return f"{self.process}: {self.load} {spell(self.hour_numbers) or 'no hours'}"
 
     @property
-    def heads(self) -> dict[str, tuple[int | None, int | None]]:
-        """Source → (snapshot id, complete-through) up to which this was planned: what a later attempt plans by."""
-        return {s.source: (s.to_snapshot_id, s.complete_through) for s in self.sources}
+    def snapshots(self) -> dict[str, dict[str, int | None]]:
+        """Source → the snapshot ids `from` and `to`, and `complete_through`: what a later attempt plans by."""
+        return {
+            s.source: {
+                "from": s.from_snapshot_id,
+                "to": s.to_snapshot_id,
+                "complete_through": s.complete_through,
+            }
+            for s in self.sources
+        }
 
 
 @dataclass(frozen=True)

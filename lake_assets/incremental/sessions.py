@@ -203,7 +203,7 @@ class SessionStore:
         self.catalog = catalog
 
     def state(self, process: str) -> ProcessState:
-        """The state of a process as of now; empty for one that never ran."""
+        """The state of a process as of now; empty for one that never ran, also where no process ever did."""
         session = _record(self._newest(SESSION, process))
         marks = self._newest(HIGH_WATERMARK, process)
         if not marks:
@@ -276,7 +276,8 @@ class SessionStore:
         return [_record_of(row) for row in newest.values()]
 
     def _newest(self, name: str, process: str) -> list[dict[str, Any]]:
-        return _Log(tables.load(self.catalog, name), process).newest()
+        table = tables.find(self.catalog, name)
+        return _Log(table, process).newest() if table else []
 
     def _append(self, name: str, process: str, expected: int, rows: Sequence[Mapping[str, Any]]) -> None:
         for attempt in tables.retrying(seconds=30):

@@ -73,6 +73,11 @@ def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame
     return rows.where(hours_condition(time_column, hours))
 
 
+def outside(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
+    """The rows whose time lies in none of the hours."""
+    return rows.where(~hours_condition(time_column, hours))
+
+
 def before(rows: DataFrame, time_column: str, hour: int) -> DataFrame:
     """The rows whose time lies before an hour."""
     return rows.where(F.col(time_column) < moment(hour))
@@ -83,6 +88,15 @@ def hours_condition(time_column: str, hours: Sequence[int]) -> Column:
     time = F.col(time_column)
     spans = [(time >= moment(first)) & (time < moment(last + 1)) for first, last in ranges(hours)]
     return reduce(lambda a, b: a | b, spans) if spans else F.lit(False)
+
+
+def hashes(columns: Sequence[str]) -> tuple[Column, Column]:
+    """Two hashes of a row, of unlike input, 64 bits each.
+
+    Spark's own passes over nulls, so it is told of them: else ('a', null) and (null, 'a') would be one row.
+    """
+    nulls = [F.col(c).isNull() for c in columns]
+    return F.xxhash64(*columns, *nulls), F.xxhash64(*reversed(columns), *nulls, F.lit(1))
 
 
 def read_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
@@ -291,9 +305,8 @@ class Stager:
         published = within(published, time, hours).select(*columns)
         mine = within(rows, time, hours).select(*columns, F.lit(1).alias("_side"))
         both = mine.unionByName(published.withColumn("_side", F.lit(0)))
-        # 128 bits of an order-free checksum: sums of two hashes of unlike input.
-        hashes = [F.xxhash64(*columns), F.xxhash64(*reversed(columns), F.lit(1))]
-        sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes)]
+        # 128 bits of an order-free checksum.
+        sums = [F.sum(h.cast("decimal(20, 0)")).alias(f"_sum_{i}") for i, h in enumerate(hashes(columns))]
         number = F.floor(F.unix_timestamp(time) / (3600 * grain.hours)).alias("_number")
         found: dict[int, list[tuple[Any, ...]]] = {}
         for row in both.groupBy(number, "_side").agg(F.count("*").alias("_rows"), *sums).collect():
@@ -307,13 +320,13 @@ class Stager:
         hours = plan.hour_numbers
         if isinstance(self.target.mode, Stateless):
             return self._transform(plan.session_id, hours, [judge.plain(kept)])
-        return self._in_sequence(plan, hours, self._published())
+        return self._in_sequence(plan, hours, self._published() if isinstance(self.target.mode, Sequential) else None)
 
     def _in_sequence(
         self,
         plan: SessionPlan,
         hours: Sequence[int],
-        published: DataFrame,
+        published: DataFrame | None,
         limited: Callable[[DataFrame], DataFrame] = lambda rows: rows,
     ) -> DataFrame:
         """Hours built from all that their sources hold up to the last of them. limited: to which rows of a source."""

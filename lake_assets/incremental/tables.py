@@ -100,10 +100,17 @@ def create(
 
 def load(catalog: Catalog, name: str) -> Table:
     """The table as it stands now; `TableMissing` if it is not there."""
+    if (found := find(catalog, name)) is None:
+        raise TableMissing(name)
+    return found
+
+
+def find(catalog: Catalog, name: str) -> Table | None:
+    """The table as it stands now; None if it is not there."""
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
-        raise TableMissing(name) from None
+        return None
 
 
 def complete_through(table: Table, name: str) -> int | None:

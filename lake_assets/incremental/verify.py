@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.changes import Head, changes
+from lake_assets.incremental.changes import Head, Watermark, changes
+from lake_assets.incremental.hours import spell
 from lake_assets.incremental.plan import Committed, Question, plan
 from lake_assets.incremental.session import SessionPlan
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Target
@@ -50,6 +52,27 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     aside = hours_condition(target.time_column, sorted(open_hours))
     expected, found = staging.rows.where(~aside), published.where(~aside)
     return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
+
+
+def left(engine: Engine, target: Target) -> tuple[str, ...]:
+    """What a target has not taken in of its sources, in words: a comparison as of its watermark cannot tell.
+
+    Empty when the watermark stands at the head of each source, compactions aside, and no hour is left aside.
+    """
+    state = engine.store.state(target.table)
+    committed = state.committed
+    behind = [
+        f"{source.table} has snapshots that were not read"
+        for source in target.sources
+        if not _is_read(tables.load(engine.catalog, source.table), state.watermarks.get(source.table))
+    ]
+    aside = {"pending": committed.pending, "skipped": committed.skipped, "held back": committed.held_hours}
+    return (*behind, *(f"{spell(hours)}: {why}" for why, hours in aside.items() if hours))
+
+
+def _is_read(source: Table, mark: Watermark | None) -> bool:
+    seen = mark.snapshot_id if mark else None
+    return publish.main_id(source) == seen or publish.only_compacted_since(source, seen)
 
 
 def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:

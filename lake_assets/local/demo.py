@@ -188,13 +188,15 @@ def _hour(hour: int) -> int:
 
 
 def _verdict(stage: Stage) -> bool:
-    headline("The proof", "Every target against one full rebuild from raw.")
+    headline("The proof", "Every target against one full rebuild from raw; nothing that has landed may be left.")
     fine = True
     for target in stage.engine.pipeline.in_order():
         found = verify.compare(stage.engine, target, stage.spark)
         is_due = stage.engine.store.state(target.table).committed.complete_through is not None
-        fine = fine and found.equal and (found.rows > 0) == is_due
+        left = "; ".join(verify.left(stage.engine, target)) if is_due else ""
+        fine = fine and found.equal and (found.rows > 0) == is_due and not left
         mark = "[green]equal[/]" if found.equal else f"[red]{found.missing} rows missing, {found.extra} too many[/]"
+        mark += f" [red]{escape(left)}[/]" if left else ""
         mark += "" if is_due else f" [dim](no {target.grain.name} is complete yet)[/]"
         console.print(f"  {found.table:<26} {found.rows:>6} rows  {mark}")
     console.print("[bold green]All equal.[/]" if fine else "[bold red]Not equal.[/]")

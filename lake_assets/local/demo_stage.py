@@ -188,7 +188,7 @@ def _print_session(stage: Stage, record: SessionRecord) -> None:
 def _against_lookback(stage: Stage, record: SessionRecord) -> str:
     """What a fixed lookback would have reprocessed instead, and missed."""
     last = record.built[-1]
-    first = last - LOOKBACK_HOURS
+    first = last - LOOKBACK_HOURS + 1
     target = stage.engine.pipeline.target(record.plan.process)
     rows = rows_between(tables.load(stage.engine.catalog, target.table), target.time_column, first, last)
     missed = [h for h in record.built if h < first]

@@ -61,24 +61,19 @@ def cancel_fact(session: SessionContext, cancels: DataFrame, requests: DataFrame
     `voluntary`: the account has a request at or before the cancel and after its previous cancel; the latest such gives
     request_id, requested_at and reason. `involuntary` (a payment that failed, a ban): it has none, and these are null.
     """
-    now = session.within(cancels.withColumn("canceled_at", F.col("processing_ts")), "canceled_at")
+    cancels = cancels.withColumn("canceled_at", F.col("processing_ts"))
+    now = session.within(cancels, "canceled_at")
     of_these_accounts = now.select("account_id").distinct()
-    before = _cancels_before(session).join(of_these_accounts, "account_id", "left_semi")
+    others = session.outside(cancels, "canceled_at").join(of_these_accounts, "account_id", "left_semi")
     asked = requests.join(of_these_accounts, "account_id", "left_semi")
-    return _with_request(_by_account(now, before, asked)).where("is_now").select(*cancel_fact.columns)
+    return _with_request(_by_account(now, others, asked)).where("is_now").select(*cancel_fact.columns)
 
 
-def _cancels_before(session: SessionContext) -> DataFrame:
-    """The cancels before the session's hours, from the target itself: its rows are clean, the raw ones are not."""
-    assert session.published is not None, "only an append has no published rows"
-    return session.before(session.published, "canceled_at")
-
-
-def _by_account(now: DataFrame, before: DataFrame, asked: DataFrame) -> DataFrame:
+def _by_account(now: DataFrame, others: DataFrame, asked: DataFrame) -> DataFrame:
     """Cancels and requests as one list: account_id, at, and the columns of either; is_now for the session's cancels."""
     cancel_columns = ("account_id", F.col("canceled_at").alias("at"), "cancel_id", "canceled_at")
     rows = now.select(*cancel_columns, F.lit(True).alias("is_now"))
-    rows = rows.unionByName(before.select(*cancel_columns), allowMissingColumns=True)
+    rows = rows.unionByName(others.select(*cancel_columns), allowMissingColumns=True)
     requests = asked.select("account_id", F.col("requested_at").alias("at"), "request_id", "requested_at", "reason")
     return rows.unionByName(requests, allowMissingColumns=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -10,14 +11,17 @@ import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 
 from lake_assets.incremental.asset import partitions_of, report_metadata
+from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine import Engine, utc_now
 from lake_assets.incremental.grain import DAY, HOUR
 from lake_assets.incremental.hours import hour_key
+from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.session import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import bad_batch, land, repair, worked_example
-from lake_assets_tests.incremental.clicks import START, at
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_state, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.incremental.scenario import with_target
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -176,6 +180,25 @@ def test_a_session_is_told_to_people() -> None:
         "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
         "notes": "compaction 7 was skipped",
     }
+
+
+def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog: Catalog) -> None:
+    near = replace(click_state, mode=Sequential(catchup_threshold=2))
+    pipeline = with_target(CLICKS, near)
+    engine = Engine(catalog, pipeline, clock=utc_now)
+    engine.create_tables()
+    publish_clicks(catalog, [9], complete_through=9)
+    plan = engine.decide(near)
+    assert isinstance(plan, SessionPlan)
+    built = Committed(last_built=START + 9, complete_through=START + 9)
+    engine.store.move_watermarks(engine.store.state(near.table), plan, built, None)
+    publish_clicks(catalog, [3], complete_through=9)
+    with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20)) as daemon:
+        request = (daemon.tick("click_state_sensor").run_requests or [])[0]
+        result = daemon.execute(near.table, tags=dict(request.tags))
+    (found,) = result.get_asset_check_evaluations()
+    assert (found.check_name, found.passed, found.severity) == ("skipped_hours", False, dg.AssetCheckSeverity.WARN)
+    assert found.metadata["skipped hours"].value == hour_key(START + 3)
 
 
 @pytest.mark.slow

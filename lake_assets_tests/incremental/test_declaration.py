@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.incremental.audits import not_null, unique_key
 from lake_assets.incremental.declaration import (
     Mode,
     Pipeline,
     RawTable,
+    Rule,
     Sequential,
     Source,
     Stateful,
@@ -21,6 +27,7 @@ from lake_assets.incremental.declaration import (
     merge,
 )
 from lake_assets.incremental.grain import DAY, HOUR
+from lake_assets_tests.incremental import clicks
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
 CLICKS = Source("raw.clicks", time_column="event_ts", key="click_id")
@@ -48,6 +55,35 @@ def test_a_declaration_takes_its_name_words_and_code_from_the_function() -> None
     assert len(target.code_version) == 12
     assert declare(code_version="7").code_version == "7"
     assert (target.grain, declare(grain="day").grain) == (HOUR, DAY)
+
+
+def test_a_change_of_rules_audits_or_limit_is_a_change_of_code() -> None:
+    ruled = Source("raw.clicks", time_column="event_ts", key="click_id", rules=(Rule("no page", "page is null"),))
+    versions = [
+        target.code_version
+        for target in (
+            declare(),
+            declare(sources=(ruled,)),
+            declare(audits=(unique_key(),)),
+            declare(audits=(not_null("click_id"),)),
+            declare(audits=(not_null("click_id", blocking=False),)),
+            declare(quarantine_limit=7),
+        )
+    ]
+    assert len(set(versions)) == len(versions)
+    assert declare().code_version == versions[0]
+
+
+def test_a_change_of_what_a_transform_calls_in_its_module_is_one_too_and_in_every_process_the_same(
+    tmp_path: Path,
+) -> None:
+    module = Path(inspect.getfile(clicks)).read_text()
+    (tmp_path / "same.py").write_text(module)
+    (tmp_path / "other.py").write_text(module.replace("b{landing}", "batch {landing}"))
+    prints = "import same, other; print(same.click_fact.code_version, other.click_fact.code_version)"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {prints}", str(tmp_path)]
+    same, other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert same == clicks.click_fact.code_version != other
 
 
 def test_a_stateless_source_has_the_key_of_its_target() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental import tables
+from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Population, dirty_batch, worked_example
@@ -64,10 +65,13 @@ def test_too_many_bad_rows_stop_a_session(catalog: Catalog, spark: SparkSession)
     strict = with_target(PIPELINE, replace(PIPELINE.target("signup_fact"), quarantine_limit=5))
     lake = Lake(catalog, spark, strict)
     lake.land(dirty_batch(FEW, hour=8), ["raw.signups"])
-    with pytest.raises(AuditFailed, match="quarantine_limit: 6 quarantined, 5 limit"):
+    with pytest.raises(AuditFailed, match="quarantine_limit: 6 quarantined, 5 limit") as stopped:
         lake.run("signup_fact")
     assert lake.main("core.signup_fact") is None
     assert lake.quarantined("core.signup_fact") == []
+    fact = lake.target("signup_fact")
+    outcomes = [*catch_up(lake.engine, [fact]), *catch_up(lake.engine, [fact], again=True)]
+    assert [o.waiting.kind if o.waiting else o.failure for o in outcomes] == ["blocked", str(stopped.value)]
 
     lenient = lake.engine_of(PIPELINE)
     lenient.rebuild(PIPELINE.target("signup_fact"), [START + 8])

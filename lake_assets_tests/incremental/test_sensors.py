@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,21 @@ from lake_assets.incremental.engine import Engine, utc_now
 from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
-from lake_assets.incremental.sensors import NOT_WAITING, Attempt, Rhythm, envelope_tags, rest_seconds
-from lake_assets.incremental.session import PlannedHour, SessionPlan
+from lake_assets.incremental.plan import committed_after
+from lake_assets.incremental.sensors import (
+    CODE_VERSION_TAG,
+    NOT_WAITING,
+    SESSION_TAG,
+    Attempt,
+    Rhythm,
+    envelope_tags,
+    rest_seconds,
+)
+from lake_assets.incremental.session import OpenedSession, PlannedHour, SessionPlan
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.incremental.scenario import with_target
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -77,7 +87,7 @@ def test_a_session_is_requested_with_its_envelope_and_heads(daemon: InProcessDae
         "dagster/asset_partition_range_start": KEYS[2],
         "dagster/asset_partition_range_end": KEYS[6],
         "lake/session_id": plan.session_id,
-        "lake/snapshots": json.dumps(plan.heads),
+        "lake/snapshots": json.dumps(plan.snapshots),
         "lake/code_version": click_fact.code_version,
     }
 
@@ -101,6 +111,27 @@ def test_g9_a_tick_that_dies_has_changed_nothing(daemon: InProcessDaemon, catalo
     plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
     assert isinstance(plan, SessionPlan)
     assert [r.run_key for r in daemon.tick("click_fact_sensor").run_requests or ()] == [f"{plan.session_id}:1"]
+
+
+def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    engine, requests = Engine(catalog, CLICKS, clock=lambda: at(8)), []
+    for hour in range(3):
+        land_clicks(catalog, [hour], landing=hour)
+        requests += daemon.tick("click_fact_sensor").run_requests or ()
+        commit(engine, click_fact)
+    before = engine.store.state(click_fact.table)
+    assert daemon.execute(click_fact.table, tags=dict(requests[1].tags)).success  # executed again, its tags are copied
+    assert engine.store.state(click_fact.table) == before
+
+
+def commit(engine: Engine, target: Target) -> None:
+    """Move a target's watermark past its next session."""
+    state, plan = engine.store.state(target.table), engine.decide(target)
+    assert isinstance(plan, SessionPlan)
+    committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
+    engine.store.move_watermarks(state, plan, committed, None)
 
 
 def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
@@ -134,6 +165,22 @@ def test_g7_a_crashed_session_is_requested_again_three_times_then_a_person_is_ca
     assert keys == ["1", "2", "3", "4"]
     assert not last.run_requests
     assert "no more attempts" in (last.skip_message or "")
+
+
+def test_g7_a_change_of_code_is_a_fresh_start_for_an_open_session(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    before = replace(click_fact, code_version="before")
+    opened = Engine(catalog, with_target(CLICKS, before), clock=lambda: at(8)).open_session(before)
+    assert isinstance(opened, OpenedSession)
+    for _ in range(4):
+        end_a_run(
+            daemon,
+            {SESSION_TAG: opened.plan.session_id, CODE_VERSION_TAG: "before"},
+            dg.DagsterRunStatus.FAILURE,
+        )
+    request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+    assert request.run_key == f"{opened.plan.session_id}:5"
+    assert request.tags[CODE_VERSION_TAG] == click_fact.code_version
 
 
 def test_a_target_waits_for_upstream_to_settle_but_not_for_ever(

@@ -15,7 +15,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from lake_assets.cli import app
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals
@@ -112,6 +114,18 @@ def test_a_record_comes_back_as_it_was_written(store: SessionStore) -> None:
     assert (state.session, state.open_session) == (second, None)
     assert second == replace(done, revision=2)
     assert store.history("core.fact") == [second]
+
+
+def test_only_a_session_that_published_an_hour_is_why_it_is_as_it_is(
+    store: SessionStore, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lake_assets.cli.settings", lambda: bare_home)
+    plan = planned(process="core.signup_fact")
+    record = store.record(record_of(plan, state="staged", built=(START + 2,)), after=None)
+    for state, known in (("staged", 0), ("published", 1), ("committed", 1), ("abandoned", 0)):
+        record = store.record(replace(record, state=state), after=record)
+        done = CliRunner().invoke(app, ["why", "signup_fact", hour_key(START + 2), "--json"], catch_exceptions=False)
+        assert len(json.loads(done.stdout)) == known, state
 
 
 def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore) -> None:

@@ -215,16 +215,22 @@ def test_an_audit_that_only_counts_judges_what_is_left(catalog: Catalog, spark: 
 def test_a_stateful_overwrite_is_published_without_its_bad_hour(catalog: Catalog, spark: SparkSession) -> None:
     near = replace(PIPELINE.target("cancel_fact"), audits=(not_null("account_id"),))
     lake = Lake(catalog, spark, with_target(PIPELINE, near))
-    rows = [cancel(1, 1), {**cancel(1, 2), "account_id": None}, cancel(1, 3)]
+    lake.append("raw.cancel_requests", [{**signup(30, 1), "request_id": "r", "reason": "price"}])
+    rows = [cancel(1, 1), {**cancel(1, 2), "account_id": None}, cancel(10, 2), cancel(20, 3)]
     lake.append("raw.cancels", rows)
     for raw in ("raw.cancel_requests", "raw.cancels"):
         lake.complete(raw, START + 3)
     report = lake.catch_up("cancel_request_fact", "cancel_fact")[-1]
     assert (report.plan.load, numbers(report.hours_built), held(report)) == ("overwrite", [1, 3], {2: NULLS})
     assert lake.complete_through("core.cancel_fact") == 1
+    # The request led to the cancel of the held hour: that of the next one comes after it, here as in the source.
+    found = {r["canceled_at"].hour: r["churn_type"] for r in lake.rows("core.cancel_fact")["core.cancel_fact"]}
+    assert found == {1: "involuntary", 3: "involuntary"}
     spark.sql(MEND.replace("signups", "cancels"))
     lake.catch_up("cancel_fact")
     assert lake.complete_through("core.cancel_fact") == 3
+    lake.assert_true("cancel_fact")
+    lake.engine.rebuild(near, at(1, 3))  # the hour in the gap counts, too
     lake.assert_true("cancel_fact")
 
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.incremental import verify
 from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import land, worked_example
@@ -24,6 +26,12 @@ def newest(lake: Lake, name: str) -> tuple[str, list[int]]:
     assert record is not None
     assert record.state == "committed"
     return record.plan.load, [hour - START for hour in record.built]
+
+
+def left(lake: Lake) -> dict[str, tuple[str, ...]]:
+    """What targets have not taken in, where there is anything; but for the day, which is not complete."""
+    due = [target for target in PIPELINE.targets if target.grain is HOUR]
+    return {target.name: found for target in due if (found := verify.left(lake.engine, target))}
 
 
 @pytest.mark.slow
@@ -47,9 +55,12 @@ def test_g6_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Catalog,
         dimension = lake.engine.store.state("core.account_state_dim").committed
         assert (dimension.pending, dimension.complete_through) == ({START + 7}, START + 6)
 
+        assert left(lake) == {"account_state_dim": (f"{hour_key(START + 7)}: pending",)}
         land(spark, catalog, rest)
+        assert left(lake)["signup_fact"] == ("raw.signups has snapshots that were not read",)
         marked = daemon.catch_up()
         assert marked["account_state_dim"] == [[7]]
         assert marked.get("cancel_fact", [[]]) == [[]]
         assert lake.complete_through("core.account_state_dim") == 7
+    assert left(lake) == {}
     lake.assert_true()

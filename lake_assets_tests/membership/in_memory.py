@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lake_assets.incremental.declaration import SessionContext, Stateless, Target
+from lake_assets.incremental.declaration import Sequential, SessionContext, Stateless, Target
 from lake_assets.incremental.hours import hour_of
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
@@ -63,7 +63,8 @@ def run(spark: SparkSession, target: Target, lake: Lake, hours: Sequence[int]) -
     """A target's rows after one session: those built, and those published before in other hours."""
     append = isinstance(target.mode, Stateless)
     before = [] if append else lake.get(target.table, [])
-    context = SessionContext("session", tuple(hours), None if append else frame(spark, target.table, before))
+    published = frame(spark, target.table, before) if isinstance(target.mode, Sequential) else None
+    context = SessionContext("session", tuple(hours), published)
     built = target.transform(context, *(frame(spark, s.table, lake[s.table]) for s in target.sources))
     rows: list[Row] = built.toArrow().to_pylist()
     assert built.columns == list(target.columns)

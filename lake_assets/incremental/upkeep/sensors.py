@@ -96,7 +96,7 @@ def _of_session(engine: Engine, target: Target, instance: dg.DagsterInstance) ->
     decision = engine.decide(target)
     if isinstance(decision, SessionPlan):
         attempts = ended_attempts(instance, decision.session_id)
-        if rest_seconds(attempts, decision.code_version, engine.clock().timestamp()) is None:
+        if rest_seconds(attempts, target.code_version, engine.clock().timestamp()) is None:
             yield Alert(
                 target.table,
                 "session_failed",

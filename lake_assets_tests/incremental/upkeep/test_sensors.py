@@ -18,7 +18,7 @@ from lake_assets.incremental.completeness import declare_complete
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import Committed
-from lake_assets.incremental.sensors import SESSION_TAG
+from lake_assets.incremental.sensors import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.upkeep.sensors import watch_definitions
@@ -163,14 +163,18 @@ def test_hours_that_are_held_back_are_told_for_each_session_that_holds_them(watc
 def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch) -> None:
     land_clicks(watch.catalog, [0], landing=0)
     plan = planned(watch)
+    opened = SessionRecord(replace(plan, code_version="before"), "planned", 0, 1, "run-0", at(1))
+    watch.engine.store.record(opened, after=None)
     job = watch.daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={FACT})
-    tags = {SESSION_TAG: plan.session_id, "lake/code_version": plan.code_version}
-    runs = [
-        watch.instance.create_run_for_job(
-            job, asset_selection=frozenset({FACT}), tags=tags, status=dg.DagsterRunStatus.FAILURE
-        )
-        for _ in range(4)
-    ]
+    for code_version in ("before", plan.code_version):
+        assert watch.alerts() == []  # with other code there are attempts left
+        tags = {SESSION_TAG: plan.session_id, CODE_VERSION_TAG: code_version}
+        runs = [
+            watch.instance.create_run_for_job(
+                job, asset_selection=frozenset({FACT}), tags=tags, status=dg.DagsterRunStatus.FAILURE
+            )
+            for _ in range(4)
+        ]
     (alert,) = watch.alerts()
     assert (alert["kind"], alert["session_id"], alert["run_id"]) == (
         "session_failed",
