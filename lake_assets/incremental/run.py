@@ -175,7 +175,8 @@ class Runner:
         self._stop_if_audits_failed(work, staged)
         self._record_staged(work, staged)
         with work.timed("publish"):
-            self.store.quarantine(work.target.table, staged.quarantined)
+            aside = [{**row, "session_id": work.plan.session_id} for row in staged.quarantined]
+            self.store.quarantine(work.target.table, aside)
             reach("after-quarantine")
             self._publish(work, staged)
 
