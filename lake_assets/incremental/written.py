@@ -31,7 +31,7 @@ def check_written(table: Table, name: str, plan: SessionPlan, wap: str, time_col
 def _deviations(table: Table, snapshots: list[Snapshot], plan: SessionPlan, time_column: str) -> list[str]:
     """What is not as planned, in words."""
     if len(snapshots) > 1:
-        return [f"are {len(snapshots)} snapshots, of which one alone could be published"]
+        return [f"makes {len(snapshots)} snapshots, of which one alone could be published"]
     replaced = set(plan.hour_numbers) if plan.load == "overwrite" else set()
     found = []
     for snapshot in snapshots:
