@@ -353,3 +353,13 @@ class ChangesExpired(StreamError):
             remedy=f"Read the table as of version {version}, then go on with {version} as the cursor.",
         )
         self.version = version
+
+
+class NotAsPlanned(SessionError):
+    """What another program wrote for a session does otherwise than its plan says. Nothing was published."""
+
+    def __init__(self, table: str, wap_id: str, what: str, *, write: str) -> None:
+        super().__init__(
+            f"What was written to {table} under {wap_id} {what}.",
+            remedy=f"Run `lake session init {table}` for a new WAP id, then write {write}.",
+        )

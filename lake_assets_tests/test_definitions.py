@@ -125,7 +125,7 @@ def test_all_sensors_run_from_the_start() -> None:
 def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
     found = {node.key.to_user_string(): node.pools for node in MAINTENANCE}
     assert found.pop("maintenance/erasures") == set()
-    etl = ["etl/session", "etl/high_watermark", "etl/quarantine"]
+    etl = ["etl/session", "etl/high_watermark", "etl/quarantine", "etl/erasure"]
     tables = [*(node.key.to_user_string() for node in TABLES), *etl]
     assert found == {f"maintenance/{table}": {table.replace("/", ".")} for table in tables}
 

@@ -165,21 +165,23 @@ class Needle:
         self.word = word(value)
 
     def in_text(self, text: str) -> int:
-        return len(self.word.findall(text)) if self.value in text else 0
+        """A text's words, or those of what it says as JSON."""
+        found = len(self.word.findall(text)) if self.value in text else 0
+        return found or (self._in_json(text) if "\\" in text else 0)
 
     def in_bytes(self, content: bytes) -> int:
-        """A text's words, or those of what it says as JSON; anything else has none, and is searched as it is."""
-        if self.bytes not in content:
-            return self._in_json(content) if b"\\" in content else 0
+        """As `in_text`; what is no text has neither, and is searched as it is."""
+        if self.bytes not in content and b"\\" not in content:
+            return 0
         try:
             return self.in_text(content.decode())
         except UnicodeDecodeError:
             return content.count(self.bytes)
 
-    def _in_json(self, content: bytes) -> int:
-        """Letters that are spelled as \\u and a number are read as what they are."""
+    def _in_json(self, text: str) -> int:
+        """Letters that are spelled with a backslash, as \\" or \\u and a number, are read as what they are."""
         try:
-            return self.in_value(json.loads(content))
+            return self.in_value(json.loads(text))
         except (ValueError, RecursionError):
             return 0
 
@@ -252,8 +254,9 @@ def _mask(column: pa.Array, needle: Needle) -> list[bool] | None:
     """For each row whether the column holds it; None when none does."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        # Nearly every batch ends here, in Arrow; only where the letters are is each row looked at.
-        if not pc.any(pc.match_substring(column.cast(pa.large_string()), needle.value)).as_py():
+        # Nearly every batch ends here, in Arrow; only where the letters may be is each row looked at.
+        texts = column.cast(pa.large_string())
+        if not any(pc.any(pc.match_substring(texts, held)).as_py() for held in (needle.value, "\\")):
             return None
     elif not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         return None

@@ -80,8 +80,7 @@ def remove_files(catalog: Catalog, name: str, *, orphaned_before: datetime) -> i
     Data files first, then manifests, then lists of manifests: so a call that was cut short is finished by the next.
     """
     table = tables.load(catalog, name)
-    kept = referenced(table.io, table.metadata, former=False)
-    kept |= {place(table.metadata_location), *(place(e.metadata_file) for e in table.metadata.metadata_log)}
+    kept = _kept(table)
     former: dict[str, None] = {}
     for entry in table.metadata.metadata_log:
         with suppress(FileNotFoundError):
@@ -93,14 +92,25 @@ def remove_files(catalog: Catalog, name: str, *, orphaned_before: datetime) -> i
     there = {f.path for f in listed}
     paths = [path for path in gone if place(path) in there]
     for path in paths:
-        _remove(table.io, path)
+        remove(table.io, path)
         reach("erasure-files-half-removed")
-    known = kept | {place(path) for path in paths} | {sidecar(path) for path in kept}
+    known = kept | {place(path) for path in paths}
     old = [f.path for f in listed if f.path.endswith(_WRITTEN) and f.modified_at < orphaned_before]
     orphans = [path for path in old if path not in known]
     for path in orphans:
-        _remove(table.io, path)
+        remove(table.io, path)
     return len(paths) + len(orphans)
+
+
+def unreferenced(catalog: Catalog, name: str) -> list[ListedFile]:
+    """The files in a table's folder, of whatever age, that its present version does not refer to.
+
+    Some may be those of a write at work. One that is committed meanwhile is not among them: the folder is listed first.
+    """
+    before = tables.load(catalog, name)
+    listed = list(listing(before.io, before.location()))
+    kept = _kept(tables.load(catalog, name))
+    return [file for file in listed if file.path not in kept]
 
 
 def referenced(io: FileIO, metadata: TableMetadata, *, former: bool) -> set[str]:
@@ -204,7 +214,15 @@ def _in_order(paths: Iterable[str]) -> list[str]:
     return sorted(paths, key=rank)
 
 
-def _remove(io: FileIO, path: str) -> None:
+def _kept(table: Table) -> set[str]:
+    """What the present version of a table refers to, with the log of its metadata, and the checksums beside it."""
+    kept = referenced(table.io, table.metadata, former=False)
+    kept |= {place(table.metadata_location), *(place(e.metadata_file) for e in table.metadata.metadata_log)}
+    return kept | {sidecar(path) for path in kept}
+
+
+def remove(io: FileIO, path: str) -> None:
+    """Remove a file, if it is there, and the checksums beside it."""
     for each in (path, sidecar(place(path))):
         with suppress(FileNotFoundError):
             io.delete(each)

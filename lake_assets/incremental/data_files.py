@@ -85,6 +85,14 @@ class DataFiles:
             times=times,
         )
 
+    def landing_hour(self, file: DataFile) -> int | None:
+        """The hour of a file's landing partition, a delete file's too; None if it is not partitioned by landing."""
+        landed = self._partition(file)
+        day, hour = landed.get("landing_date"), landed.get("landing_hour")
+        if not isinstance(day, date) or not isinstance(hour, int):
+            return None
+        return (day - date(1970, 1, 1)).days * 24 + hour
+
     def _partition(self, file: DataFile) -> dict[str, Any]:
         """Field name → value. Manifests hold a date as days since 1970; here it is a date."""
         fields = zip(self.names[file.spec_id], self.dates[file.spec_id], strict=True)
@@ -107,7 +115,7 @@ class DataFiles:
         try:
             return self._sane_hours(file)
         except FileNotFoundError:  # removed from the table, and by now from the disk; its landing limits it at least
-            limit = landed[1] // HOUR_MICROSECONDS + 1 if landed else self._landing_hour(file)
+            limit = landed[1] // HOUR_MICROSECONDS + 1 if landed else self._last_admitted(file)
             lower, upper = max(found[0], self.start), found[1] if limit is None else min(found[1], limit)
             return (lower, upper) if lower <= upper else None
 
@@ -117,7 +125,7 @@ class DataFiles:
         """Whether a row may be dated over an hour after its landing."""
         if times and landed:
             return times[1] > landed[1] + HOUR_MICROSECONDS
-        limit = self._landing_hour(file)
+        limit = self._last_admitted(file)
         return limit is not None and hours[1] > limit
 
     def _hours_held(self, file: DataFile, snapshot: Snapshot, times: tuple[int, int] | None) -> HourRange | None:
@@ -130,7 +138,7 @@ class DataFiles:
             return times[0] // HOUR_MICROSECONDS, times[1] // HOUR_MICROSECONDS
         if self._all_null(file):
             return None
-        return self.start, max(self.start, self._landing_hour(file) or self.last_hour(snapshot))
+        return self.start, max(self.start, self._last_admitted(file) or self.last_hour(snapshot))
 
     def _sane_hours(self, file: DataFile) -> HourRange | None:
         """The hours of the rows that quarantine will not take, read from the file's own time columns.
@@ -161,15 +169,12 @@ class DataFiles:
             return None
         return int(from_bytes(column.field_type, lower)), int(from_bytes(column.field_type, upper))
 
-    def _landing_hour(self, file: DataFile) -> int | None:
+    def _last_admitted(self, file: DataFile) -> int | None:
         """The last event hour that a file's landing partition admits: rows dated later are quarantined."""
         if self.landed_field is None:
             return None
-        landed = self._partition(file)
-        day, hour = landed.get("landing_date"), landed.get("landing_hour")
-        if not isinstance(day, date) or not isinstance(hour, int):
-            return None
-        return (day - date(1970, 1, 1)).days * 24 + hour + 1
+        landed = self.landing_hour(file)
+        return None if landed is None else landed + 1
 
     def last_hour(self, snapshot: Snapshot) -> int:
         """For want of anything better: rows are not dated after their commit, nor after what was called complete."""

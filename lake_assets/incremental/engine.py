@@ -6,8 +6,8 @@ Knows nothing of Dagster. Takes a pyiceberg catalog, a Spark session, a clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -15,13 +15,15 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental import entities, publish, tables
-from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
+from lake_assets.incremental import entities, landed, publish, tables
+from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
 from lake_assets.incremental.door import Door
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.erasures import create_table as create_erasure_table
 from lake_assets.incremental.failpoints import reach
+from lake_assets.incremental.landed import RawSnapshot
+from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.partitions import check_grain, rows_between
 from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
@@ -33,21 +35,6 @@ if TYPE_CHECKING:
 
 Heads = Mapping[str, tuple[int | None, int | None]]
 """Source → (snapshot id, complete-through) to plan up to."""
-
-
-@dataclass(frozen=True)
-class RawSnapshot:
-    """One snapshot of a raw table.
-
-    rows_by_hour: landing hour → rows added. event_lower, event_upper: bounds of its event times; None when unknown.
-    """
-
-    snapshot_id: int
-    operation: str
-    committed_at_ms: int
-    rows_by_hour: Mapping[int, int]
-    event_lower: datetime | None
-    event_upper: datetime | None
 
 
 class Engine:
@@ -203,8 +190,11 @@ class Engine:
 
     def raw_activity(self, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
         """The snapshots of a raw table after `since` (None, or one that is gone: all retained), oldest first."""
-        table = tables.load(self.catalog, raw.table)
-        return list(_raw_snapshots(table, Source(raw.table, raw.time_column), since, self.pipeline.start_hour))
+        return list(landed.raw_snapshots(tables.load(self.catalog, raw.table), raw, since, self.pipeline.start_hour))
+
+    def raw_lateness(self, raw: RawTable, snapshot: RawSnapshot) -> Mapping[int, Lateness]:
+        """How late the rows came that a snapshot of a raw table appended, by landing hour."""
+        return landed.lateness(tables.load(self.catalog, raw.table), raw, snapshot, start=self.pipeline.start_hour)
 
     def _decide(
         self, target: Target, state: ProcessState, up_to: Heads | None = None, *, again: bool = False
@@ -351,27 +341,4 @@ def _is_declared(work: Work) -> bool:
     return same_pattern and declared == [span.source for span in work.plan.sources]
 
 
-def _raw_snapshots(table: Table, source: Source, since: int | None, start: int) -> Iterator[RawSnapshot]:
-    for change in raw_history(table, source, since, start):
-        rows: dict[int, int] = {}
-        for file in change.added:
-            day, hour = file.partition.get("landing_date"), file.partition.get("landing_hour")
-            if day is not None and isinstance(hour, int):
-                landed = int(datetime.fromisoformat(str(day)).replace(tzinfo=UTC).timestamp()) // 3600 + hour
-                rows[landed] = rows.get(landed, 0) + file.rows
-        times = [f.times for f in change.added if f.times]
-        yield RawSnapshot(
-            snapshot_id=change.snapshot_id,
-            operation=change.operation,
-            committed_at_ms=change.committed_at_ms,
-            rows_by_hour=dict(sorted(rows.items())),
-            event_lower=_moment(min(t[0] for t in times)) if times else None,
-            event_upper=_moment(max(t[1] for t in times)) if times else None,
-        )
-
-
-def _moment(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
-
-
-__all__ = ["LOOKBACK_HOURS", "Engine", "Heads", "RawSnapshot", "utc_now"]
+__all__ = ["LOOKBACK_HOURS", "Engine", "Heads", "utc_now"]

@@ -7,7 +7,7 @@ In this order, and each step safe to repeat, so that an erasure that was killed 
 3. every target is brought up to date: open sessions are finished, the touched hours planned and rebuilt as for any
    other change; hours beyond a catch-up threshold are rebuilt as a backfill. Watermarks stand at the heads then;
 4. quarantine and the samples of audits lose the id;
-5. old and staged snapshots expire, and their files are removed;
+5. old and staged snapshots expire, and their files are removed; so is what `etl.session` has forgotten with the id;
 6. what lies outside of the tables goes, as landed files do;
 7. it is recorded as done.
 """
@@ -29,8 +29,8 @@ from pyiceberg.table import Table
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.catch_up import catch_up
-from lake_assets.incremental.certificate import word
-from lake_assets.incremental.cleaning import forget, head_has_deletes, remove_files, scrub
+from lake_assets.incremental.certificate import Needle, search, word
+from lake_assets.incremental.cleaning import forget, head_has_deletes, remove, remove_files, scrub, unreferenced
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.door import DROPPED, delete_rows, holders, holds
 from lake_assets.incremental.erasures import Erasure
@@ -92,7 +92,7 @@ def erase(
     """Erase all that was sent of a subject's id by `now`. Called again, it goes on, or finds nothing.
 
     Raises `UsageError` for an unknown subject or an empty id, `ErasureStopped` when a target cannot follow, or a branch
-    or tag, or another program's watermark, holds on to a snapshot that has to go.
+    or tag, or another program's watermark, holds on to a snapshot that has to go, or a file may be a write at work.
     """
     subject = engine.pipeline.subject(name)
     if not value.strip():
@@ -109,7 +109,9 @@ def erase(
     quarantined, samples = _unquarantine(engine.catalog, value), _redact(engine.catalog, value)
     _check_refs(engine, subject, value)
     report("removing old files")
-    snapshots, files = _let_go(engine, [t for t, _ in holders(engine.pipeline, subject)], now)
+    held_by = [t for t, _ in holders(engine.pipeline, subject)]
+    snapshots, files = _let_go(engine, held_by, now)
+    files += _clear_strays(engine.catalog, held_by, subject, value)
     report("erasing outside of the tables")
     elsewhere([Erasure(name, engine.erasures.hash(name, value), now, "requested")])
     # By the clock: what was read for a push since `now`, and before the targets were rebuilt, is not to be served.
@@ -242,7 +244,7 @@ def _without(audits: str, value: str) -> str:
     found = json.loads(audits)
     for audit in found:
         audit["sample"] = [ERASED if word(value).search(key) else key for key in audit["sample"]]
-    return json.dumps(found, separators=(",", ":"))
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
 def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
@@ -251,6 +253,11 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
         table = tables.load(engine.catalog, table_name)
         for ref, target in table.metadata.refs.items():
             if table.scan(holds(columns, value), snapshot_id=target.snapshot_id).count():
+                if ref == "main":
+                    raise ErasureStopped(
+                        f"Rows of the {subject.name} came to {table_name} while it was erased.",
+                        remedy="Erase again: what is done is not done twice.",
+                    )
                 kind = target.snapshot_ref_type.value
                 raise ErasureStopped(
                     f"{table_name} still holds the {subject.name} in the {kind} {ref}.",
@@ -279,6 +286,28 @@ def _let_go(engine: Engine, of: Iterable[str], now: datetime) -> tuple[int, int]
         files += remove_files(engine.catalog, name, orphaned_before=now - GRACE)
     reach("erasure-files-removed")
     return snapshots, files
+
+
+def _clear_strays(catalog: Catalog, of: Iterable[str], subject: Subject, value: str) -> int:
+    """Find files with the id that no version of a table is known to refer to, too young to go by age; how many went.
+
+    `etl.session` leaves such files when it forgets its old snapshots. They go: it has moved on, so none is committed
+    any more. Those of other tables may be a write at work, and stop the erasure.
+    """
+    needle, removed = Needle(value), 0
+    for name in (*of, SESSION, QUARANTINE):
+        io = tables.load(catalog, name).io
+        strays = [file.path for file in unreferenced(catalog, name) if search(io, file, needle)[0]]
+        if strays and name != SESSION:
+            raise ErasureStopped(
+                f"{name} does not refer to {len(strays)} files that hold the {subject.name}, or not yet: "
+                "a write at work, or what is left of one that died.",
+                remedy="Erase again when no write is at work, and they are a day old: then they are removed.",
+            )
+        for path in strays:
+            remove(io, path)
+        removed += len(strays)
+    return removed
 
 
 def _dropped(table: Table) -> bool:

@@ -24,6 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from lake_assets.errors import UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.erasures import ERASURE
 from lake_assets.incremental.needs import Needs, read_needs
 from lake_assets.incremental.retention import Link, Policy, partitions_to_compact, snapshots_to_expire
 from lake_assets.incremental.sessions import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -31,7 +32,7 @@ from lake_assets.incremental.sessions import HIGH_WATERMARK, QUARANTINE, SESSION
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ETL = (SESSION, HIGH_WATERMARK, QUARANTINE)
+ETL = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

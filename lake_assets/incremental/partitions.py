@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
@@ -40,6 +40,30 @@ def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
     """
     own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
     return {hour for hours, _ in _rows(table, own, time_column, {ManifestEntryStatus.ADDED}) for hour in hours}
+
+
+def hours_removed(table: Table, snapshot: Snapshot, time_column: str) -> set[int | None]:
+    """The hours of the data files that a snapshot removed, of a day all; None for a file of rows without a time."""
+    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
+    removed = (e for e in _entries(table, own) if e.status is ManifestEntryStatus.DELETED)
+    return _hours_of(table, (e for e in removed if e.snapshot_id == snapshot.snapshot_id), time_column)
+
+
+def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]) -> set[int | None]:
+    """Those of the hours that still have data files of the snapshots before this one."""
+    manifests = snapshot.manifests(table.io) if hours else []
+    near = [m for m in manifests if _may_hold(table, m, time_column, min(hours), max(hours))]
+    left = (e for e in _entries(table, near) if e.status in _LIVE and e.snapshot_id != snapshot.snapshot_id)
+    return _hours_of(table, left, time_column).intersection(hours)
+
+
+def deletes_rows(table: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot added delete files, which hide rows of data files that stay."""
+    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
+    deletes = [m for m in own if m.content is ManifestContent.DELETES]
+    return any(
+        e.status is ManifestEntryStatus.ADDED for m in deletes for e in entries(m, table.io, discard_deleted=True)
+    )
 
 
 def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
@@ -90,18 +114,28 @@ def _rows(
     table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = _LIVE
 ) -> Iterator[tuple[range, int]]:
     """The hours of the partition of each data file that has one, and the file's rows."""
-    for file in _files(table, manifests, statuses):
-        position, grain = _time_field(table, file.spec_id, time_column)
-        if (number := file.partition[position]) is not None:
-            yield grain.numbered(number), file.record_count
+    for entry in _entries(table, manifests):
+        if entry.status in statuses and (hours := _partition(table, entry.data_file, time_column)) is not None:
+            yield hours, entry.data_file.record_count
 
 
-def _files(table: Table, manifests: list[ManifestFile], statuses: Container[ManifestEntryStatus]) -> Iterator[DataFile]:
+def _hours_of(table: Table, found: Iterable[ManifestEntry], time_column: str) -> set[int | None]:
+    partitions = (_partition(table, entry.data_file, time_column) for entry in found)
+    return {hour for hours in partitions for hour in ([None] if hours is None else hours)}
+
+
+def _partition(table: Table, file: DataFile, time_column: str) -> range | None:
+    """The hours of a file's partition; None if its rows have no time."""
+    position, grain = _time_field(table, file.spec_id, time_column)
+    number = file.partition[position]
+    return None if number is None else grain.numbered(number)
+
+
+def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[ManifestEntry]:
+    """Those of data files, deleted ones too."""
     for manifest in manifests:
         if manifest.content is ManifestContent.DATA:
-            for entry in entries(manifest, table.io, discard_deleted=False):
-                if entry.status in statuses:
-                    yield entry.data_file
+            yield from entries(manifest, table.io, discard_deleted=False)
 
 
 def _may_hold(table: Table, manifest: ManifestFile, time_column: str, first: int, last: int) -> bool:

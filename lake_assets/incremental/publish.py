@@ -42,11 +42,18 @@ def next_staging_number(table: Table, session_id: str) -> int:
 
 
 def staged_snapshot(table: Table, wap: str) -> Snapshot:
-    """The snapshot that was staged under a WAP id; `WriteAuditPublishDisabled` if Iceberg ignored the id."""
-    for snapshot in table.metadata.snapshots:
-        if snapshot.summary and snapshot.summary.additional_properties.get(WAP_ID) == wap:
-            return snapshot
+    """The snapshot that was staged under a WAP id, the first if there are several.
+
+    Raises `WriteAuditPublishDisabled` if Iceberg ignored the id.
+    """
+    if found := staged_snapshots(table, wap):
+        return found[0]
     raise WriteAuditPublishDisabled(".".join(table.name()))
+
+
+def staged_snapshots(table: Table, wap: str) -> list[Snapshot]:
+    """All snapshots that were staged under a WAP id: one, unless somebody wrote twice."""
+    return [s for s in table.metadata.snapshots if s.summary and s.summary.additional_properties.get(WAP_ID) == wap]
 
 
 def rows_added(snapshot: Snapshot) -> int:

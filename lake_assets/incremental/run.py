@@ -34,6 +34,7 @@ from lake_assets.incremental.scope import audit_scope
 from lake_assets.incremental.session import AuditResult, Fates, HeldHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
 from lake_assets.incremental.verdicts import capped, held_by, hours_to_hold, settled
+from lake_assets.incremental.written import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,14 +175,16 @@ class Runner:
         self._stop_if_audits_failed(work, staged)
         self._record_staged(work, staged)
         with work.timed("publish"):
-            self.store.quarantine(work.target.table, staged.quarantined)
+            aside = [{**row, "session_id": work.plan.session_id} for row in staged.quarantined]
+            self.store.quarantine(work.target.table, aside)
             reach("after-quarantine")
             self._publish(work, staged)
 
     def publish_written(self, work: Work) -> SessionReport:
         """Audit and publish what another program has written for a session; the watermark is committed by `run`.
 
-        Raises `UsageError` if nothing was written, `PublishConflict` if it was written onto another main.
+        Raises `UsageError` if nothing was written, `NotAsPlanned` if it is not what the plan says, `PublishConflict`
+        if it was written onto another main.
         """
         table = tables.load(self.catalog, work.target.table)
         if work.record.state == "published" or publish.is_published(table, work.plan.session_id):
@@ -242,13 +245,18 @@ class Runner:
         return number
 
     def _find(self, work: Work, staging: Staging, table: Table) -> int:
-        """The number of the newest staging that another program wrote; 0 if there is none, and no row to write."""
+        """The number of the newest staging that another program wrote; 0 if there is none, and no row to write.
+
+        Raises `NotAsPlanned` if it does otherwise than the plan says.
+        """
         number = publish.next_staging_number(table, work.plan.session_id) - 1
         if number == 0 and staging.has_rows:
             raise UsageError(
                 f"Nothing was written for {work.plan.session_id}: no snapshot of its target carries its WAP id.",
                 remedy=f"Write with spark.wap.id set to {publish.wap_id(work.plan.session_id, 1)}, in one commit.",
             )
+        written = publish.wap_id(work.plan.session_id, number)
+        check_written(table, work.target.table, work.plan, written, work.target.time_column)
         return number
 
     def _described(self, work: Work, staged: Staged, number: int) -> Staged:

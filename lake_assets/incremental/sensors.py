@@ -16,9 +16,11 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.engine import Engine, RawSnapshot
+from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import hour_key, hour_start
+from lake_assets.incremental.landed import RawSnapshot
+from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 
@@ -31,6 +33,9 @@ RETRY_AFTER_SECONDS = (30, 120, 480)
 
 EVENTS_PER_TICK = 200
 """The daemon stores what a tick reports one by one, within the minute that it has."""
+
+LATENESS_ROWS = 2_000_000
+"""Of so many rows a tick finds out how late they came, for which it reads their times: well under a second."""
 
 BUSY = [
     DagsterRunStatus.QUEUED,
@@ -121,11 +126,14 @@ def raw_tables_sensor(
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         seen: dict[str, int] = json.loads(context.cursor or "{}")
         events: list[dg.AssetMaterialization] = []
+        read = 0
         for raw in pipeline.raw:
             for snapshot in _up_to_limit(
                 engine.raw_activity(raw, since=seen.get(raw.table)), EVENTS_PER_TICK - len(events)
             ):
-                events += raw_events(keys[raw.table], snapshot)
+                read += snapshot.rows
+                late = engine.raw_lateness(raw, snapshot) if read <= LATENESS_ROWS else {}
+                events += raw_events(keys[raw.table], snapshot, late)
                 seen[raw.table] = snapshot.snapshot_id
         reason = f"{len(events)} landed partitions were reported." if events else "No raw table has a new snapshot."
         return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
@@ -141,8 +149,13 @@ def raw_tables_sensor(
     )
 
 
-def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterialization]:
-    """One materialization per landing hour of a snapshot. Its id is text: it exceeds what a browser counts exactly."""
+def raw_events(
+    key: dg.AssetKey, snapshot: RawSnapshot, lateness: Mapping[int, Lateness]
+) -> list[dg.AssetMaterialization]:
+    """One materialization per landing hour of a snapshot. Its id is text: it exceeds what a browser counts exactly.
+
+    lateness: of the rows of a landing hour, where it is known.
+    """
     shared: dict[str, str | dg.MetadataValue] = {
         "snapshot": str(snapshot.snapshot_id),
         "operation": snapshot.operation,
@@ -152,10 +165,20 @@ def raw_events(key: dg.AssetKey, snapshot: RawSnapshot) -> list[dg.AssetMaterial
     }
     return [
         dg.AssetMaterialization(
-            asset_key=key, partition=hour_key(hour), metadata={**shared, "dagster/partition_row_count": rows}
+            asset_key=key,
+            partition=hour_key(hour),
+            metadata={**shared, "dagster/partition_row_count": rows, **_minutes(lateness.get(hour))},
         )
         for hour, rows in sorted(snapshot.rows_by_hour.items())
     ]
+
+
+def _minutes(found: Lateness | None) -> dict[str, float]:
+    """As metadata, in the unit and under the names of a session's."""
+    if found is None:
+        return {}
+    seconds = {"p50": found.p50_seconds, "p95": found.p95_seconds, "max": found.max_seconds}
+    return {f"lateness {which} (minutes)": value / 60 for which, value in seconds.items()}
 
 
 def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,22 @@ def test_messages_are_decoded_whatever_their_file_is_called_and_however_they_spe
     certificate = certify(catalog, "account", WHO, beside=[beside])
     assert certificate.findings == (Finding(str(tmp_path / name), "messages", "landed file", 2, "main"),)
     assert certificate.undecoded == ()
+
+
+@pytest.mark.parametrize("who", ['a"b', "a\\b", "zoë", "a\nb"])
+@pytest.mark.parametrize("ensure_ascii", [True, False])
+def test_texts_of_parquet_are_read_as_json_at_whatever_depth(catalog: Catalog, who: str, ensure_ascii: bool) -> None:
+    folder = Path(place(landed(catalog, "account-2").location()))
+    said = json.dumps({"id": who}, ensure_ascii=ensure_ascii)
+    texts = [
+        said,
+        json.dumps([{"sample": [said]}], ensure_ascii=ensure_ascii),
+        json.dumps({"id": who + "x"}),
+        "\\",
+        None,
+    ]
+    pq.write_table(pa.table({"row": texts}), folder / "orphan.parquet")
+    assert found(catalog, who) == {("raw.signups", "data", 2, "nothing")}
 
 
 def test_files_outside_of_any_table_and_progress(catalog: Catalog, bare_home: Settings) -> None:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.certificate import Certificate, certify
-from lake_assets.incremental.cleaning import listing, referenced
+from lake_assets.incremental.cleaning import listing, place, referenced
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.erasure import ERASED, erase, sweep
+from lake_assets.incremental.erasure import ERASED, _check_refs, erase, sweep
 from lake_assets.incremental.erasures import KEY_FILE, Erasures, create_table, erasure_key
 from lake_assets.incremental.failpoints import ERASURE_POINTS
 from lake_assets.incremental.session import AuditResult
+from lake_assets.incremental.sessions import KEEP_SNAPSHOTS, MERGE_FILES, SESSION
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account
-from lake_assets_tests.incremental.scenario import NOW, Lake, signup
+from lake_assets_tests.incremental.scenario import NOW, Lake, landed, signup
+from lake_assets_tests.incremental.test_sessions import planned, record_of
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -37,7 +43,8 @@ SMALL = Simulation(
     Population(accounts=20, hours=HOURS, seed=5, request=0.3, involuntary_cancel=0.2),
     Arrival(tail=0.1, twice=0.05, again=0.05, bad=0.1),
 )
-GONE = "account-to-be-erased"
+GONE = 'zoë "to-be\\erased"'
+"""Spelled otherwise wherever it stands in JSON."""
 
 
 @pytest.fixture
@@ -96,13 +103,17 @@ def others(lake: Lake) -> list[dict[str, object]]:
     return [row for table in sorted(rows) for row in rows[table] if row["account_id"] != GONE]
 
 
+def quarantined_accounts(lake: Lake) -> set[str]:
+    return {json.loads(row["row"])["account_id"] for row in lake.quarantined("core.signup_fact")}
+
+
 def test_who_is_erased_is_nowhere_and_all_others_are_as_they_were(lake: Lake) -> None:
     fill(lake)
     before, holding = others(lake), where(lake)
     assert {"data", "manifest"} <= {f.kind for f in holding.findings}
     assert {f.referenced for f in holding.findings} >= {"main", "history"}
     assert {f.table for f in holding.findings} >= {"raw.cancels", "core.account_state_dim", "etl.quarantine"}
-    assert [r["row"] for r in lake.quarantined("core.signup_fact") if GONE in r["row"]]
+    assert GONE in quarantined_accounts(lake)
 
     done = erase(lake.engine, "account", GONE, now=NOW)
     assert done.rows == {"raw.signups": 2, "raw.plan_changes": 2, "raw.cancels": 1}
@@ -114,7 +125,7 @@ def test_who_is_erased_is_nowhere_and_all_others_are_as_they_were(lake: Lake) ->
     assert others(lake) == before
     audits = [a for r in lake.engine.store.history("core.signup_fact") for a in r.audits if a.name == "not_null"]
     assert audits[0].sample == (ERASED, "s1")
-    assert all(GONE not in r["row"] for r in lake.quarantined("core.signup_fact"))
+    assert GONE not in quarantined_accounts(lake)
 
     again = erase(lake.engine, "account", GONE, now=NOW)
     assert not again.found
@@ -174,7 +185,7 @@ def test_rows_that_only_a_delete_file_hides_are_erased_too(lake: Lake) -> None:
     rows = [signup(i, 1, account_id=GONE if i < 2 else "b") for i in range(4)]
     lake.append("raw.signups", rows)
     lake.set_property("raw.signups", "write.delete.mode", "merge-on-read")
-    lake.spark.sql(f"DELETE FROM lake.raw.signups WHERE account_id = '{GONE}' AND signup_id = 's00-1'")
+    lake.spark.sql("DELETE FROM lake.raw.signups WHERE signup_id = 's00-1'")
     lake.catch_up("signup_fact")
     done = erase(lake.engine, "account", GONE, now=NOW)
     assert done.rows == {"raw.signups": 1}
@@ -193,6 +204,38 @@ def test_a_tag_that_holds_the_id_stops_an_erasure_which_goes_on_without_it(catal
     tables.load(catalog, "core.signup_fact").manage_snapshots().remove_tag("kept").commit()
     erase(lake.engine, "account", GONE, now=NOW)
     assert where(lake).nowhere
+
+
+def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work_stops_an_erasure(
+    catalog: Catalog, bare_home: Settings
+) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: NOW, erasure_key=partial(erasure_key, bare_home))
+    engine.create_tables()
+    sampled = (AuditResult("not_null", False, False, {"nulls": 1}, (GONE,)),)
+    record = engine.store.record(record_of(planned(), state="committed", audits=sampled), after=None)
+    with tables.load(catalog, SESSION).transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "1"})
+    for _ in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and then forgotten
+        record = engine.store.record(replace(record, audits=()), after=record)
+
+    stray = Path(place(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"account_id": [GONE]}), stray)
+    with pytest.raises(ErasureStopped, match=r"raw\.signups does not refer to 1 files that hold the account"):
+        erase(engine, "account", GONE, now=NOW)
+    assert [e.state for e in engine.erasures.rows()] == ["requested"]
+    stray.unlink()
+    erase(engine, "account", GONE, now=NOW)
+    assert [e.state for e in engine.erasures.rows()] == ["done"]
+    assert certify(catalog, "account", GONE).nowhere
+
+
+def test_rows_that_came_meanwhile_are_told_as_such_and_not_as_a_branch_to_drop(catalog: Catalog) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: NOW)
+    engine.create_tables()
+    landed(catalog, GONE)
+    with pytest.raises(ErasureStopped, match=r"came to raw\.signups while it was erased.*\n?.*Erase again"):
+        _check_refs(engine, PIPELINE.subject("account"), GONE)
 
 
 def test_no_id_is_kept_and_another_key_is_refused(catalog: Catalog, bare_home: Settings) -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.cli import app
-from lake_assets.errors import AuditFailed, PublishConflict, UsageError
+from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import OpenedSession, Waiting
@@ -34,8 +34,20 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
     from lake_assets_tests.membership.oracle import Row
 
-INSERT = """INSERT INTO lake.core.signup_fact
-SELECT signup_id, account_id, plan, monthly_price, event_ts, landed_at FROM lake.raw.signups VERSION AS OF {to}"""
+SIGNUP_COLUMNS = "signup_id, account_id, plan, monthly_price, event_ts, landed_at"
+INSERT = f"INSERT INTO lake.core.signup_fact SELECT {SIGNUP_COLUMNS} FROM lake.raw.signups VERSION AS OF {{to}}"
+
+
+def insert(how: str, where: str, *, replacing: str = "") -> str:
+    """A statement that writes raw signups. how: INTO or OVERWRITE. replacing: the rows of the target that go."""
+    replace = f"REPLACE WHERE {replacing}" if replacing else ""
+    return f"INSERT {how} lake.core.signup_fact {replace} SELECT {SIGNUP_COLUMNS} FROM lake.raw.signups WHERE {where}"
+
+
+def in_hours(column: str, first: int, last: int) -> str:
+    """A condition: the time lies in the hours first..last, both inclusive."""
+    start, end = hour_start(START + first), hour_start(START + last + 1)
+    return f"({column} >= TIMESTAMP '{start}' AND {column} < TIMESTAMP '{end}')"
 
 
 def lake_command(home: Settings, *arguments: str) -> str:
@@ -172,3 +184,55 @@ def landed_row(hour: int, table: str) -> Row:
     """A row of one account in a raw table; of signups, plan changes, requests and cancels in this order."""
     row = signup(10 * list(KEY).index(table), hour, reason="price")
     return {**row, KEY[table][0]: row["signup_id"], KEY[table][1]: row["event_ts"]}
+
+
+def test_what_removes_too_much_or_too_little_or_was_written_twice_is_refused(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    lake = Lake(catalog, spark)
+    target = lake.target("signup_fact")
+    lake.append("raw.signups", [signup(n, hour) for hour in (1, 2, 3) for n in (1, 2)])
+    lake.session("signup_fact")
+
+    def opened() -> OpenedSession:
+        found = lake.engine.open_session(target)
+        assert isinstance(found, OpenedSession)
+        return found
+
+    def written(*statements: str) -> None:
+        spark.conf.set("spark.wap.id", opened().wap_id)
+        for statement in statements:
+            spark.sql(statement)
+        spark.conf.unset("spark.wap.id")
+
+    def refused(what: str) -> None:
+        before = lake.main(target.table)
+        with pytest.raises(NotAsPlanned, match=what):
+            lake.engine.publish_session(target)
+        assert lake.main(target.table) == before
+
+    lake.append("raw.signups", [signup(3, 4)])
+    assert opened().plan.load == "append"
+    new = insert("INTO", in_hours("event_ts", 4, 4))
+    written(insert("OVERWRITE", in_hours("event_ts", 4, 4)))  # Spark's static mode: the whole table
+    refused(r"removes rows of 2026-01-01-01:00\.\.2026-01-01-03:00, which was not planned")
+    written(new, new)
+    refused("makes 2 snapshots")
+    written(new)
+    assert lake.engine.publish_session(target).status == "published"
+    lake.engine.commit_session(target)
+
+    spark.sql(f"DELETE FROM lake.raw.signups WHERE {in_hours('event_ts', 2, 2)} OR signup_id = 's01-3'")
+    assert (opened().plan.load, opened().plan.hour_numbers) == ("overwrite", (START + 2, START + 3))
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    written(insert("OVERWRITE", in_hours("event_ts", 2, 3)))
+    refused("leaves the former rows of 2026-01-01-02:00, which are to be replaced")
+    written(insert("INTO", in_hours("event_ts", 2, 4), replacing=in_hours("signed_up_at", 2, 4)))
+    refused("removes rows of 2026-01-01-04:00, which was not planned")
+    lake.set_property(target.table, "write.delete.mode", "merge-on-read")
+    written(f"DELETE FROM lake.{target.table} WHERE signup_id = 's01-3'")
+    refused("deletes single rows and leaves the former rows")
+    written(insert("INTO", in_hours("event_ts", 2, 3), replacing=in_hours("signed_up_at", 2, 3)))
+    assert lake.engine.publish_session(target).hours_built == (START + 2, START + 3)
+    lake.engine.commit_session(target)
+    lake.assert_true("signup_fact")

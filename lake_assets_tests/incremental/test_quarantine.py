@@ -12,6 +12,7 @@ from lake_assets.errors import AuditFailed
 from lake_assets.incremental import tables
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+from lake_assets.incremental.session import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Population, dirty_batch, worked_example
 from lake_assets_tests.incremental.scenario import START, Lake, with_target
@@ -74,9 +75,10 @@ def test_too_many_bad_rows_stop_a_session(catalog: Catalog, spark: SparkSession)
     assert [o.waiting.kind if o.waiting else o.failure for o in outcomes] == ["blocked", str(stopped.value)]
 
     lenient = lake.engine_of(PIPELINE)
-    lenient.rebuild(PIPELINE.target("signup_fact"), [START + 8])
+    rebuilt = lenient.rebuild(PIPELINE.target("signup_fact"), [START + 8])
+    assert isinstance(rebuilt, SessionReport)
     lake.assert_true("signup_fact")
-    assert len(lake.quarantined("core.signup_fact")) == 6
+    assert [row["session_id"] for row in lake.quarantined("core.signup_fact")] == [rebuilt.plan.session_id] * 6
 
 
 def test_bad_rows_are_set_aside_when_no_hour_is_due_and_when_there_is_no_good_row(
