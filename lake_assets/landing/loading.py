@@ -13,7 +13,7 @@ from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import PublishConflict, SourceError
 from lake_assets.incremental import tables
@@ -86,7 +86,12 @@ class Loader:
         while loaded := self.load_next():
             yield loaded
 
-    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(5), reraise=True)
+    @retry(
+        retry=retry_if_exception_type(PublishConflict),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        stop=stop_after_attempt(8),
+        reraise=True,
+    )
     def load_next(self) -> Loaded | None:
         """Load the next batch, from what the table has by now; None if nothing is ready."""
         table = tables.load(self.catalog, self.feed.raw.table)
