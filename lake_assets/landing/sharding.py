@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lake_assets.errors import ConfigurationError, UsageError
@@ -48,6 +49,10 @@ class Shard:
         """Whether the records of an id belong here; those of nobody are in the first shard."""
         return (0 if distinct_id is None else _place(distinct_id, self.of)) == self.number
 
+    def meets(self, other: Shard) -> bool:
+        """Whether a record of the topic may belong to both, under whatever specifications."""
+        return (self.number - other.number) % math.gcd(self.of, other.of) == 0
+
 
 def parse_shard(text: str) -> Shard:
     """The shard that a text such as `raw.signups/0-of-4` or `raw.signups/dead-letters` names. Raises `UsageError`."""
@@ -62,6 +67,13 @@ def parse_shard(text: str) -> Shard:
 def shards(topic: str, count: int) -> list[Shard]:
     """All shards of a topic under a specification."""
     return [Shard(topic, number, count) for number in range(count)]
+
+
+def complete(found: Iterable[Shard]) -> bool:
+    """Whether shards of one topic, under whatever specifications, take every record between them."""
+    several = set(found)
+    of = math.lcm(*(shard.of for shard in several))
+    return {place for shard in several for place in range(shard.number, of, shard.of)} == set(range(of))
 
 
 def _place(distinct_id: str, of: int) -> int:

@@ -163,6 +163,18 @@ def test_shards_are_split_again(landed: Landed) -> None:
         reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
 
 
+def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(landed: Landed) -> None:
+    both(landed, "reshard")
+    for zone in "aba":
+        reshard(landed.writers[zone], Shard(TOPIC, 0, OF), 2 * OF, key_of, now=NOW)
+    landed.ask("person 2", "r1", sent_through=1_000_000)
+    for operation in ("merge", "scrub", "columns"):
+        both(landed, operation)
+    assert {f.shard for f in landed.files("a")} == {f"{TOPIC}/{shard}" for shard in ("0-of-4", "2-of-4", "1-of-2")}
+    landed.assert_equal()
+    assert landed.records("b") == [r for r in EVERYTHING if r.key != b"person 2"]
+
+
 def test_everything_after_everything(landed: Landed) -> None:
     for operation in ("columns", "merge", "sweep", "merge", "reshard", "sweep", "reshard", "merge", "sweep", "merge"):
         both(landed, operation)
