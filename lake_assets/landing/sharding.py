@@ -71,9 +71,9 @@ def shards(topic: str, count: int) -> list[Shard]:
 
 def complete(found: Iterable[Shard]) -> bool:
     """Whether shards of one topic, under whatever specifications, take every record between them."""
-    several = set(found)
-    of = math.lcm(*(shard.of for shard in several))
-    return {place for shard in several for place in range(shard.number, of, shard.of)} == set(range(of))
+    several = {(shard.number, shard.of) for shard in found}
+    whole = math.lcm(*(of for _, of in several))
+    return {place for number, of in several for place in range(number, whole, of)} == set(range(whole))
 
 
 def _place(distinct_id: str, of: int) -> int:

@@ -6,14 +6,24 @@ from collections.abc import Iterable
 
 import pytest
 
+from lake_assets.landing import rows as manifest_rows
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.sharding import Shard
+from lake_assets.landing.store import Manifest
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.loads import die, loader, rows, signup
-from lake_assets_tests.landing.scenario import Landed
+from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
+from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed
 
 
 @pytest.fixture
 def landed(bare_home: Settings) -> Landed:
     return Landed(bare_home)
+
+
+def quarantine(manifest: Manifest, zone: str, name: str) -> None:
+    """As a release of the other zone's file does."""
+    with manifest.change() as (connection, _):
+        manifest_rows.change(connection, zone, name, verdict="quarantined", reason="the other was released")
 
 
 def land(landed: Landed, first: int, zones: Iterable[str] = "ab") -> None:
@@ -41,3 +51,24 @@ def test_who_is_overtaken_between_reading_and_staging_begins_anew(landed: Landed
         land(landed, first)
         list(loader(home, meanwhile=lambda: list(loader(home).load())).load())
     assert rows(home) == named(range(6))
+
+
+def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
+    land(landed, 0)
+    for zone in "aba":
+        reshard(landed.writers[zone], WHOLE, 2, FEED.distinct_id_of, now=NOW)
+    for number, zone in enumerate("ab"):
+        (aside,) = (f for f in landed.files(zone) if f.shard == str(Shard(TOPIC, number, 2)))
+        quarantine(landed.manifest, zone, aside.name)
+    assert list(loader(landed.settings).load()) == []
+    landed.manifest.release("b", aside.name, now=NOW)
+    list(loader(landed.settings).load())
+    assert rows(landed.settings) == named(range(3))
+
+
+def test_a_partition_begins_with_its_first_file_though_that_is_in_quarantine(landed: Landed) -> None:
+    land(landed, 0)
+    land(landed, 3)
+    for zone in "ab":
+        quarantine(landed.manifest, zone, landed.files(zone)[0].name)
+    assert list(loader(landed.settings).load()) == []
