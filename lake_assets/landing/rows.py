@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from lake_assets.errors import LandingError, OffsetsOverlap, StateMoved, UsageError
+from lake_assets.landing.coverage import meets
 from lake_assets.landing.manifest import DataFile, identity
 from lake_assets.landing.schema import (
     DELETIONS,
@@ -108,6 +109,17 @@ def refuse_overlap(connection: sa.Connection, file: DataFile, but: Iterable[str]
         for other in connection.execute(query.where(elsewhere, meet, there, exclusive)):
             if shard.meets(parse_shard(other.shard)):
                 raise OffsetsOverlap(partition, max(first, other.first), names=(other.name, file.name))
+
+
+def retired_for(connection: sa.Connection, file: DataFile) -> list[str]:
+    """The retired files of a zone with records in the place of a file; none if what it was made from is still there."""
+    made_from = [e for name in file.made_from if (e := find(connection, file.zone, name))]
+    if any(entry.stage != "retired" for entry in made_from):
+        return []
+    shard, several = parse_shard(file.shard), meets([file.ranges])
+    wanted = (FILES.c.zone == file.zone, FILES.c.topic == shard.topic, FILES.c.stage == "retired")
+    retired = (entry_of(row).file for row in connection.execute(sa.select(FILES).where(*wanted)))
+    return [f.name for f in retired if shard.meets(parse_shard(f.shard)) and several(f.ranges)]
 
 
 def _is(zone: str, name: str) -> sa.ColumnElement[bool]:

@@ -51,7 +51,8 @@ class Shard:
 
     def meets(self, other: Shard) -> bool:
         """Whether a record of the topic may belong to both, under whatever specifications."""
-        return (self.number - other.number) % math.gcd(self.of, other.of) == 0
+        apart = self.dead_letters != other.dead_letters
+        return not apart and (self.number - other.number) % math.gcd(self.of, other.of) == 0
 
 
 def parse_shard(text: str) -> Shard:

@@ -6,24 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from lake_assets.landing import rows as manifest_rows
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.sharding import Shard
-from lake_assets.landing.store import Manifest
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
-from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed
+from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed, quarantine
 
 
 @pytest.fixture
 def landed(bare_home: Settings) -> Landed:
     return Landed(bare_home)
-
-
-def quarantine(manifest: Manifest, zone: str, name: str) -> None:
-    """As a release of the other zone's file does."""
-    with manifest.change() as (connection, _):
-        manifest_rows.change(connection, zone, name, verdict="quarantined", reason="the other was released")
 
 
 def land(landed: Landed, first: int, zones: Iterable[str] = "ab") -> None:
