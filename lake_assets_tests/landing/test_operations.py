@@ -14,7 +14,7 @@ from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
-from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
 
@@ -73,8 +73,15 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     landed.run("scrub", "a")
     assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     landed.run("scrub", "b")
-    gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
-    assert len(gone or []) == 8
+    aside = landed.files("a")[0]
+    quarantine(landed.manifest, "a", aside.name)
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    (last,) = landed.manifest.entries("a", stages=("retired",))
+    assert (last.file.name,) == aside.made_from
+    landed.manifest.release("a", aside.name, now=NOW)
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
+    quarantine(landed.manifest, "a", aside.name)
+    landed.manifest.release("a", aside.name, now=NOW)
     assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
