@@ -53,8 +53,8 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
                 tailer.drain()
         except LakeError as error:
             raise failure(error) from error
-        for differ in tailer.stopped.values():
-            raise failure(differ) from differ
+        for stop in (*tailer.stopped.values(), *tailer.lacks.values()):
+            raise failure(stop) from stop
         landed = dg.AssetCheckResult(passed=True, check_name=LAG, description="Landed what Kafka had.")
         yield dg.MaterializeResult(metadata=zone_metadata(station, feed.topic, zone), check_results=[landed])
 

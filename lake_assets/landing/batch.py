@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
+from lake_assets.errors import PublishConflict
 from lake_assets.incremental import publish, tables
 from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Row
@@ -60,11 +63,20 @@ def commit(catalog: Catalog, table: Table, batch: Batch) -> None:
 
 
 def _staged(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
-    """The rows as a snapshot that nobody reads yet; its id."""
-    batch_id = batch.progress.batch_id
-    wap_id = publish.wap_id(batch_id, publish.next_staging_number(table, batch_id))
-    rows = _table(table, batch)
-    table.append(rows, snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
+    """The rows as a snapshot that nobody reads yet; its id.
+
+    Its number is like no other's: two loaders of one batch know nothing of each other's snapshots.
+    """
+    wap_id = publish.wap_id(batch.progress.batch_id, uuid4().int)
+    location, parent = table.metadata_location, publish.main_id(table)
+    try:
+        table.append(_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
+    except (CommitFailedException, ValueError) as error:
+        found = tables.load(catalog, name)
+        if found.metadata_location == location:
+            raise
+        # Behind somebody else's commit pyiceberg refuses the sequence number of a snapshot, as a `ValueError`.
+        raise PublishConflict(name, expected=parent, found=publish.main_id(found)) from error
     return publish.staged_snapshot(tables.load(catalog, name), wap_id).snapshot_id
 
 

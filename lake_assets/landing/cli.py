@@ -260,7 +260,7 @@ def discard(zone: ZoneName, file: FileName) -> None:
     from lake_assets.landing.zones import decide
 
     decide(_zones(), zone, file, "discard", now=datetime.now(UTC))
-    typer.echo(f"{file} of zone {zone} is gone; its offsets are landed again.")
+    typer.echo(f"{file} of zone {zone} is gone; its offsets are landed again when the zone is started the next time.")
 
 
 def erase_also(told: list[LandedErasure]) -> Elsewhere:
@@ -337,6 +337,8 @@ def _sum_up(tailer: ZoneTailer) -> None:
     typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
     for place, differ in tailer.stopped.items():
         typer.echo(f"zone {tailer.zone}: stopped at {place.topic} partition {place.partition}: {differ}", err=True)
+    for name, error in tailer.lacks.items():
+        typer.echo(f"zone {tailer.zone}: {name} was not landed again: {error}", err=True)
 
 
 def _station() -> Station:

@@ -1,7 +1,7 @@
 """Which offsets may be loaded next, by the files that cover them. Pure.
 
-An offset is ready when all files of a zone that cover it may be read, and so is each before it. Files come
-and go (they are compacted, resharded, scrubbed): offsets are what a loader counts by.
+An offset is ready when all files of a zone that cover it may be read, and are of all shards that there are; and so is
+each before it. Files come and go (they are compacted, resharded, scrubbed): offsets are what a loader counts by.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from lake_assets.landing.compaction import Ranges
+from lake_assets.landing.sharding import Shard, complete
 
 Ends = Mapping[int, int]
 """Partition → an offset, exclusive."""
+
+
+WHOLE = Shard("any")
+"""All records of a topic: of which one does not matter here."""
 
 
 class Cover(NamedTuple):
@@ -23,16 +28,23 @@ class Cover(NamedTuple):
 
     ranges: Mapping[int, tuple[int, int]]
     readable: bool
+    shard: Shard = WHOLE
+
+
+class _Span(NamedTuple):
+    first: int
+    last: int
+    cover: Cover
 
 
 def ready(covers: Iterable[Cover], starts: Ends) -> dict[int, int]:
     """How far each partition may be loaded from its start on: the offset after the last that is ready."""
-    spans: dict[int, list[tuple[int, int, bool]]] = {partition: [] for partition in starts}
+    spans: dict[int, list[_Span]] = {partition: [] for partition in starts}
     for cover in covers:
         for partition, (first, last) in cover.ranges.items():
             if partition in spans and last >= starts[partition]:
-                spans[partition].append((first, last, cover.readable))
-    return {partition: _reach(sorted(spans[partition]), start) for partition, start in starts.items()}
+                spans[partition].append(_Span(first, last, cover))
+    return {partition: _reach(spans[partition], start) for partition, start in starts.items()}
 
 
 def meets(several: Iterable[Ranges]) -> Callable[[Ranges], bool]:
@@ -56,13 +68,13 @@ def limited(starts: Ends, ends: Ends, *, most: int) -> dict[int, int]:
     return {partition: min(end, starts[partition] + most) for partition, end in ends.items()}
 
 
-def _reach(spans: list[tuple[int, int, bool]], start: int) -> int:
-    """spans: ascending. A span that may not be read ends it where it begins."""
-    barrier = min((first for first, _, readable in spans if not readable), default=None)
-    reach = start
-    for first, last, readable in spans:
-        if first > reach:
-            break
-        if readable:
-            reach = max(reach, last + 1)
-    return reach if barrier is None else max(start, min(reach, barrier))
+def _reach(spans: Iterable[_Span], start: int) -> int:
+    """From one offset at which a file begins or ends to the next, as long as what covers it is whole."""
+    ahead, over, at = sorted(spans, key=itemgetter(0), reverse=True), list[_Span](), start
+    while True:
+        while ahead and ahead[-1].first <= at:
+            over.append(ahead.pop())
+        over = [span for span in over if span.last >= at]
+        if not (all(span.cover.readable for span in over) and complete(span.cover.shard for span in over)):
+            return at
+        at = min([span.last + 1 for span in over] + [span.first for span in ahead[-1:]])

@@ -2,19 +2,21 @@
 
 Failure model: the dead letters of a file are added before it, and the file tells where its partition goes on; so a
 process that dies in between adds the same again, which is no change. A file that differs from the other zone's is
-quarantined, and its partition stops there; started again, the zone goes on at the first offset that it lacks.
+quarantined, and its partition stops there; so does one whose offsets Kafka has no more. Started again, the zone first
+lands what the other one has and it has nothing of (`again`), then goes on at the first offset that it lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Self
 
-from lake_assets.errors import FilesDiffer
+from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
+from lake_assets.landing.again import lacking, land_again
 from lake_assets.landing.agreements import Agreements
 from lake_assets.landing.compaction import first_offsets
 from lake_assets.landing.coverage import Cover, ready
@@ -79,8 +81,8 @@ def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -
 class ZoneTailer:
     """Tails all partitions of feeds in one zone; a context manager.
 
-    A partition whose file differs from the other zone's stops, and is named in `stopped`; the others go on. policy: of
-    partitions that have none yet.
+    A partition whose file differs from the other zone's, or that Kafka does not give, stops, and is named in `stopped`;
+    the others go on. lacks: files that could not be landed again, and why. policy: of partitions that have none yet.
     """
 
     def __init__(
@@ -88,15 +90,17 @@ class ZoneTailer:
     ) -> None:
         self.delivery, self.read_at_once = delivery, read_at_once
         self.files = self.messages = 0
-        self.stopped: dict[Place, FilesDiffer] = {}
+        self.stopped: dict[Place, LakeError] = {}
         writer = delivery.writer
+        self.lacks = dict(self._landed_again(servers, feeds))
         self._starts = starts(writer.manifest, self.zone, servers, feeds)
         by_topic, agreed = {feed.topic: feed for feed in feeds}, Agreements(writer.manifest)
         self._tails = {
             place: Tail(place, by_topic[place.topic], partial(agreed.policies, *place, otherwise=policy), start.offset)
             for place, start in self._starts.items()
         }
-        self._reader = Reader(servers, {place: start.offset for place, start in self._starts.items()})
+        starting = {place: start.offset for place, start in self._starts.items()}
+        self._reader = Reader(servers, starting, unreadable=self._stop)
 
     @property
     def zone(self) -> str:
@@ -130,8 +134,23 @@ class ZoneTailer:
         try:
             self.delivery.take(closed)
         except FilesDiffer as differ:
-            self.stopped[closed.place] = differ
-            self._reader.leave(closed.place)
-            del self._tails[closed.place]
+            self._stop(closed.place, differ)
         else:
             self.files += 1
+
+    def _stop(self, place: Place, error: LakeError) -> None:
+        self.stopped[place] = error
+        self._reader.leave(place)
+        self._tails.pop(place, None)
+
+    def _landed_again(self, servers: str, feeds: Sequence[Feed]) -> Iterator[tuple[str, LakeError]]:
+        """Land again what the zone lacks; name and error of each file of which it could not."""
+        writer = self.delivery.writer
+        for feed in feeds:
+            for file in lacking(writer.manifest, self.zone, feed.topic):
+                try:
+                    land_again(writer, file, feed, servers, now=self.delivery.clock())
+                except (LandingError, ServiceError) as error:
+                    yield file.name, error
+                else:
+                    self.files += 1

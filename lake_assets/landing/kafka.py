@@ -5,7 +5,7 @@ Only committed messages of transactions are read, so every reader sees the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -84,10 +84,15 @@ def ends(servers: str, topic: str) -> dict[int, int]:
 
 
 class Reader:
-    """Reads partitions together, each in order; a context manager. Memory: what is fetched ahead, and one batch."""
+    """Reads partitions together, each in order; a context manager. Memory: what is fetched ahead, and one batch.
 
-    def __init__(self, servers: str, starts: Starts) -> None:
-        self._servers, self._starts = servers, starts
+    unreadable: told of a partition that Kafka does not give; default: that is raised.
+    """
+
+    def __init__(
+        self, servers: str, starts: Starts, *, unreadable: Callable[[Place, ServiceError], None] | None = None
+    ) -> None:
+        self._servers, self._starts, self._unreadable = servers, starts, unreadable or _raise
         self._consumer = Consumer(
             {
                 **client(servers),
@@ -137,15 +142,25 @@ class Reader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(place)
             elif not error.retriable():
-                raise self._unreadable(place, error)
+                self._tell(place, self._not_given(place, error))
         return found
 
-    def _unreadable(self, place: Place, error: KafkaError) -> ServiceError:
+    def _tell(self, place: Place, error: ServiceError) -> None:
+        """Of one partition whoever wants to know; what is wrong with all of Kafka is raised."""
+        if place not in self._starts:
+            raise error
+        self._unreadable(place, error)
+
+    def _not_given(self, place: Place, error: KafkaError) -> ServiceError:
         return ServiceError(
             f"Kafka at {self._servers} does not give partition {place.partition} of {place.topic} "
             f"from offset {self._starts.get(place)} on: {error.str()}.",
             remedy="Restore what is missing, or send it again to a topic of another name; lengthen its retention.",
         )
+
+
+def _raise(_: Place, error: ServiceError) -> None:
+    raise error
 
 
 def _record(message: Message) -> Record:

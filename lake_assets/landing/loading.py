@@ -1,8 +1,8 @@
 """Landed files into raw tables: each offset once, whatever file covers it by then, however often a loader dies.
 
 A batch goes on from the offsets that the raw table has, as far as the files of a zone that may be read cover them
-without a gap. Of two zones the one that reaches further is read: verified files are equal. Rows of those who were
-erased are dropped here, if they were sent before.
+without a gap, in all shards. Of two zones the one that reaches further is read: verified files are equal. Rows of those
+who were erased are dropped here, if they were sent before.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
+from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import PublishConflict, SourceError
 from lake_assets.incremental import tables
@@ -26,7 +26,7 @@ from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Feed, heartbeat_of
 from lake_assets.landing.progress import Progress, read_progress
 from lake_assets.landing.records import Record
-from lake_assets.landing.schema import Entry, moment
+from lake_assets.landing.schema import ALL_VERDICTS, Entry, moment
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import Zone
@@ -86,25 +86,32 @@ class Loader:
         while loaded := self.load_next():
             yield loaded
 
-    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(5), reraise=True)
+    @retry(
+        retry=retry_if_exception_type(PublishConflict),
+        wait=wait_random_exponential(multiplier=0.05, max=1),
+        stop=stop_after_attempt(8),
+        reraise=True,
+    )
     def load_next(self) -> Loaded | None:
         """Load the next batch, from what the table has by now; None if nothing is ready."""
         table = tables.load(self.catalog, self.feed.raw.table)
         tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
-        choice = max((self._choice(zone, progress) for zone in self.zones), key=lambda c: c.count)
+        files = self._files()
+        choice = max((self._choice(zone, files, progress) for zone in self.zones), key=lambda c: c.count)
         return self._load(table, progress, choice) if choice.count else None
 
-    def _choice(self, zone: Zone, progress: Progress) -> _Choice:
-        entries = [
-            entry
-            for entry in self.manifest.entries(zone.name, self.feed.topic)
-            if not parse_shard(entry.file.shard).dead_letters
-        ]
-        covers = [Cover(entry.file.ranges, self._may_read(entry)) for entry in entries]
-        begun = first_offsets(entry.file for entry in entries)
+    def _choice(self, zone: Zone, files: Sequence[Entry], progress: Progress) -> _Choice:
+        entries = [entry for entry in files if entry.file.zone == zone.name and entry.verdict != "quarantined"]
+        covers = [Cover(e.file.ranges, self._may_read(e), parse_shard(e.file.shard)) for e in entries]
+        begun = first_offsets(entry.file for entry in files)
         starts = {p: at for p, at in {**begun, **progress.offsets}.items() if p in self.partitions}
         return _Choice(zone, entries, starts, limited(starts, ready(covers, starts), most=MOST_OFFSETS))
+
+    def _files(self) -> list[Entry]:
+        """The files of all zones, those in quarantine, too: a partition begins with the first, whoever may read it."""
+        found = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
+        return [entry for entry in found if not parse_shard(entry.file.shard).dead_letters]
 
     def _may_read(self, entry: Entry) -> bool:
         return entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")

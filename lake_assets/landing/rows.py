@@ -8,6 +8,7 @@ from datetime import datetime
 import sqlalchemy as sa
 
 from lake_assets.errors import LandingError, OffsetsOverlap, StateMoved, UsageError
+from lake_assets.landing.coverage import meets
 from lake_assets.landing.manifest import DataFile, identity
 from lake_assets.landing.schema import (
     DELETIONS,
@@ -90,11 +91,11 @@ def require_known(connection: sa.Connection, file: DataFile) -> None:
 def refuse_overlap(connection: sa.Connection, file: DataFile, but: Iterable[str], stage: Stage) -> None:
     """Raise `OffsetsOverlap` if another file of the zone has an offset of this one, though it should be in one alone.
 
-    That is a file of the same shard. For a live file it is also one that is live under another specification: what was
-    resharded does not come again in the old shard.
+    That is a file of the same shard. For a live file it is also a live one of a shard under another specification, if
+    the two may have a record in common: what was resharded does not come again in the old shard.
     """
     shard = parse_shard(file.shard)
-    query = sa.select(RANGES.c.name, RANGES.c.first).join(
+    query = sa.select(RANGES.c.name, RANGES.c.first, RANGES.c.shard).join(
         FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name)
     )
     there = FILES.c.stage.in_(("staged", "live")) & (FILES.c.verdict != "quarantined")
@@ -105,8 +106,20 @@ def refuse_overlap(connection: sa.Connection, file: DataFile, but: Iterable[str]
     for partition, (first, last) in file.ranges.items():
         meet = (RANGES.c.partition == partition) & (RANGES.c.first <= last) & (RANGES.c.last >= first)
         elsewhere = (RANGES.c.zone == file.zone) & RANGES.c.name.not_in([file.name, *but])
-        if other := connection.execute(query.where(elsewhere, meet, there, exclusive)).first():
-            raise OffsetsOverlap(partition, max(first, other.first), names=(other.name, file.name))
+        for other in connection.execute(query.where(elsewhere, meet, there, exclusive)):
+            if shard.meets(parse_shard(other.shard)):
+                raise OffsetsOverlap(partition, max(first, other.first), names=(other.name, file.name))
+
+
+def retired_for(connection: sa.Connection, file: DataFile) -> list[str]:
+    """The retired files of a zone with records in the place of a file; none if what it was made from is still there."""
+    made_from = [e for name in file.made_from if (e := find(connection, file.zone, name))]
+    if any(entry.stage != "retired" for entry in made_from):
+        return []
+    shard, several = parse_shard(file.shard), meets([file.ranges])
+    wanted = (FILES.c.zone == file.zone, FILES.c.topic == shard.topic, FILES.c.stage == "retired")
+    retired = (entry_of(row).file for row in connection.execute(sa.select(FILES).where(*wanted)))
+    return [f.name for f in retired if shard.meets(parse_shard(f.shard)) and several(f.ranges)]
 
 
 def _is(zone: str, name: str) -> sa.ColumnElement[bool]:

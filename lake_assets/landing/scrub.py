@@ -15,6 +15,7 @@ from lake_assets.landing.coverage import meets
 from lake_assets.landing.manifest import DataFile
 from lake_assets.landing.mentions import mentions
 from lake_assets.landing.records import Record
+from lake_assets.landing.schema import ALL_VERDICTS
 from lake_assets.landing.sharding import DistinctId, parse_shard
 from lake_assets.landing.status import sweep
 from lake_assets.landing.writing import ZoneWriter
@@ -74,11 +75,11 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
 def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
     """Remove the replaced files of a topic, which still hold what was scrubbed; their names.
 
-    One stays as long as a file with an offset of it is not scrubbed for every request, or not verified; None if any
-    does. What is landed meanwhile replaces nothing, and holds up nothing.
+    One stays as long as a file with an offset of it is not scrubbed for every request, or not verified, such as one in
+    quarantine; None if any does. What is landed meanwhile replaces nothing, and holds up nothing.
     """
     requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
-    found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"))
+    found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"), verdicts=ALL_VERDICTS)
     stays = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
     gone = sweep(
         writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=lambda file: stays(file.ranges)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lake_assets.errors import ConfigurationError, UsageError
@@ -48,6 +49,11 @@ class Shard:
         """Whether the records of an id belong here; those of nobody are in the first shard."""
         return (0 if distinct_id is None else _place(distinct_id, self.of)) == self.number
 
+    def meets(self, other: Shard) -> bool:
+        """Whether a record of the topic may belong to both, under whatever specifications."""
+        apart = self.dead_letters != other.dead_letters
+        return not apart and (self.number - other.number) % math.gcd(self.of, other.of) == 0
+
 
 def parse_shard(text: str) -> Shard:
     """The shard that a text such as `raw.signups/0-of-4` or `raw.signups/dead-letters` names. Raises `UsageError`."""
@@ -62,6 +68,13 @@ def parse_shard(text: str) -> Shard:
 def shards(topic: str, count: int) -> list[Shard]:
     """All shards of a topic under a specification."""
     return [Shard(topic, number, count) for number in range(count)]
+
+
+def complete(found: Iterable[Shard]) -> bool:
+    """Whether shards of one topic, under whatever specifications, take every record between them."""
+    several = {(shard.number, shard.of) for shard in found}
+    whole = math.lcm(*(of for _, of in several))
+    return {place for number, of in several for place in range(number, whole, of)} == set(range(whole))
 
 
 def _place(distinct_id: str, of: int) -> int:

@@ -181,10 +181,9 @@ class Manifest:
         with self.change() as (connection, _):
             entry = rows.quarantined(connection, zone, name)
             others = [e for e in rows.comparable(connection, entry.file) if compare(entry.file, e.file) == "corrupt"]
+            made_from = [e for n in entry.file.made_from if (e := rows.find(connection, zone, n))]
             # A copy of a reshard does not replace what it was made from: that waits for all the others.
-            replaced = [
-                n for n in entry.file.made_from if rows.found(connection, zone, n).file.shard == entry.file.shard
-            ]
+            replaced = [e.file.name for e in made_from if e.file.shard == entry.file.shard]
             rows.refuse_overlap(connection, entry.file, replaced, entry.stage)
             rows.change(connection, zone, name, verdict="verified", reason="")
             rows.retire(connection, zone, replaced, now)
@@ -193,11 +192,17 @@ class Manifest:
                 rows.change(connection, other.file.zone, other.file.name, verdict="quarantined", reason=reason)
             return others
 
-    def discard(self, zone: str, name: str) -> None:
-        """Take a quarantined file out of the manifest: its zone makes it again. Raises `UsageError`."""
+    def discard(self, zone: str, name: str) -> list[str]:
+        """Take a quarantined file out of the manifest: its zone makes it again. Raises `UsageError`.
+
+        What has retired for it goes, too, or the zone would take it for what it is to make; returned are all names.
+        """
         with self.change() as (connection, _):
-            rows.quarantined(connection, zone, name)
-            rows.remove(connection, zone, name)
+            entry = rows.quarantined(connection, zone, name)
+            gone = [name, *rows.retired_for(connection, entry.file)]
+            for each in gone:
+                rows.remove(connection, zone, each)
+            return gone
 
     def forget(self, zone: str, names: Sequence[str]) -> None:
         """Take retired files out of the manifest: nobody needs them any more. Raises `StateMoved` if one is not."""

@@ -18,12 +18,14 @@ from multiprocessing import get_context
 from operator import add
 
 from lake_assets.errors import FileDamaged, OffsetsOverlap
+from lake_assets.landing.again import lacking
 from lake_assets.landing.checksum import NOTHING
 from lake_assets.landing.compaction import graph
 from lake_assets.landing.manifest import DataFile, compare, identity, offsets
 from lake_assets.landing.schema import ALL_STAGES, ALL_VERDICTS, Entry
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import DRAFT, Zone
+from lake_assets.landing.zones import topics_of
 
 Place = tuple[Zone, DataFile]
 Reader = Callable[[Place], str | None]
@@ -69,6 +71,7 @@ def verify(
     findings += _differing(entries)
     findings += _overlapping(entries)
     findings += _unequal_to_their_origin(manifest, entries)
+    findings += [f for zone in zones for f in _lacking(manifest, zone.name)]
     findings += [_overdue(e, now) for e in manifest.overdue(now, deadline) if e.file.zone in by_zone]
     findings += [_quarantined(e) for e in quarantined(manifest) if e.file.zone in by_zone]
     files = [e.file for e in entries]
@@ -170,6 +173,16 @@ def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> It
             total = reduce(add, (f.checksum for f in parts), NOTHING)
             if total != file.checksum:
                 yield Finding(file.zone, file.name, f"has the checksum {file.checksum}, what it was made from {total}")
+
+
+def _lacking(manifest: Manifest, zone: str) -> Iterator[Finding]:
+    """What another zone has, and this one has nothing of, though it has landed what follows."""
+    for topic in topics_of(manifest):
+        for file in lacking(manifest, zone, topic):
+            problem = (
+                f"({offsets(file)}) of zone {file.zone} is missing here: it is landed again when the zone is started"
+            )
+            yield Finding(zone, file.name, problem)
 
 
 def _overdue(entry: Entry, now: datetime) -> Finding:

@@ -54,8 +54,8 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
         raise _no_zone(zone)
     writer = by_name[zone]
     if decision == "discard":
-        writer.manifest.discard(zone, name)
-        writer.zone.drop(name)
+        for gone in writer.manifest.discard(zone, name):
+            writer.zone.drop(gone)
         return []
     writer.zone.take_back(name)
     others = writer.manifest.release(zone, name, now=now)

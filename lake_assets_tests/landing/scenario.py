@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.landing import rows
 from lake_assets.landing.agreements import Agreements, DeletionRequest
 from lake_assets.landing.checksum import Checksum, checksum
 from lake_assets.landing.compact import merge, to_columns
@@ -21,7 +22,7 @@ from lake_assets.landing.schema import ALL_STAGES, Verdict
 from lake_assets.landing.scrub import Scrub, scrub
 from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
-from lake_assets.landing.store import open_manifest
+from lake_assets.landing.store import Manifest, open_manifest
 from lake_assets.landing.verify import Finding, verify
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
@@ -37,6 +38,12 @@ LIMITS = Limits(max_files=3, max_bytes=1 << 20)
 PEOPLE = 5
 OF = 2
 BY = Scrub(key_of, lambda identity: f"hash of {identity}")
+
+
+def quarantine(manifest: Manifest, zone: str, name: str) -> None:
+    """Put a file in quarantine, as the release of the other zone's does."""
+    with manifest.change() as (connection, _):
+        rows.change(connection, zone, name, verdict="quarantined", reason="the other zone's was released")
 
 
 def sent(partition: int, offset: int) -> Record:

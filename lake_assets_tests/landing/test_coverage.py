@@ -6,18 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.landing.coverage import Cover, limited, meets, ready
+from lake_assets.landing.sharding import Shard, complete
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
 )
-COVERS = st.lists(st.builds(Cover, RANGES, st.sampled_from([True, True, True, False])), max_size=12)
+SHARDS = st.sampled_from([Shard("t"), Shard("t"), Shard("t", 0, 2), Shard("t", 1, 2), Shard("t", 1, 4)])
+COVERS = st.lists(st.builds(Cover, RANGES, st.sampled_from([True, True, True, False]), SHARDS), max_size=12)
 STARTS = st.dictionaries(st.integers(0, 2), st.integers(0, 10))
 
 
 def is_ready(covers: list[Cover], partition: int, offset: int) -> bool:
     spans = [(cover, cover.ranges[partition]) for cover in covers if partition in cover.ranges]
-    over = [cover.readable for cover, (first, last) in spans if first <= offset <= last]
-    return bool(over) and all(over)
+    over = [cover for cover, (first, last) in spans if first <= offset <= last]
+    return all(cover.readable for cover in over) and complete(cover.shard for cover in over)
 
 
 @given(COVERS, STARTS)

@@ -12,12 +12,18 @@ from lake_assets.incremental.erasures import Erasures, create_table
 from lake_assets.incremental.hours import parse_hour
 from lake_assets.incremental.tables import complete_through, load
 from lake_assets.landing.batch import Batch, commit
+from lake_assets.landing.compact import merge
+from lake_assets.landing.compaction import Limits
 from lake_assets.landing.failpoints import LOADING_POINTS, TAILING_POINTS
 from lake_assets.landing.progress import read_progress
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.sharding import Shard
+from lake_assets.landing.verify import verify
 from lake_assets.landing.zones import decide
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.membership.simulator import worked_example
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
+from lake_assets_tests.landing.scenario import quarantine
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -115,6 +121,35 @@ def test_a_file_that_differs_stops_its_partition_and_once_it_is_decided_on_the_g
     assert landings.rows() == sent([first])
     every = landings.manifest.entries(verdicts=("provisional", "verified", "quarantined"))
     assert {entry.verdict for entry in every} == {"verified"}
+
+
+def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(landings: Landings) -> None:
+    first = worked_example()[0]
+    landings.send([first])
+    broken = landings.send_broken()
+    landings.settle(first.landed_at + timedelta(hours=1))
+    for zone in ("a", "b"):
+        landings.tail(zone)
+    feed, writers = landings.feeds[0], [landings.writer(zone) for zone in ("a", "b")]
+    for writer in writers:
+        merge(writer, Shard(feed.topic), Limits(3, 1 << 20), now=NOW)
+    for zone in (0, 1, 0):
+        reshard(writers[zone], Shard(feed.topic), 2, feed.distinct_id_of, now=NOW)
+    files = [e.file for e in landings.manifest.entries("b", feed.topic)]
+    ends = ("dead-letters", "0-of-2")
+    gone = [max((f for f in files if f.shard.endswith(end)), key=lambda f: len(f.ranges)) for end in ends]
+    for file in gone:
+        quarantine(landings.manifest, "b", file.name)
+        decide(writers, "b", file.name, "discard", now=NOW)
+    zones = [writer.zone for writer in writers]
+    found = verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings
+    assert len(gone[1].ranges) == 2
+    assert {(f.zone, f.name) for f in found if "is missing here" in f.problem} == {("b", file.name) for file in gone}
+    assert not landings.tail("b").lacks
+    assert verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings == []
+    assert landings.dead_letters("b") == broken
+    landings.load()
+    assert landings.rows() == sent([first])
 
 
 def test_a_loader_that_was_overtaken_begins_anew(landings: Landings) -> None:

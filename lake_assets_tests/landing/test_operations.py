@@ -14,7 +14,7 @@ from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
-from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
 
 EVERYTHING = [sent(partition, offset) for partition in range(2) for offset in range(12)]
 
@@ -73,8 +73,15 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     landed.run("scrub", "a")
     assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     landed.run("scrub", "b")
-    gone = forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW)
-    assert len(gone or []) == 8
+    aside = landed.files("a")[0]
+    quarantine(landed.manifest, "a", aside.name)
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    (last,) = landed.manifest.entries("a", stages=("retired",))
+    assert (last.file.name,) == aside.made_from
+    landed.manifest.release("a", aside.name, now=NOW)
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
+    quarantine(landed.manifest, "a", aside.name)
+    landed.manifest.release("a", aside.name, now=NOW)
     assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
@@ -161,6 +168,18 @@ def test_shards_are_split_again(landed: Landed) -> None:
     assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 2 * OF)}
     with pytest.raises(UsageError, match="can not be resharded to 3"):
         reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
+
+
+def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(landed: Landed) -> None:
+    both(landed, "reshard")
+    for zone in "aba":
+        reshard(landed.writers[zone], Shard(TOPIC, 0, OF), 2 * OF, key_of, now=NOW)
+    landed.ask("person 2", "r1", sent_through=1_000_000)
+    for operation in ("merge", "scrub", "columns"):
+        both(landed, operation)
+    assert {f.shard for f in landed.files("a")} == {f"{TOPIC}/{shard}" for shard in ("0-of-4", "2-of-4", "1-of-2")}
+    landed.assert_equal()
+    assert landed.records("b") == [r for r in EVERYTHING if r.key != b"person 2"]
 
 
 def test_everything_after_everything(landed: Landed) -> None:

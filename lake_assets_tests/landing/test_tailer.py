@@ -127,9 +127,18 @@ def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partit
 
 def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str) -> None:
     topic = f"signups-{uuid4().hex}"
-    KafkaTopic(kafka, topic).create(1)
+    KafkaTopic(kafka, topic).create(2)
     with Reader(kafka, {Place(topic, 0): 7}) as reader, pytest.raises(ServiceError, match="from offset 7 on"):
         consume(reader)
+    told: list[Place] = []
+
+    def leave(place: Place, _: ServiceError) -> None:
+        told.append(place)
+        reader.leave(place)
+
+    with Reader(kafka, {Place(topic, 0): 7, Place(topic, 1): None}, unreadable=leave) as reader:
+        consume(reader)
+    assert told == [Place(topic, 0)]
     with pytest.raises(ServiceError, match=f"has no topic {topic}x"):
         partitions(kafka, [topic, f"{topic}x"])
 

@@ -1,0 +1,66 @@
+"""Loaders beside each other, and what the zones have while they read: each row comes once, and none is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from lake_assets.landing.reshard import reshard
+from lake_assets.landing.sharding import Shard
+from lake_assets.settings import Settings
+from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
+from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed, quarantine
+
+
+@pytest.fixture
+def landed(bare_home: Settings) -> Landed:
+    return Landed(bare_home)
+
+
+def land(landed: Landed, first: int, zones: Iterable[str] = "ab") -> None:
+    """Three signups from an offset on, in zones."""
+    for zone in zones:
+        landed.land(zone, 0, first, [signup(offset) for offset in range(first, first + 3)])
+
+
+def named(offsets: Iterable[int]) -> list[str]:
+    return sorted(f"s{offset}" for offset in offsets)
+
+
+def test_who_stages_the_same_batch_at_the_same_time_publishes_nothing_but_its_own(landed: Landed) -> None:
+    """One loader reads; another one, of fewer files, stages the same batch and dies; the first one goes on."""
+    land(landed, 0)
+    land(landed, 3, "a")
+    home = landed.settings
+    list(loader(home, provisional=True, meanwhile=lambda: die(home, "loading-staged")).load())
+    assert rows(home) == named(range(6))
+
+
+def test_who_is_overtaken_between_reading_and_staging_begins_anew(landed: Landed) -> None:
+    home = landed.settings
+    for first in (0, 3):
+        land(landed, first)
+        list(loader(home, meanwhile=lambda: list(loader(home).load())).load())
+    assert rows(home) == named(range(6))
+
+
+def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
+    land(landed, 0)
+    for zone in "aba":
+        reshard(landed.writers[zone], WHOLE, 2, FEED.distinct_id_of, now=NOW)
+    for number, zone in enumerate("ab"):
+        (aside,) = (f for f in landed.files(zone) if f.shard == str(Shard(TOPIC, number, 2)))
+        quarantine(landed.manifest, zone, aside.name)
+    assert list(loader(landed.settings).load()) == []
+    landed.manifest.release("b", aside.name, now=NOW)
+    list(loader(landed.settings).load())
+    assert rows(landed.settings) == named(range(3))
+
+
+def test_a_partition_begins_with_its_first_file_though_that_is_in_quarantine(landed: Landed) -> None:
+    land(landed, 0)
+    land(landed, 3)
+    for zone in "ab":
+        quarantine(landed.manifest, zone, landed.files(zone)[0].name)
+    assert list(loader(landed.settings).load()) == []
