@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.checkpoint import opened
 from lake_assets.engagement.failpoints import reach_maintenance
-from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.ring import MAINTENANCE, coordinator_of
 from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -39,11 +38,6 @@ from lake_assets.engagement.tables import (
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
-
-MAINTENANCE = "maintenance"
-FOLLOWED: StreamName = "retention"
-AFTER = (FOLLOWED, MAINTENANCE)
-"""Who must have run last: retention follows mutation alone, so no row waits to be looked at by it."""
 
 TABLES = (
     ENGAGEMENT,
@@ -97,8 +91,7 @@ class MaintenanceReport:
 
 def coordinator(tables: LakeTables, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
     """The side of maintenance of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
-    claim = partial(tables.claim, spark)
-    return JobCoordinator(tables.lake.lock, MAINTENANCE, AFTER, zk, timeout, claim=claim)
+    return coordinator_of(MAINTENANCE, tables, zk, spark, timeout=timeout)
 
 
 def take_turn(

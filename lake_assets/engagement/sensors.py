@@ -15,8 +15,8 @@ from dagster import RunsFilter
 
 from lake_assets.engagement.changes import told_since
 from lake_assets.engagement.lake import EngagementLake, StreamName
-from lake_assets.engagement.maintenance import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.metrics import metrics_cursor
+from lake_assets.engagement.ring import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import LakeTables
 from lake_assets.errors import ChangesExpired, LakeError

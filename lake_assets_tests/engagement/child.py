@@ -11,8 +11,9 @@ from typing import cast
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import StreamName
-from lake_assets.engagement.maintenance import MAINTENANCE, maintain
+from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark

@@ -14,7 +14,7 @@ import pytest
 
 from lake_assets.engagement.assets import engagement_definitions, engagement_key
 from lake_assets.engagement.lake import STREAMS
-from lake_assets.engagement.maintenance import MAINTENANCE
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.sensors import RETRY_SECONDS
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
 from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Traffic

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from lake_assets.engagement.certificate import LakeCertificate, certify
-from lake_assets.engagement.maintenance import MAINTENANCE, maintain
+from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.memory import ERASED, Memory
 from lake_assets.engagement.retained import Held
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ENGAGEMENT_METRICS, ERASURE, MUTATION_REQUEST
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.erasures import KeyedHash
