@@ -7,6 +7,7 @@ created through Spark; their logs are read without it, which takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,8 +18,11 @@ from deltalake import DeltaTable
 from lake_assets.coordination import check_claim
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore, opened
+from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.errors import ClaimRefused
 from lake_assets.incremental.erasures import KeyedHash, erasure_key
+from lake_assets.incremental.failpoints import strike
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -206,11 +210,27 @@ class LakeTables:
     def claim(self, spark: SparkSession, token: int) -> None:
         """Write the coordinator's token to the engagement table: no commit that began before can be made any more.
 
-        `ClaimRefused` if a later holder's token is there.
+        `ClaimRefused` if a later holder's token is there, or came between the look and the write: then it is put back.
         """
-        found = self._log(ENGAGEMENT).metadata().configuration.get(EPOCH)
-        check_claim(self.location(ENGAGEMENT), None if found is None else int(found), token)
+        read = self.version(ENGAGEMENT)
+        self.check_claimed(token)
+        strike(CLAIM_CHECKED)
         spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+        since = [self.epoch(version) or 0 for version in range(read + 1, self.version(ENGAGEMENT) + 1)]
+        latest = max(since)
+        if since[-1] < latest:
+            with suppress(ClaimRefused):  # a still later one is there
+                self.claim(spark, latest)
+        check_claim(self.location(ENGAGEMENT), latest, token)
+
+    def check_claimed(self, token: int) -> None:
+        """Return while no later holder's token is on the engagement table; else `ClaimRefused`."""
+        check_claim(self.location(ENGAGEMENT), self.epoch(), token)
+
+    def epoch(self, version: int | None = None) -> int | None:
+        """The token on the engagement table, as it stands or stood at a version; None if nobody has claimed it."""
+        found = opened(self.location(ENGAGEMENT), version).metadata().configuration.get(EPOCH)
+        return None if found is None else int(found)
 
     def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
         """Append rows as a batch: Delta does nothing if it has seen this batch, or a later one, under the id."""

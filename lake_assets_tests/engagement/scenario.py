@@ -148,7 +148,7 @@ class Traffic:
         assert report is not None
         return report
 
-    def start(self, point: str = "", name: StreamName = "ingestion", *, remote: str | None = None) -> Child:
+    def start(self, point: str = "", name: str = "ingestion", *, remote: str | None = None) -> Child:
         """A turn in a process of its own, which dies at a point, or stops there. remote: of another Spark."""
         from lake_assets_tests.engagement.child import turn
 
