@@ -176,19 +176,33 @@ def _reason(shape: Format) -> Column:
     """The first thing that is wrong, in the order: JSON, missing fields, values, choices, the same of a record, org."""
     from pyspark.sql import functions as F
 
-    verdicts = [_unparsed("json", NOT_JSON), *_verdicts(shape, "json")]
+    verdicts = [_unparsed("json", F.col("message"), NOT_JSON), *_verdicts(shape, "json")]
     if shape.record:
         name, of = shape.record
-        of_record = F.coalesce(_unparsed(RECORD, f"bad object {name}"), *_verdicts(of, RECORD, f"{name}."))
+        unparsed = _unparsed(RECORD, F.col(f"json.{name}"), f"bad object {name}")
+        of_record = F.coalesce(unparsed, *_verdicts(of, RECORD, f"{name}."))
         verdicts.append(F.when(F.col(f"json.{name}").isNotNull(), of_record))
     verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
     return F.coalesce(*verdicts)
 
 
-def _unparsed(base: str, reason: str) -> Column:
+def _unparsed(base: str, text: Column, reason: str) -> Column:
+    """The reason if a text is no JSON object. base: the column with what was made of it."""
     from pyspark.sql import functions as F
 
-    return F.when(F.col(base).isNull() | F.col(f"{base}.{_BROKEN}").isNotNull(), reason)
+    return F.when(F.col(base).isNull() | F.col(f"{base}.{_BROKEN}").isNotNull() | ~_ends(text), reason)
+
+
+def _ends(text: Column) -> Column:
+    """Whether nothing is behind the JSON value that a text begins with: what is, Spark's parser does not look at.
+
+    The text is read as the first of two elements. The other is its hash, so no text can end the list in its stead.
+    """
+    from pyspark.sql import functions as F
+
+    end = F.xxhash64(text).cast("string")
+    pair = F.from_json(F.concat(F.lit("["), text, F.lit(","), end, F.lit("]")), "array<string>")
+    return F.coalesce((F.size(pair) == 2) & (F.get(pair, F.lit(1)) == end), F.lit(False))
 
 
 def _verdicts(shape: Format, base: str, of: str = "") -> list[Column]:
