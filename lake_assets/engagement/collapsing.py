@@ -10,7 +10,7 @@ from lake_assets.engagement.aliases import aliases
 from lake_assets.engagement.identity import MutationRequest, Record, collapse
 from lake_assets.engagement.inserting import placed
 from lake_assets.engagement.parking import met, status
-from lake_assets.engagement.retention import RetentionRequest, cut_off, erased
+from lake_assets.engagement.retention import RetentionRequest, cut_off, erased, persons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COLLAPSED = "org_id string, old_id string, new_id string"
 ALIASED = f"{COLLAPSED}, after timestamp, until timestamp"
 PLACED = "org_id string, engagement_id string, request_id string, who_id string"
-LIMITED = "org_id string, who_id string, until timestamp"
+LIMITED = "org_id string, who_id string, person string, until timestamp"
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
 _NEW = "of_batch"
@@ -51,8 +51,8 @@ def placed_records(requests: DataFrame) -> DataFrame:
 
 
 def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
-    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; where
-    who_id is null, the cut-off of the org, exclusive.
+    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; person:
+    the least id of whose it is. Where who_id is null, the cut-off of the org, exclusive.
 
     requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp. applied:
     requests of mutation, as for `collapsed`.
@@ -125,8 +125,10 @@ def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
     whole = frame.astype({"ttl_days": "Int64"}).astype(object)
     columns = (whole[name].where(whole[name].notna(), None).tolist() for name in _RETENTION_REQUEST)
     requests = [RetentionRequest(*values) for values in zip(*columns, strict=True)]
-    limits = [(None, cut_off(requests)), *erased(requests, _requests(applied)).items()]
-    found = pd.DataFrame([limit for limit in limits if limit[1] is not None], columns=["who_id", "until"])
+    links = list(_requests(applied))
+    until, least = erased(requests, links), persons(links)
+    limits = [(None, None, cut_off(requests)), *((who, least.get(who, who), at) for who, at in until.items())]
+    found = pd.DataFrame([limit for limit in limits if limit[2] is not None], columns=["who_id", "person", "until"])
     found.insert(0, "org_id", frame["org_id"].iloc[0] if len(frame) else None)
     return found.astype({"until": "datetime64[ns]"})
 

@@ -25,6 +25,7 @@ _ERASURE = pa.schema(
     [
         ("org_id", pa.string()),
         ("id_hash", pa.string()),
+        ("person_hash", pa.string()),
         ("key_id", pa.string()),
         ("erased_until", pa.timestamp("us", "UTC")),
         ("batch_id", pa.int64()),
@@ -50,6 +51,7 @@ class Erasures:
             {
                 "org_id": person["org_id"],
                 "id_hash": memory.hash(person["org_id"], person["who_id"]),
+                "person_hash": memory.hash(person["org_id"], person["person"]),
                 "key_id": tables.keyed.key_id,
                 "erased_until": person["until"],
                 "batch_id": batch.batch_id,

@@ -68,5 +68,11 @@ def erased(requests: Iterable[RetentionRequest], applied: Iterable[MutationReque
     return dict(sorted(until.items()))
 
 
+def persons(applied: Iterable[MutationRequest]) -> dict[str, str]:
+    """Each id that applied requests name → the least id of the same person, as `erased` takes them for one."""
+    people = nx.connected_components(linked(applied))
+    return {identity: min(person) for person in people for identity in person}
+
+
 def _all_ids(people: nx.Graph[str], who_id: str) -> set[str]:
     return set(nx.node_connected_component(people, who_id)) if who_id in people else {who_id}

@@ -96,11 +96,15 @@ began, both included; null if there were none.
 ERASURE_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
     "id_hash": "string",
+    "person_hash": "string",
     "key_id": "string",
     "erased_until": "timestamp",
     "batch_id": "bigint",
 }
-"""Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept."""
+"""Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept.
+
+person_hash: that of the least id of the person, so ids that were erased as one person's are known to be.
+"""
 
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
 ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
