@@ -40,13 +40,17 @@ class RetentionRequest:
             raise UsageError(
                 f"Request {self.request_id} asks for {self.op!r}.", remedy=f"Ask for one of {RETENTION_OPS}."
             )
-        least, greatest = TTL_DAYS
-        if self.op == "ttl" and (self.ttl_days is None or not least <= self.ttl_days <= greatest):
-            raise UsageError(
-                f"Request {self.request_id} keeps {self.ttl_days} days.", remedy=f"Keep {least} to {greatest} days."
-            )
+        if self.op == "ttl":
+            check_days(f"Request {self.request_id}", self.ttl_days)
         if self.op == "gdpr" and self.who_id is None:
             raise UsageError(f"Request {self.request_id}, a gdpr, has no who_id.", remedy="Name the who_id.")
+
+
+def check_days(who: str, days: int | None) -> None:
+    """`UsageError` unless it is so many days that engagements may be kept: `TTL_DAYS`."""
+    least, greatest = TTL_DAYS
+    if days is None or not least <= days <= greatest:
+        raise UsageError(f"{who} keeps {days} days.", remedy=f"Keep {least} to {greatest} days.")
 
 
 def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:

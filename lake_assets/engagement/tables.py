@@ -6,7 +6,7 @@ created through Spark; their logs are read without it, which takes milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,12 +20,14 @@ from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.retention import check_days
 from lake_assets.errors import ClaimRefused
 from lake_assets.incremental.erasures import KeyedHash, erasure_key
 from lake_assets.incremental.failpoints import strike
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
+    from deltalake.table import TableMerger
     from pyspark.sql import DataFrame, SparkSession
 
 ENGAGEMENT = "engagement"
@@ -269,18 +271,30 @@ class LakeTables:
         return sorted(self._log(ORG).to_pyarrow_table(columns=["org_id"])["org_id"].to_pylist())
 
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:
-        """Make orgs known, or change how long their engagements are kept, in days; None: without end."""
+        """Make orgs known, or change how long their engagements are kept, in days; None: without end.
+
+        It holds for each `ttl` request that says no days. `UsageError` for days beyond `TTL_DAYS`.
+        """
+        for org, days in ttl_days.items():
+            if days is not None:
+                check_days(org, days)
+        self._given(ttl_days).when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def add_orgs(self, orgs: Iterable[str]) -> None:
+        """Make orgs known; for those that are, nothing changes."""
+        self._given(dict.fromkeys(orgs)).when_not_matched_insert_all().execute()
+
+    def _given(self, ttl_days: Mapping[str, int | None]) -> TableMerger:
         import pyarrow as pa
 
         schema = pa.schema([("org_id", pa.string()), ("ttl_days", pa.int32())])
         rows = [{"org_id": org, "ttl_days": days} for org, days in ttl_days.items()]
-        merge = self._log(ORG).merge(
+        return self._log(ORG).merge(
             pa.Table.from_pylist(rows, schema=schema),
             predicate="known.org_id = given.org_id",
             source_alias="given",
             target_alias="known",
         )
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _log(self, table: str) -> DeltaTable:
         return opened(self.location(table))

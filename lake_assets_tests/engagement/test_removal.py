@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.engagement.tallies import Tally, tally
+from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 
 if TYPE_CHECKING:
@@ -20,15 +23,19 @@ if TYPE_CHECKING:
 def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
-    """acme erases a person by a former id, globex keeps a day, initech keeps all; an email after a request stays."""
+    """acme erases a person by a former id, globex keeps a day by its policy, initech keeps all; what comes after stays."""
     mail = Traffic(home, spark, kafka)
+    mail.tables.register_orgs({"globex": 1})
+    mail.tables.add_orgs(["globex", "umbrella"])
+    with pytest.raises(UsageError, match="globex keeps 0 days"):
+        mail.tables.register_orgs({"globex": 0})
     mail.send(range(43))
     mail.run()
     mail.ask("acme", "convert", "lead 0", "contact 0")
     mail.ask("acme", "merge", "lead 5", "lead 6", insert=email(15, who_id="lead 0"))
     mail.run("mutation")
     mail.retain("acme", "gdpr", START + timedelta(minutes=30), who_id="lead 0")
-    mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10), ttl_days=1)
+    mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10))
     mail.retain("nobody", "ttl", START, ttl_days=1)
     stays = {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} - {"e0", "e15", "e21", "e1", "e4", "e7"}
     report = mail.run("retention")
