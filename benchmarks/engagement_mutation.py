@@ -89,7 +89,7 @@ def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
     made = spark.range(rows, numPartitions=4).withColumns(columns).drop("id")
     made = made.withColumn("engaged_at", F.col("engagement_date").cast("timestamp"))
     made.write.format("delta").mode("append").save(tables.location(ENGAGEMENT))
-    write_anew(tables, spark, [_org(number) for number in range(ORGS)])
+    write_anew(tables, spark, [_org(number) for number in range(ORGS)], confirm=lambda: None)
 
 
 def _recent(ids: int) -> Iterator[int]:

@@ -231,12 +231,12 @@ class CoordinationError(LakeError):
 
 
 class LockNotFree(CoordinationError):
-    """The lock could not be had in time. No contender is left behind."""
+    """The lock could not be had in time. No contender is left behind. holder: None if it can not be told."""
 
-    def __init__(self, lock: str, *, seconds: float) -> None:
+    def __init__(self, lock: str, *, seconds: float, stream: str, holder: str | None) -> None:
         super().__init__(
-            f"{lock} was not free within {seconds:g} s.",
-            remedy="Nothing to do if a turn is merely long; else see who holds it: its nodes carry their names.",
+            f"{lock} was not free within {seconds:g} s: {stream} waits, and {holder or 'nobody known'} holds it.",
+            remedy="Nothing to do if a turn is merely long; else see what became of the holder.",
         )
 
 

@@ -67,6 +67,18 @@ def contend(zk: KazooClient, path: str, name: str, timeout: float, clock: Callab
     return attempt.lock if attempt.wait(max(0, end - clock())) else None
 
 
+def holder(zk: KazooClient, path: str, timeout: float) -> str | None:
+    """Who holds a lock, as its node tells; None if nobody does, or if it can not be told within `timeout` seconds."""
+    names: list[str] = []
+
+    def look() -> bool:
+        with suppress(KazooException):
+            names.extend(zk.Lock(path).contenders())
+        return bool(names)
+
+    return names[0] if in_background(zk, look, timeout) else None
+
+
 def _connected(zk: KazooClient, timeout: float) -> bool:
     """Waits for a connection: attempts without one would pile up, and all contend when it is back."""
     found = threading.Event()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lake_assets.coordination.contender import in_background, persistently
+from lake_assets.coordination.contender import holder, in_background, persistently
 from lake_assets.coordination.hold import Hold, acquire
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, decide, stream
@@ -166,15 +166,20 @@ class JobCoordinator:
     def _wait_for_turn(self, max_wait: float, sleep: Callable[[float], None]) -> str | None:
         end = self._clock() + max_wait
         while True:
-            refused: CoordinationError = LockNotFree(self._registry.lock_path, seconds=max_wait)
+            refused: CoordinationError | None = None
             try:
                 if self.lock(max(RETRY_SECONDS, min(self._timeout, end - self._clock()))):
                     return self.register()
             except (TurnRefused, LockLost) as error:
                 refused = error
             if self._clock() + RETRY_SECONDS > end:
-                raise refused
+                raise refused or self._not_free(max_wait)
             sleep(RETRY_SECONDS)
+
+    def _not_free(self, seconds: float) -> LockNotFree:
+        path = self._registry.lock_path
+        held_by = holder(self._zk, path, RETRY_SECONDS)
+        return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by)
 
     def _held(self) -> Hold:
         if self._hold is None:

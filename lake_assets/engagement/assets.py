@@ -1,8 +1,8 @@
 """The engagement lakes as Dagster's assets: one for each stream and for maintenance, whose run takes one turn, and the
 metrics behind them.
 
-What a stream does and when it may is told in `turn.py`; here its report becomes what a person sees. The metrics are
-partitioned by org: a run for chosen orgs computes them anew, one without follows the notifications.
+What a stream does is told in `turn.py`, when it may in `ring.py`; here its report becomes what a person sees. The
+metrics are partitioned by org: a run for chosen orgs computes them anew, one without follows the notifications.
 """
 
 import json
@@ -15,9 +15,10 @@ from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
 from lake_assets.engagement.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.maintenance import MAINTENANCE, MaintenanceReport
+from lake_assets.engagement.maintenance import MaintenanceReport
 from lake_assets.engagement.metrics import Metrics, Refresh
 from lake_assets.engagement.notifying import Notification, counted
+from lake_assets.engagement.ring import MAINTENANCE, check_turns
 from lake_assets.engagement.sensors import maintenance_sensor, metrics_sensor, turn_sensor
 from lake_assets.engagement.status import StreamStatus, stream_status
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
@@ -48,8 +49,10 @@ def engagement_definitions(
     """Assets, checks, jobs and sensors of lakes. Their code location must also have the resources of `RESOURCES`.
 
     seconds: stream → its interval. maintenance_seconds: from one maintenance to the next, at least. retain_hours: so
-    long old versions stay readable. max_wait: seconds that a run waits for its turn.
+    long old versions stay readable. max_wait: seconds that a run waits for its turn. `ConfigurationError` if those who
+    take turns would not go round.
     """
+    check_turns()
     found = [
         stream_definitions(lake, s, seconds=seconds[s], max_wait=max_wait, clock=clock)
         for lake in lakes

@@ -29,6 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 def init(
     lake: LakeName,
     orgs: Annotated[list[str] | None, typer.Option("--org", help="an org whose messages are taken; repeatable")] = None,
+    ttl_days: Annotated[int | None, typer.Option(help="that these orgs keep engagements; else as before")] = None,
     partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
 ) -> None:
     """Create the tables and topics of LAKE that are not there yet, and make orgs known. Safe to repeat."""
@@ -36,8 +37,10 @@ def init(
 
     tables = _engagement_tables(lake)
     tables.create(open_spark(settings()))
-    if orgs:
-        tables.register_orgs(dict.fromkeys(orgs))
+    if orgs and ttl_days is not None:
+        tables.register_orgs(dict.fromkeys(orgs, ttl_days))
+    elif orgs:
+        tables.add_orgs(orgs)
     _create_topics(tables, partitions)
     typer.echo(f"{lake} is ready.")
 
@@ -58,7 +61,7 @@ def simulate(
 
     simulation = Simulation(seed=seed, start=start, hours=hours, orgs=orgs, people=people, touches=touches)
     tables = _engagement_tables(lake)
-    tables.register_orgs(dict.fromkeys(org_names(simulation)))
+    tables.add_orgs(org_names(simulation))
     _create_topics(tables, partitions)
     for topic, count in sorted(send(_kafka(), generate(simulation, tables.lake)).items()):
         typer.echo(f"sent {count:,} messages to {topic}")

@@ -10,7 +10,7 @@ from lake_assets.engagement.aliases import aliases
 from lake_assets.engagement.identity import MutationRequest, Record, collapse
 from lake_assets.engagement.inserting import placed
 from lake_assets.engagement.parking import met, status
-from lake_assets.engagement.retention import RetentionRequest, cut_off, erased
+from lake_assets.engagement.retention import RetentionRequest, cut_off, erased, persons
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 COLLAPSED = "org_id string, old_id string, new_id string"
 ALIASED = f"{COLLAPSED}, after timestamp, until timestamp"
 PLACED = "org_id string, engagement_id string, request_id string, who_id string"
-LIMITED = "org_id string, who_id string, until timestamp"
+LIMITED = "org_id string, who_id string, person string, until timestamp"
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
+_NEW = "of_batch"
 RECORD_IDS = ("record_engagement_id", "record_who_id")
 """What tells of a request's record here; null if it carries none."""
 
@@ -35,9 +36,10 @@ def collapsed(requests: DataFrame) -> DataFrame:
     return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_collapse_org, COLLAPSED)
 
 
-def aliased(requests: DataFrame) -> DataFrame:
-    """The aliases that applied requests leave, by org: `ALIASED`. requests: as for `collapsed`."""
-    return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_alias_org, ALIASED)
+def aliased(applied: DataFrame, batch: DataFrame) -> DataFrame:
+    """The aliases that applied requests leave among those of a batch, by org: `ALIASED`. Both as for `collapsed`."""
+    both = _told_apart(applied, batch.select("org_id", *_REQUEST))
+    return both.groupBy("org_id").applyInPandas(_alias_org, ALIASED)
 
 
 def placed_records(requests: DataFrame) -> DataFrame:
@@ -49,8 +51,8 @@ def placed_records(requests: DataFrame) -> DataFrame:
 
 
 def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
-    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; where
-    who_id is null, the cut-off of the org, exclusive.
+    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; person:
+    the least id of whose it is. Where who_id is null, the cut-off of the org, exclusive.
 
     requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp. applied:
     requests of mutation, as for `collapsed`.
@@ -59,24 +61,36 @@ def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
     return asked.cogroup(applied.select("org_id", *_REQUEST).groupBy("org_id")).applyInPandas(_limit_org, LIMITED)
 
 
-def tried(requests: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
+def tried(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
     """The requests with one more attempt, and their status after it.
 
-    requests: columns as for `placed_records`, attempts int, status string, and any others. present: org_id string,
-    who_id string: ids that hold rows; of other orgs there must be none.
+    requests: columns as for `placed_records`, attempts int, status string, and any others. applied: as for `collapsed`,
+    those before. present: org_id string, who_id string: ids that hold rows; arrived timestamp: when those engaged that
+    just came, null for rows that were there. Of orgs that request nothing there must be none.
     """
 
     def try_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-        found = met(_with_records(frame), ids["who_id"].tolist())
-        attempts = frame["attempts"] + 1
+        asked, former = frame[frame[_NEW]].drop(columns=_NEW), frame[~frame[_NEW]]
+        came = ids["arrived"].notna()
+        arrived = zip(ids["who_id"][came], ids["arrived"][came], strict=True)
+        found = met(_with_records(asked), ids["who_id"][~came], applied=_requests(former), arrived=arrived)
+        attempts = asked["attempts"] + 1
         states = [
             status(found=request in found, attempts=count, max_attempts=max_attempts)
-            for request, count in zip(frame["request_id"], attempts, strict=True)
+            for request, count in zip(asked["request_id"], attempts, strict=True)
         ]
-        return frame.assign(attempts=attempts, status=states)
+        return asked.assign(attempts=attempts, status=states)
 
-    by_org, ids_by_org = requests.groupBy("org_id"), present.groupBy("org_id")
-    return by_org.cogroup(ids_by_org).applyInPandas(try_org, requests.schema)
+    by_org = _told_apart(applied, requests).groupBy("org_id")
+    return by_org.cogroup(present.groupBy("org_id")).applyInPandas(try_org, requests.schema)
+
+
+def _told_apart(applied: DataFrame, batch: DataFrame) -> DataFrame:
+    """The requests applied before and those of a batch, with the columns of these, and `_NEW`: whether it is one."""
+    from pyspark.sql import functions as F
+
+    before = applied.select("org_id", *_REQUEST).withColumn(_NEW, F.lit(False))
+    return batch.withColumn(_NEW, F.lit(True)).unionByName(before, allowMissingColumns=True)
 
 
 def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +103,7 @@ def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
 def _alias_org(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
-    found = aliases(_requests(frame))
+    found = aliases(_requests(frame[~frame[_NEW]]), _requests(frame[frame[_NEW]]))
     columns = pd.DataFrame([astuple(alias) for alias in found], columns=["old_id", "new_id", "after", "until"])
     spans = columns.astype({"after": "datetime64[ns]", "until": "datetime64[ns]"})
     spans.insert(0, "org_id", frame["org_id"].iloc[0])
@@ -111,8 +125,10 @@ def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
     whole = frame.astype({"ttl_days": "Int64"}).astype(object)
     columns = (whole[name].where(whole[name].notna(), None).tolist() for name in _RETENTION_REQUEST)
     requests = [RetentionRequest(*values) for values in zip(*columns, strict=True)]
-    limits = [(None, cut_off(requests)), *erased(requests, _requests(applied)).items()]
-    found = pd.DataFrame([limit for limit in limits if limit[1] is not None], columns=["who_id", "until"])
+    links = list(_requests(applied))
+    until, least = erased(requests, links), persons(links)
+    limits = [(None, None, cut_off(requests)), *((who, least.get(who, who), at) for who, at in until.items())]
+    found = pd.DataFrame([limit for limit in limits if limit[2] is not None], columns=["who_id", "person", "until"])
     found.insert(0, "org_id", frame["org_id"].iloc[0] if len(frame) else None)
     return found.astype({"until": "datetime64[ns]"})
 

@@ -9,6 +9,9 @@ from lake_assets.incremental.failpoints import strike
 METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
 """Of a refresh of the metrics: before its one commit, and after it."""
 
+CLAIM_CHECKED = "claim-checked"
+"""Of a claim: when it has seen no later holder's token, before it writes its own."""
+
 
 def points(processes: Iterable[str]) -> tuple[str, ...]:
     """All points of a batch with these processes, in their order."""
@@ -16,7 +19,12 @@ def points(processes: Iterable[str]) -> tuple[str, ...]:
     return ("before-intent", "after-intent", *of_each, "before-unlock", "after-unlock")
 
 
-MAINTENANCE_POINTS = ("maintenance-optimized", "maintenance-half-vacuumed", "maintenance-recorded")
+MAINTENANCE_POINTS = (
+    "maintenance-half-optimized",
+    "maintenance-optimized",
+    "maintenance-half-vacuumed",
+    "maintenance-recorded",
+)
 """In the order of a maintenance."""
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,7 +17,7 @@ from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.limits import Limits
 from lake_assets.engagement.memory import Memory
-from lake_assets.engagement.messages import RECORD, record_format, typed
+from lake_assets.engagement.messages import mutation_format, record_format, typed
 from lake_assets.engagement.tables import DEAD_LETTER, ERASURE, MUTATION_REQUEST
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ _ERASURE = pa.schema(
     [
         ("org_id", pa.string()),
         ("id_hash", pa.string()),
+        ("person_hash", pa.string()),
         ("key_id", pa.string()),
         ("erased_until", pa.timestamp("us", "UTC")),
         ("batch_id", pa.int64()),
@@ -50,6 +53,7 @@ class Erasures:
             {
                 "org_id": person["org_id"],
                 "id_hash": memory.hash(person["org_id"], person["who_id"]),
+                "person_hash": memory.hash(person["org_id"], person["person"]),
                 "key_id": tables.keyed.key_id,
                 "erased_until": person["until"],
                 "batch_id": batch.batch_id,
@@ -62,7 +66,9 @@ class Erasures:
 
 @dataclass(frozen=True)
 class ForgottenRequests:
-    """The process that deletes the requests of mutation that name somebody erased and were executed by then."""
+    """The process that deletes the requests of mutation that name somebody erased and were executed by then, and those
+    with a record of somebody who was engaged by then.
+    """
 
     limits: Limits
     name: str = "request"
@@ -77,9 +83,10 @@ class ForgottenRequests:
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        carried = typed(log, "insert_record", record_format(tables.lake)).select("*", f"{RECORD}.who_id")
+        carried = typed(log, "insert_record", record_format(tables.lake))
         named = carried.join(F.broadcast(self.limits.erased(batch)), F.col("org_id") == F.col("of_org"))
-        gone = named.where(_by_then("old_id") | _by_then("new_id") | _by_then("who_id"))
+        people = mutation_format(tables.lake).people
+        gone = named.where(reduce(or_, (_by_then(who, at) for who, at in people.items())))
         found = once(gone.select("of_org", F.col("request_id").alias("of_request")).distinct())
         if found.isEmpty():
             return
@@ -113,11 +120,11 @@ class RedactedLetters:
             merge.whenMatched().update({"message": F.lit(None)}).merge()
 
 
-def _by_then(who: str) -> Column:
-    """Whether a column names somebody erased, in a request that was executed by then; false for nobody."""
+def _by_then(who: str, at: str) -> Column:
+    """Whether a column names somebody erased, and the time in another one is not after that; false for nobody."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.col("executed_at") <= F.try_element_at("erased", F.col(who)), F.lit(False))
+    return F.coalesce(F.col(at) <= F.try_element_at("erased", F.col(who)), F.lit(False))
 
 
 def _tells_of(message: Column, person: Column) -> Column:

@@ -1,7 +1,7 @@
 """The rows that arrived after requests of their id were applied: which they are, and where they belong.
 
 They are what came into the table between two batches of mutation, so they follow from the intent: the version that the
-last batch left, the one that this batch read, and the requests that were applied by then.
+last batch left, the one that this batch read, the requests that were applied by then, and those that it applies.
 """
 
 from __future__ import annotations
@@ -19,20 +19,31 @@ ROW_ID = ["org_id", "who_id", "engagement_id", "engaged_at"]
 LATE = "org_id string, who_id string, engagement_id string, engaged_at timestamp, alias string"
 
 
-def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """Rows under an id that they should not have: `LATE`, each once. alias: where they belong, null: they go."""
+def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch, requests: DataFrame) -> DataFrame:
+    """Rows that do not go where the batch leads others of their id: `LATE`, each once.
+
+    requests: those that the batch applies. alias: where they belong, after these, too; null: they go.
+    """
     from pyspark.sql import functions as F
 
     log = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
-    versions = [v for v in came(tables, batch.since.get(ENGAGEMENT)) if v <= batch.reads[ENGAGEMENT]]
-    if not versions or log.isEmpty():
+    rows = arrivals(tables, spark, batch)
+    if rows is None or log.isEmpty():
         return spark.createDataFrame([], LATE)
-    spans = aliased(log).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
-    rows = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
+    spans = aliased(log, requests).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
     same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
     from_then = F.col("after").isNull() | (F.col("engaged_at") > F.col("after"))
-    found = rows.join(spans, same_id & from_then & (F.col("engaged_at") <= F.col("until")))
-    return found.select(*ROW_ID, "alias").distinct()
+    until_then = F.col("until").isNull() | (F.col("engaged_at") <= F.col("until"))
+    return rows.join(spans, same_id & from_then & until_then).select(*ROW_ID, "alias")
+
+
+def arrivals(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:
+    """The rows that came since the last batch: `ROW_ID`, each once. None if ingestion committed nothing since."""
+    versions = [v for v in came(tables, batch.since.get(ENGAGEMENT)) if v <= batch.reads[ENGAGEMENT]]
+    if not versions:
+        return None
+    rows = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
+    return rows.select(*ROW_ID).distinct()
 
 
 def came(tables: LakeTables, since: int | None) -> list[int]:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.checkpoint import Batch
+import pyarrow as pa
+
+from lake_assets.engagement.checkpoint import Batch, opened
 from lake_assets.engagement.collapsing import limited
 from lake_assets.engagement.judging import Messages
-from lake_assets.engagement.memory import erased_by_org
-from lake_assets.engagement.tables import MUTATION_REQUEST, applied
+from lake_assets.engagement.memory import Hashed, Memory, erased_by_org
+from lake_assets.engagement.tables import ENGAGEMENT, ERASURE, MUTATION_REQUEST, applied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_MERGE = pa.schema(
+    [
+        *((name, pa.string()) for name in ("org_id", "request_id", "op", "old_id", "new_id")),
+        ("executed_at", pa.timestamp("us", "UTC")),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+"""Of a request of mutation, what tells whose ids it connects; when it was executed does not matter here."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """The limits of batches. messages: of the retention topic.
 
-    They follow from the messages and from the requests of mutation that were applied when the batch began: those tell
-    under which ids a person is known.
+    They follow from the messages, from the requests of mutation that were applied when the batch began, and from the
+    erasures before: these tell under which ids a person is known.
     """
 
     messages: Messages
@@ -28,15 +42,52 @@ class Limits:
     _people: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
 
     def of(self, batch: Batch) -> DataFrame:
-        """As `collapsing.limited` gives them: org_id string, who_id string, until timestamp; worked out at once."""
+        """As `collapsing.limited` gives them: `LIMITED`; worked out at once."""
         from lake_assets.incremental.stage import once
 
         if batch.batch_id not in self._made:
             tables, spark = self.messages.tables, self.messages.spark
             requests = self.messages.once(batch).where("reason is null")
-            log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-            self._made[batch.batch_id] = once(limited(requests, applied(log)))
+            links = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
+            found = once(limited(requests, links))
+            if again := self._erased_before(batch, found):
+                merges = self._merges(batch, links, again)
+                found = once(limited(requests, links.select(merges.columns).unionByName(merges)))
+            self._made[batch.batch_id] = found
         return self._made[batch.batch_id]
+
+    def _erased_before(self, batch: Batch, found: DataFrame) -> list[str]:
+        """The orgs that erase somebody again: the requests that told the other ids were deleted then."""
+        if not opened(self.messages.tables.location(ERASURE), batch.reads[ERASURE]).file_uris():
+            return []
+        named = found.where("who_id is not null").select("org_id", "who_id").distinct()
+        return sorted({org for org, _ in self._by_person(batch, named)})
+
+    def _merges(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> DataFrame:
+        """The ids of rows, requests and messages of some orgs that were erased as one person's: as merges of them.
+
+        They are known by their hashes alone, so all ids of these orgs are hashed.
+        """
+        from pyspark.sql import functions as F
+
+        spark = self.messages.spark
+        rows = self.messages.tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
+        ids = rows.select("org_id", "who_id").union(self.messages.once(batch).select("org_id", "who_id"))
+        for name in ("old_id", "new_id"):
+            ids = ids.union(links.select("org_id", name))
+        named = ids.where(F.col("org_id").isin(list(orgs)) & F.col("who_id").isNotNull()).distinct()
+        merges = [
+            {"org_id": org, "request_id": "erased", "op": "merge", "old_id": one, "new_id": other}
+            for (org, _), same in self._by_person(batch, named).items()
+            for one, other in pairwise(same)
+        ]
+        return spark.createDataFrame(pa.Table.from_pylist(merges, schema=_MERGE))
+
+    def _by_person(self, batch: Batch, ids: DataFrame) -> Mapping[Hashed, list[str]]:
+        """Those of some ids that were erased before, person by person. ids: org_id string, who_id string, each once."""
+        memory = Memory(self.messages.tables, self.messages.spark)
+        named = ids.orderBy("org_id", "who_id").toArrow().to_pylist()
+        return memory.by_person(batch.reads[ERASURE], ((row["org_id"], row["who_id"]) for row in named))
 
     def ids(self, batch: Batch) -> DataFrame:
         """Those of `of` that are ids: the people whom the batch erases."""

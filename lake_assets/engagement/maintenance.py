@@ -10,7 +10,7 @@ but for those of `UNLOCKED` tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.checkpoint import opened
 from lake_assets.engagement.failpoints import reach_maintenance
-from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.ring import MAINTENANCE, coordinator_of
 from lake_assets.engagement.tables import (
     CHECKPOINT,
     DEAD_LETTER,
@@ -39,11 +39,6 @@ from lake_assets.engagement.tables import (
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
-
-MAINTENANCE = "maintenance"
-FOLLOWED: StreamName = "retention"
-AFTER = (FOLLOWED, MAINTENANCE)
-"""Who must have run last: retention follows mutation alone, so no row waits to be looked at by it."""
 
 TABLES = (
     ENGAGEMENT,
@@ -97,8 +92,7 @@ class MaintenanceReport:
 
 def coordinator(tables: LakeTables, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
     """The side of maintenance of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
-    claim = partial(tables.claim, spark)
-    return JobCoordinator(tables.lake.lock, MAINTENANCE, AFTER, zk, timeout, claim=claim)
+    return coordinator_of(MAINTENANCE, tables, zk, spark, timeout=timeout)
 
 
 def take_turn(
@@ -118,22 +112,28 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
 
     retain_hours: so long a reader may want an old version, or its changes. After an erasure nothing old is kept.
     """
-    guard.claim()
+    confirm = partial(_confirm, tables, guard, guard.claim())
     before = size(tables)
     erased, orgs = _last_erasure(tables), changed_orgs(tables)
     kept = retain_hours if erased == _forgotten(tables) else 0
-    write_anew(tables, spark, orgs)
+    write_anew(tables, spark, orgs, confirm)
     reach_maintenance("maintenance-optimized")
     removed = {}
     for table in TABLES:
         hours = max(retain_hours, WRITING_HOURS) if table in UNLOCKED else kept
-        removed[table] = _vacuum(tables, spark, table, hours, guard)
+        removed[table] = _vacuum(tables, spark, table, hours, confirm)
         reach_maintenance("maintenance-half-vacuumed")
     if kept == 0:
-        guard.confirm()
+        confirm()
         spark.sql(f"ALTER TABLE {tables.identifier(ERASURE)} SET TBLPROPERTIES ('{FORGOTTEN}' = '{erased}')")
     reach_maintenance("maintenance-recorded")
     return MaintenanceReport(len(orgs), kept, removed, before, size(tables))
+
+
+def _confirm(tables: LakeTables, guard: Guard, token: int) -> None:
+    """Before each statement: it may wait long for its turn in Spark, and the one before may have taken long."""
+    guard.confirm()
+    tables.check_claimed(token)
 
 
 def size(tables: LakeTables) -> Size:
@@ -154,18 +154,28 @@ def changed_orgs(tables: LakeTables) -> list[str]:
     return sorted(set(told.column("org_id").to_pylist()))
 
 
-def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str]) -> None:
-    """Rows of these orgs sorted by date in files of the lake's size, none of them deleted by a vector alone."""
+def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], confirm: Callable[[], None]) -> None:
+    """Rows of these orgs sorted by date in files of the lake's size, none of them deleted by a vector alone.
+
+    confirm: called before each statement; raises when another one may write by now.
+    """
     with _conf(spark, _FILE_SIZE, tables.lake.max_file_bytes):
-        if orgs:
-            which = ", ".join(map(_literal, orgs))
-            spark.sql(f"OPTIMIZE {tables.identifier(ENGAGEMENT)} WHERE org_id IN ({which}) ZORDER BY (engagement_date)")
-        spark.sql(f"REORG TABLE {tables.identifier(ENGAGEMENT)} APPLY (PURGE)")
-        for table in (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE):
-            spark.sql(f"OPTIMIZE {tables.identifier(table)}")
+        for statement in _rewrites(tables, orgs):
+            confirm()
+            spark.sql(statement)
+            reach_maintenance("maintenance-half-optimized")
 
 
-def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, guard: Guard) -> int:
+def _rewrites(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:
+    engagement = tables.identifier(ENGAGEMENT)
+    if orgs:
+        yield f"OPTIMIZE {engagement} WHERE org_id IN ({', '.join(map(_literal, orgs))}) ZORDER BY (engagement_date)"
+    yield f"REORG TABLE {engagement} APPLY (PURGE)"
+    for table in (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE):
+        yield f"OPTIMIZE {tables.identifier(table)}"
+
+
+def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, confirm: Callable[[], None]) -> int:
     """Remove what no version of the last hours needs; how many files."""
     location, before = tables.location(table), tables.version(table)
     found = list(_inventory(location))
@@ -173,7 +183,7 @@ def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, gua
         return 0  # nothing is there but what the present version needs
     files = spark.createDataFrame(pa.Table.from_pylist(found, schema=_INVENTORY_SCHEMA))
     files.createOrReplaceTempView(_INVENTORY)
-    guard.confirm()  # after the listing: while it was made, nobody else wrote
+    confirm()  # after the listing: while it was made, nobody else wrote
     with _conf(spark, _UNCHECKED, "false"):
         listed = f"(SELECT * FROM {_INVENTORY})"
         spark.sql(f"VACUUM {tables.identifier(table)} USING INVENTORY {listed} RETAIN {hours:d} HOURS")

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+import networkx as nx
 import pyarrow as pa
 
 from lake_assets.engagement.checkpoint import Batch, opened
@@ -28,6 +29,9 @@ WHO = "who"
 """What the ids are ids of, to the keyed hash."""
 
 _UNTIL = pa.schema([("org_id", pa.string()), ("who_id", pa.string()), ("until", pa.timestamp("us", "UTC"))])
+
+Hashed = tuple[str, str]
+"""(org, hash of an id)"""
 
 Until = Mapping[tuple[str, str], datetime]
 """(org, id or its hash) → until when, inclusive, its records are erased."""
@@ -67,6 +71,20 @@ class Memory:
         for row in sorted(rows, key=lambda row: row["erased_until"]):
             until[row["org_id"], row["id_hash"]] = row["erased_until"]
         return until
+
+    def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[Hashed, list[str]]:
+        """Those of some ids, each with its org, that were erased at a version of the table; by (org, hash of a person).
+
+        In the order given. Ids are one person's if erasures, also one after the other, took them for that.
+        """
+        rows = opened(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
+        same = nx.Graph(((row["org_id"], row["id_hash"]), (row["org_id"], row["person_hash"])) for row in rows)
+        whose = {one: min(person) for person in nx.connected_components(same) for one in person}
+        found: dict[Hashed, list[str]] = {}
+        for org, who in ids:
+            if (person := whose.get((org, self.hash(org, who)))) is not None:
+                found.setdefault(person, []).append(who)
+        return found
 
     def hash(self, org: str, who: str) -> str:
         """The keyed hash of an id of an org."""

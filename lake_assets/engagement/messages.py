@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 NOT_JSON = "not JSON"
 UNKNOWN_ORG = "unknown org"
 _BROKEN = "_broken"
+_POLICY = "policy_"
 RECORD = "record"
 """The column with the typed values of a record that a message carries; of nulls, if it carries none."""
+
+NONE: Mapping[str, str] = {}
 
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
@@ -37,7 +40,8 @@ class Format:
     object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
     → (another field, and its value that makes the first unnecessary). range: number → its least and its greatest value.
     record: a field that may hold an object of another format, which is kept as its text: (its name, that format).
-    people: column that names a person → column with the time of what it says of them.
+    people: column that names a person → column with the time of what it says of them. policies: fields that the org may
+    have a value of, which then stands for one that is missing.
     """
 
     fields: Mapping[str, str]
@@ -48,6 +52,7 @@ class Format:
     range: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     record: tuple[str, Format] | None = None
     people: Mapping[str, str] = field(default_factory=dict)
+    policies: tuple[str, ...] = ()
 
 
 def ingestion_format(lake: EngagementLake) -> Format:
@@ -98,29 +103,33 @@ RETENTION_FORMAT = Format(
     choices={"op": RETENTION_OPS},
     required_unless={"ttl_days": ("op", "gdpr"), "who_id": ("op", "ttl")},
     range={"ttl_days": TTL_DAYS},
+    policies=("ttl_days",),
 )
-"""A request, as the retention topic of any lake brings it."""
+"""A request, as the retention topic of any lake brings it. A ttl without days asks for what the org's policy says."""
 
 
 def judged(messages: DataFrame, shape: Format, orgs: DataFrame) -> DataFrame:
     """Each message with the format's columns, typed, and its reason, null if it is sound.
 
-    messages: topic, partition, offset, value binary. orgs: org_id string, those that are known. Adds message string,
-    and the struct `RECORD` if the format has one.
+    messages: topic, partition, offset, value binary. orgs: org_id string, those that are known, each once if it has
+    policies; of the format's policies those columns that there are. Adds message string, and the struct `RECORD` if the
+    format has one.
     """
     from pyspark.sql import functions as F
 
     text = F.col("value").cast("string")
-    known = F.broadcast(orgs.select(F.col("org_id").alias("known_org")).distinct())
+    policies = {name: f"{_POLICY}{name}" for name in shape.policies if name in orgs.columns}
+    told = (F.col(name).alias(column) for name, column in policies.items())
+    known = F.broadcast(orgs.select(F.col("org_id").alias("known_org"), *told).distinct())
     place = [F.col(name) for name in ("topic", "partition", "offset")]
     found = messages.select(*place, F.make_valid_utf8(text).alias("message"), _parsed(text, shape).alias("json"))
-    columns = _columns(shape, "json")
+    columns = _columns(shape, "json", policies)
     if shape.record:
         name, of = shape.record
         found = found.withColumn(RECORD, _parsed(F.col(f"json.{name}"), of))
         columns.append(F.struct(*_columns(of, RECORD)).alias(RECORD))
     found = found.join(known, F.col("json.org_id") == F.col("known_org"), "left")
-    return found.select(*place, "message", _reason(shape).alias("reason"), *columns)
+    return found.select(*place, "message", _reason(shape, policies).alias("reason"), *columns)
 
 
 def typed(records: DataFrame, text: str, shape: Format) -> DataFrame:
@@ -150,11 +159,15 @@ def _texts(fields: Mapping[str, str]) -> list[str]:
     return [f"{name} string" for name in fields]
 
 
-def _columns(shape: Format, base: str) -> list[Column]:
-    """The typed values of a parsed object. base: its column."""
+def _columns(shape: Format, base: str, policies: Mapping[str, str] = NONE) -> list[Column]:
+    """The typed values of a parsed object. base: its column. policies: field → column with the value of the org."""
     from pyspark.sql import functions as F
 
-    columns = [_cast(f"{base}.{name}", kind).alias(name) for name, kind in shape.fields.items()]
+    def value(name: str, kind: str) -> Column:
+        found = _cast(f"{base}.{name}", kind)
+        return F.coalesce(found, policies[name]) if name in policies else found
+
+    columns = [value(name, kind).alias(name) for name, kind in shape.fields.items()]
     if shape.nested:
         name, inner = shape.nested
         nested = [_cast(f"{base}.{name}.{n}", kind).alias(n) for n, kind in inner.items()]
@@ -172,27 +185,43 @@ def _cast(path: str, kind: str) -> Column:
     return text.try_cast(kind)
 
 
-def _reason(shape: Format) -> Column:
+def _reason(shape: Format, policies: Mapping[str, str]) -> Column:
     """The first thing that is wrong, in the order: JSON, missing fields, values, choices, the same of a record, org."""
     from pyspark.sql import functions as F
 
-    verdicts = [_unparsed("json", NOT_JSON), *_verdicts(shape, "json")]
+    verdicts = [_unparsed("json", F.col("message"), NOT_JSON), *_verdicts(shape, "json", policies=policies)]
     if shape.record:
         name, of = shape.record
-        of_record = F.coalesce(_unparsed(RECORD, f"bad object {name}"), *_verdicts(of, RECORD, f"{name}."))
+        unparsed = _unparsed(RECORD, F.col(f"json.{name}"), f"bad object {name}")
+        of_record = F.coalesce(unparsed, *_verdicts(of, RECORD, f"{name}."))
         verdicts.append(F.when(F.col(f"json.{name}").isNotNull(), of_record))
     verdicts.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
     return F.coalesce(*verdicts)
 
 
-def _unparsed(base: str, reason: str) -> Column:
+def _unparsed(base: str, text: Column, reason: str) -> Column:
+    """The reason if a text is no JSON object. base: the column with what was made of it."""
     from pyspark.sql import functions as F
 
-    return F.when(F.col(base).isNull() | F.col(f"{base}.{_BROKEN}").isNotNull(), reason)
+    return F.when(F.col(base).isNull() | F.col(f"{base}.{_BROKEN}").isNotNull() | ~_ends(text), reason)
 
 
-def _verdicts(shape: Format, base: str, of: str = "") -> list[Column]:
-    """What may be wrong with a parsed object. base: its column. of: stands before the names of its fields."""
+def _ends(text: Column) -> Column:
+    """Whether nothing is behind the JSON value that a text begins with: what is, Spark's parser does not look at.
+
+    The text is read as the first of two elements. The other is its hash, so no text can end the list in its stead.
+    """
+    from pyspark.sql import functions as F
+
+    end = F.xxhash64(text).cast("string")
+    pair = F.from_json(F.concat(F.lit("["), text, F.lit(","), end, F.lit("]")), "array<string>")
+    return F.coalesce((F.size(pair) == 2) & (F.get(pair, F.lit(1)) == end), F.lit(False))
+
+
+def _verdicts(shape: Format, base: str, of: str = "", policies: Mapping[str, str] = NONE) -> list[Column]:
+    """What may be wrong with a parsed object. base: its column. of: stands before the names of its fields. policies: as
+    for `_columns`.
+    """
     from pyspark.sql import functions as F
 
     def lacks(name: str) -> Column:
@@ -200,7 +229,8 @@ def _verdicts(shape: Format, base: str, of: str = "") -> list[Column]:
 
     verdicts = [F.when(lacks(name), f"missing field {of}{name}") for name in shape.required]
     for name, (other, value) in shape.required_unless.items():
-        verdicts.append(F.when(lacks(name) & (F.col(f"{base}.{other}") != value), f"missing field {of}{name}"))
+        none = lacks(name) & F.col(policies[name]).isNull() if name in policies else lacks(name)
+        verdicts.append(F.when(none & (F.col(f"{base}.{other}") != value), f"missing field {of}{name}"))
     for path, kind in _paths(shape).items():
         noun = "date" if kind in PATTERNS else kind
         no_value = F.col(f"{base}.{path}").isNotNull() & _cast(f"{base}.{path}", kind).isNull()

@@ -19,7 +19,7 @@ from lake_assets.engagement.collapsing import collapsed, tried
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.judging import DeadLetters, Messages, number
 from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.late import ROW_ID, came, late_rows
+from lake_assets.engagement.late import ROW_ID, arrivals, came, late_rows
 from lake_assets.engagement.messages import mutation_format
 from lake_assets.engagement.notifying import Notification
 from lake_assets.engagement.pruning import Reach, dated
@@ -67,33 +67,35 @@ class Requests:
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
         requests = once(self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch)))
-        concerned = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
-        present = once(self._present(batch, concerned))
+        former = applied(log).join(requests.select("org_id").distinct(), "org_id", "left_semi")
+        present = once(self._present(batch, requests.unionByName(former)))
         carried = with_record_ids(requests, tables.lake)
-        outcomes = tried(carried, present.select("org_id", "who_id"), max_attempts=tables.lake.max_attempts)
-        dates = present.withColumnRenamed("who_id", "old_id")
+        outcomes = tried(carried, former, present, max_attempts=tables.lake.max_attempts)
+        first, last = (least(name).alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
+        dates = present.groupBy("org_id", F.col("who_id").alias("old_id")).agg(first, last)
         rows = outcomes.drop(*_DATES).join(dates, ["org_id", "old_id"], "left").select(*MUTATION_REQUEST_COLUMNS)
         tables.append(MUTATION_REQUEST, rows, app_id=app_id, batch_id=batch.batch_id)
 
-    def _present(self, batch: Batch, concerned: DataFrame) -> DataFrame:
-        """Those of some ids that hold rows, once late rows are where they belong: org_id string, who_id string, and the
-        dates of their rows, first_date and last_date.
+    def _present(self, batch: Batch, requests: DataFrame) -> DataFrame:
+        """The ids that requests name and rows have: org_id string, who_id string; arrived timestamp: when rows engaged
+        that just came, null for those that were there; and the dates of these rows, first_date and last_date.
 
-        concerned: org_id string, who_id string, each once.
+        requests: as `mutation_request` has them.
         """
         from pyspark.sql import functions as F
 
         tables, spark = self.messages.tables, self.messages.spark
-        orgs = [row["org_id"] for row in concerned.select("org_id").distinct().orderBy("org_id").collect()]
-        late = late_rows(tables, spark, batch)
+        named = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
+        orgs = [row["org_id"] for row in named.select("org_id").distinct().orderBy("org_id").collect()]
         rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).where(F.col("org_id").isin(orgs))
-        in_place = rows.join(late, ROW_ID, "left_anti").select("org_id", "who_id", "engagement_date")
-        moved = late.where("alias is not null").select(
-            "org_id", F.col("alias").alias("who_id"), F.to_date("engaged_at").alias("engagement_date")
-        )
-        found = in_place.unionByName(moved).join(concerned, ["org_id", "who_id"], "left_semi")
+        found = rows.join(named, ["org_id", "who_id"], "left_semi").select(*ROW_ID, "engagement_date")
+        came = arrivals(tables, spark, batch)
+        arrived = F.lit(None).cast("timestamp")
+        if came is not None:
+            found = found.join(came.withColumn("new", F.lit(True)), ROW_ID, "left")
+            arrived = F.when(F.col("new"), F.col("engaged_at"))
         first, last = (least("engagement_date").alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
-        return found.groupBy("org_id", "who_id").agg(first, last)
+        return found.groupBy("org_id", "who_id", arrived.alias("arrived")).agg(first, last)
 
     def _new(self, batch: Batch, log: DataFrame) -> DataFrame:
         """The sound requests of the batch, each id once, in the first place where replay meets it."""
@@ -112,7 +114,7 @@ class Requests:
 class Mutations:
     """The process that applies what the requests of the batch collapse to. Rows of an id go to its last one at once.
 
-    Late rows go where the requests before have led, and on from there.
+    Late rows go where they would be, had they been there before.
     """
 
     tables: LakeTables
@@ -128,7 +130,7 @@ class Mutations:
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         requests = applied(log.where(F.col("batch_id") == batch.batch_id))
         records = arriving(requests, self.tables.lake)
-        late = once(self._late(batch, records))
+        late = once(self._late(batch, requests, records))
         changes = _changes(collapsed(requests), late)
         if records is not None:
             changes = changes.unionByName(insertions(records), allowMissingColumns=True)
@@ -142,9 +144,9 @@ class Mutations:
         with statement(self.spark, app_id, batch.batch_id):
             merge.merge()
 
-    def _late(self, batch: Batch, records: DataFrame | None) -> DataFrame:
+    def _late(self, batch: Batch, requests: DataFrame, records: DataFrame | None) -> DataFrame:
         """The rows that have a way of their own: late ones, and those that records replace, which go."""
-        late = late_rows(self.tables, self.spark, batch)
+        late = late_rows(self.tables, self.spark, batch, requests)
         if records is not None:
             replaced = replaced_rows(self.tables, self.spark, batch, records)
             late = late.join(replaced, ROW_ID, "left_anti").unionByName(replaced)
@@ -179,10 +181,8 @@ def _changes(ids: DataFrame, late: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     on = ids.withColumnRenamed("org_id", "of_org").withColumn("collapsed", F.lit(True))
-    led = late.join(on, (F.col("org_id") == F.col("of_org")) & (F.col("alias") == F.col("old_id")), "left")
-    final = F.when(F.col("collapsed"), F.col("new_id")).otherwise(F.col("alias"))
-    entry = F.struct(F.struct("engagement_id", "engaged_at"), final)
-    by_id = led.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
+    entry = F.struct(F.struct("engagement_id", "engaged_at"), "alias")
+    by_id = late.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
     moved = by_id.agg(F.map_from_entries(F.collect_list(entry)).alias("late"))
     new_id = F.when(F.col("collapsed"), F.col("new_id")).otherwise(F.col("old_id"))
     return on.join(moved, ["of_org", "old_id"], "full_outer").select("of_org", "old_id", new_id.alias("new_id"), "late")

@@ -40,13 +40,17 @@ class RetentionRequest:
             raise UsageError(
                 f"Request {self.request_id} asks for {self.op!r}.", remedy=f"Ask for one of {RETENTION_OPS}."
             )
-        least, greatest = TTL_DAYS
-        if self.op == "ttl" and (self.ttl_days is None or not least <= self.ttl_days <= greatest):
-            raise UsageError(
-                f"Request {self.request_id} keeps {self.ttl_days} days.", remedy=f"Keep {least} to {greatest} days."
-            )
+        if self.op == "ttl":
+            check_days(f"Request {self.request_id}", self.ttl_days)
         if self.op == "gdpr" and self.who_id is None:
             raise UsageError(f"Request {self.request_id}, a gdpr, has no who_id.", remedy="Name the who_id.")
+
+
+def check_days(who: str, days: int | None) -> None:
+    """`UsageError` unless it is so many days that engagements may be kept: `TTL_DAYS`."""
+    least, greatest = TTL_DAYS
+    if days is None or not least <= days <= greatest:
+        raise UsageError(f"{who} keeps {days} days.", remedy=f"Keep {least} to {greatest} days.")
 
 
 def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:
@@ -66,6 +70,12 @@ def erased(requests: Iterable[RetentionRequest], applied: Iterable[MutationReque
     for request in sorted((r for r in requests if r.op == "gdpr"), key=lambda r: r.requested_at):
         until |= dict.fromkeys(_all_ids(people, str(request.who_id)), request.requested_at)
     return dict(sorted(until.items()))
+
+
+def persons(applied: Iterable[MutationRequest]) -> dict[str, str]:
+    """Each id that applied requests name → the least id of the same person, as `erased` takes them for one."""
+    people = nx.connected_components(linked(applied))
+    return {identity: min(person) for person in people for identity in person}
 
 
 def _all_ids(people: nx.Graph[str], who_id: str) -> set[str]:

@@ -15,8 +15,8 @@ from dagster import RunsFilter
 
 from lake_assets.engagement.changes import told_since
 from lake_assets.engagement.lake import EngagementLake, StreamName
-from lake_assets.engagement.maintenance import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.metrics import metrics_cursor
+from lake_assets.engagement.ring import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import LakeTables
 from lake_assets.errors import ChangesExpired, LakeError
@@ -60,7 +60,8 @@ def turn_sensor(
 def maintenance_sensor(
     lake: EngagementLake, job: str, turns: Mapping[str, dg.AssetKey], *, seconds: int, clock: Clock
 ) -> dg.SensorDefinition:
-    """Requests the maintenance of a lake while the last turn is one of retention: it may follow no other.
+    """Requests the maintenance of a lake while the last turn is one of retention, for it may follow no other; and while
+    a run of that is due, or under way: then maintenance waits in time, and ingestion, which may follow any, yields.
 
     job: its name. turns: the assets of all who take turns, by name. seconds: from one request to the next, at least.
     """
@@ -71,7 +72,7 @@ def maintenance_sensor(
         if why_not := _not_ready(context, tables, key):
             return dg.SensorResult(skip_reason=why_not)
         last = last_turn(context.instance, turns)
-        if last != FOLLOWED:
+        if last != FOLLOWED and not busy_run(context.instance, turns[FOLLOWED]):
             told = f"{lake.name} is maintained after a turn of {FOLLOWED}; the last one was of {last or 'nobody'}."
             return dg.SensorResult(skip_reason=told, cursor=context.cursor)
         now = clock().timestamp()

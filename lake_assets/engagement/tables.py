@@ -6,7 +6,8 @@ created through Spark; their logs are read without it, which takes milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -17,11 +18,16 @@ from deltalake import DeltaTable
 from lake_assets.coordination import check_claim
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore, opened
+from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
+from lake_assets.engagement.retention import check_days
+from lake_assets.errors import ClaimRefused
 from lake_assets.incremental.erasures import KeyedHash, erasure_key
+from lake_assets.incremental.failpoints import strike
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
+    from deltalake.table import TableMerger
     from pyspark.sql import DataFrame, SparkSession
 
 ENGAGEMENT = "engagement"
@@ -92,11 +98,15 @@ began, both included; null if there were none.
 ERASURE_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
     "id_hash": "string",
+    "person_hash": "string",
     "key_id": "string",
     "erased_until": "timestamp",
     "batch_id": "bigint",
 }
-"""Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept."""
+"""Who was erased, under each id, as a keyed hash; until when, inclusive; and by which batch. No id is kept.
+
+person_hash: that of the least id of the person, so ids that were erased as one person's are known to be.
+"""
 
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
 ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
@@ -206,11 +216,27 @@ class LakeTables:
     def claim(self, spark: SparkSession, token: int) -> None:
         """Write the coordinator's token to the engagement table: no commit that began before can be made any more.
 
-        `ClaimRefused` if a later holder's token is there.
+        `ClaimRefused` if a later holder's token is there, or came between the look and the write: then it is put back.
         """
-        found = self._log(ENGAGEMENT).metadata().configuration.get(EPOCH)
-        check_claim(self.location(ENGAGEMENT), None if found is None else int(found), token)
+        read = self.version(ENGAGEMENT)
+        self.check_claimed(token)
+        strike(CLAIM_CHECKED)
         spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+        since = [self.epoch(version) or 0 for version in range(read + 1, self.version(ENGAGEMENT) + 1)]
+        latest = max(since)
+        if since[-1] < latest:
+            with suppress(ClaimRefused):  # a still later one is there
+                self.claim(spark, latest)
+        check_claim(self.location(ENGAGEMENT), latest, token)
+
+    def check_claimed(self, token: int) -> None:
+        """Return while no later holder's token is on the engagement table; else `ClaimRefused`."""
+        check_claim(self.location(ENGAGEMENT), self.epoch(), token)
+
+    def epoch(self, version: int | None = None) -> int | None:
+        """The token on the engagement table, as it stands or stood at a version; None if nobody has claimed it."""
+        found = opened(self.location(ENGAGEMENT), version).metadata().configuration.get(EPOCH)
+        return None if found is None else int(found)
 
     def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
         """Append rows as a batch: Delta does nothing if it has seen this batch, or a later one, under the id."""
@@ -245,18 +271,30 @@ class LakeTables:
         return sorted(self._log(ORG).to_pyarrow_table(columns=["org_id"])["org_id"].to_pylist())
 
     def register_orgs(self, ttl_days: Mapping[str, int | None]) -> None:
-        """Make orgs known, or change how long their engagements are kept, in days; None: without end."""
+        """Make orgs known, or change how long their engagements are kept, in days; None: without end.
+
+        It holds for each `ttl` request that says no days. `UsageError` for days beyond `TTL_DAYS`.
+        """
+        for org, days in ttl_days.items():
+            if days is not None:
+                check_days(org, days)
+        self._given(ttl_days).when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def add_orgs(self, orgs: Iterable[str]) -> None:
+        """Make orgs known; for those that are, nothing changes."""
+        self._given(dict.fromkeys(orgs)).when_not_matched_insert_all().execute()
+
+    def _given(self, ttl_days: Mapping[str, int | None]) -> TableMerger:
         import pyarrow as pa
 
         schema = pa.schema([("org_id", pa.string()), ("ttl_days", pa.int32())])
         rows = [{"org_id": org, "ttl_days": days} for org, days in ttl_days.items()]
-        merge = self._log(ORG).merge(
+        return self._log(ORG).merge(
             pa.Table.from_pylist(rows, schema=schema),
             predicate="known.org_id = given.org_id",
             source_alias="given",
             target_alias="known",
         )
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _log(self, table: str) -> DeltaTable:
         return opened(self.location(table))

@@ -5,24 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
-from lake_assets.coordination import ANY, JobCoordinator
+from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.failpoints import reach
 from lake_assets.engagement.ingestion import ingestion
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.mutation import mutation
 from lake_assets.engagement.removal import retention
+from lake_assets.engagement.ring import coordinator_of
 from lake_assets.engagement.tables import LakeTables
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
-
-PREDECESSORS: Mapping[StreamName, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
-"""Stream → who must have run last: mutation finds what ingestion brought, retention the ids that mutation left."""
 
 OPEN: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
     "ingestion": ingestion,
@@ -50,8 +47,7 @@ def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, serve
 
 def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
     """The stream's side of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
-    claim = partial(stream.tables.claim, spark)
-    return JobCoordinator(stream.tables.lake.lock, stream.name, PREDECESSORS[stream.name], zk, timeout, claim=claim)
+    return coordinator_of(stream.name, stream.tables, zk, spark, timeout=timeout)
 
 
 def take_turn(

@@ -298,7 +298,8 @@ def test_whoever_waits_too_long_gives_up_names_the_pair_and_leaves_nothing(strea
         pass
     assert (streams.contenders(), streams.waiting()) == ([], [])
     assert streams.ingestion.lock()
-    with pytest.raises(LockNotFree, match="lock was not free within 1 s"), streams.mutation.turn(max_wait=1):
+    pair = "lock was not free within 1 s: mutation waits, and ingestion holds it"
+    with pytest.raises(LockNotFree, match=pair), streams.mutation.turn(max_wait=1):
         pass
     assert len(streams.contenders()) == 1
 

@@ -6,18 +6,23 @@ lake is this process's alone.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.batch import Stream, run_batch
 from lake_assets.engagement.lake import StreamName
-from lake_assets.engagement.maintenance import MAINTENANCE, maintain
+from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.metrics import Metrics
-from lake_assets.engagement.tables import open_tables
+from lake_assets.engagement.ring import MAINTENANCE
+from lake_assets.engagement.tables import LakeTables, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def turn(argument: str) -> str:
@@ -38,14 +43,20 @@ def refresh(argument: str) -> str:
 
 def _turn(name: str, topic: str, stream_name: str) -> None:
     spark, tables = open_spark(settings()), open_tables(settings(), lake_of(name, topic))
-    if stream_name == MAINTENANCE:
-        maintain(tables, spark, Alone(), retain_hours=settings().retain_hours)
+    hosts, retain_hours, wait = settings().zookeeper, settings().retain_hours, 2 * SESSION_SECONDS
+    if hosts is None and stream_name == MAINTENANCE:
+        maintain(tables, spark, Alone(), retain_hours=retain_hours)
         return
-    stream = open_stream(cast("StreamName", stream_name), tables, spark, str(settings().kafka))
-    hosts = settings().zookeeper
     if hosts is None:
-        run_batch(stream, Alone())
+        run_batch(_stream(stream_name, tables, spark), Alone())
         return
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
-        coordinated = coordinator(stream, zk, spark, timeout=2 * SESSION_SECONDS)
-        take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+        if stream_name == MAINTENANCE:
+            maintenance.take_turn(tables, spark, zk, max_wait=wait, retain_hours=retain_hours)
+            return
+        stream = _stream(stream_name, tables, spark)
+        take_turn(stream, coordinator(stream, zk, spark, timeout=wait), max_wait=wait)
+
+
+def _stream(name: str, tables: LakeTables, spark: SparkSession) -> Stream:
+    return open_stream(cast("StreamName", name), tables, spark, str(settings().kafka))

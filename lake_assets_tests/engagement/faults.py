@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from lake_assets.engagement.lake import STREAMS, StreamName
-from lake_assets.engagement.maintenance import MAINTENANCE
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.local.lake_stack import lake_services
 from lake_assets.local.spark import open_spark
 from lake_assets.settings import PROJECT, Settings

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement import maintenance
+from lake_assets.engagement.failpoints import CLAIM_CHECKED
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.ring import MAINTENANCE
+from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.engagement.turn import coordinator, take_turn
 from lake_assets.errors import TurnRefused
 from lake_assets.incremental.failpoints import PAUSE
 from lake_assets_tests.engagement.interrupted import arrive, left, settle
+from lake_assets_tests.engagement.maintained import RETAIN_HOURS
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
 from lake_assets_tests.engagement.world import SEEN, World
 from lake_assets_tests.outcomes import Outcomes
 
 KILLED = {"about to write its data": "before-data", "about to unlock": "before-unlock"}
 OVERTAKEN = {
+    "about to write its claim": CLAIM_CHECKED,
     "about to write its intent": "before-intent",
     "about to write its data": "before-data",
     "with its data recorded": "recorded-data",
@@ -26,6 +33,7 @@ def in_turn(world: World) -> dict[str, Outcomes]:
     found = {f"killed with the lock (`kill -9`), {place}": killed(mail, point) for place, point in KILLED.items()}
     for place, point in OVERTAKEN.items():
         found[f"stopped, {place}; overtaken; continued"] = overtaken(mail, point)
+    found["maintenance is stopped, between two statements; overtaken; continued"] = maintenance_overtaken(mail)
     settle(mail)
     return {SEEN: found}
 
@@ -65,8 +73,29 @@ def overtaken(mail: Traffic, point: str) -> str:
     todo = left(mail, "ingestion")
     arrive(mail, "ingestion")
     take(mail)
+    epoch = mail.tables.epoch()
     attempt.go_on()
-    return f"the other does: {todo}; it stops: {attempt.said()}"
+    said = attempt.said()
+    assert mail.tables.epoch() == epoch, "a former holder's token is left"
+    return f"the other does: {todo}; it stops: {said}"
+
+
+def maintenance_overtaken(mail: Traffic) -> str:
+    """As `overtaken`, after the rows were sorted: another maintenance is taken, and ingestion after it."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        for name in STREAMS[1:]:
+            stream = mail.stream(name)
+            take_turn(stream, coordinator(stream, zk, mail.spark, timeout=WAIT_SECONDS), max_wait=WAIT_SECONDS)
+        attempt = mail.start(PAUSE + "maintenance-half-optimized", MAINTENANCE)
+        attempt.stopped()
+        maintenance.take_turn(mail.tables, mail.spark, zk, max_wait=WAIT_SECONDS, retain_hours=RETAIN_HOURS)
+    arrive(mail, "ingestion")
+    take(mail)
+    version = mail.tables.version(ENGAGEMENT)
+    attempt.go_on()
+    said = attempt.said()
+    assert mail.tables.version(ENGAGEMENT) == version
+    return f"the other ends, and ingestion after it; it stops: {said}"
 
 
 def take(mail: Traffic) -> None:

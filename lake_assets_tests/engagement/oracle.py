@@ -66,13 +66,13 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
         if message.topic == engagements:
             rows[values["org_id"]][values["engagement_id"]] = values["who_id"]
         else:
-            requests[values["org_id"]].append(_request(values, offset))
+            requests[values["org_id"]].append(request_of(values, offset))
     left = {org: replay(requests[org], rows[org]) for org in {**rows, **requests}}
     return Truth({row: (org, who) for org, found in left.items() for row, who in found.items()}, dead)
 
 
-def _request(values: Mapping[str, Any], offset: int) -> MutationRequest:
-    """All of an org's requests are in one partition: the order in which they were sent is that of their offsets."""
+def request_of(values: Mapping[str, Any], offset: int) -> MutationRequest:
+    """The request of a message. An org's are all in one partition: they were sent in the order of their offsets."""
     named = (values[name] for name in ("request_id", "op", "old_id"))
     at, carried = datetime.fromisoformat(values["executed_at"]), values.get("insert_record")
     record = Record(carried["engagement_id"], carried["who_id"]) if carried else None

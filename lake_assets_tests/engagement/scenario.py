@@ -104,9 +104,9 @@ class Traffic:
     def stream(self, name: StreamName = "ingestion") -> Stream:
         return open_stream(name, self.tables, self.spark, self.servers)
 
-    def send(self, numbers: Iterable[int], poison: Iterable[bytes] = ()) -> None:
-        """Emails of these numbers, which make rows, and messages that make none."""
-        mails = [email(number) for number in numbers]
+    def send(self, numbers: Iterable[int], poison: Iterable[bytes] = (), **values: object) -> None:
+        """Emails of these numbers, which make rows, and messages that make none. values: other ones than usual."""
+        mails = [email(number, **values) for number in numbers]
         self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails])
         self.sent += mails
         self.spoil("ingestion", poison)
@@ -148,7 +148,7 @@ class Traffic:
         assert report is not None
         return report
 
-    def start(self, point: str = "", name: StreamName = "ingestion", *, remote: str | None = None) -> Child:
+    def start(self, point: str = "", name: str = "ingestion", *, remote: str | None = None) -> Child:
         """A turn in a process of its own, which dies at a point, or stops there. remote: of another Spark."""
         from lake_assets_tests.engagement.child import turn
 

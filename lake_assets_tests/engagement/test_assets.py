@@ -14,7 +14,7 @@ import pytest
 
 from lake_assets.engagement.assets import engagement_definitions, engagement_key
 from lake_assets.engagement.lake import STREAMS
-from lake_assets.engagement.maintenance import MAINTENANCE
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.sensors import RETRY_SECONDS
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
 from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Traffic
@@ -126,10 +126,11 @@ def mail_ends(mail: Traffic) -> dict[str, int]:
 
 
 def assert_maintenance_follows_retention(daemon: Daemon) -> None:
-    """It is asked for after a turn of retention, and refused after any other."""
+    """It is asked for after a turn of retention and while one is due, and refused after any other."""
     daemon.turn("mutation")
     skipped = daemon.tick("mail_maintenance_sensor").skip_message
     assert skipped == "mail is maintained after a turn of retention; the last one was of mutation."
+    assert_asked_for_while_retention_is_due(daemon)
     refused = daemon.run("mail_maintenance_job")
     assert (refused.success, checks(refused)) == (False, {"turn_in_time": False})
     assert daemon.turn("retention")[1] == {
@@ -144,6 +145,14 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
     assert figures["files removed"] == sum(json.loads(figures["files removed by table"]).values())
     assert (figures["orgs sorted"], figures["hours kept"]) == (len(ORGS), RETAIN_HOURS)
     assert "the last one was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
+
+
+def assert_asked_for_while_retention_is_due(daemon: Daemon) -> None:
+    job, key = daemon.repository.get_job("mail_retention_job"), dg.AssetKey(["engagement", "mail", "retention"])
+    due = daemon.instance.create_run_for_job(job, asset_selection=frozenset({key}), status=dg.DagsterRunStatus.QUEUED)
+    assert daemon.tick("mail_maintenance_sensor").run_requests
+    daemon.instance.delete_run(due.run_id)
+    del daemon.cursors["mail_maintenance_sensor"]
 
 
 def assert_a_stream_is_asked_for_when_its_interval_is_over(daemon: Daemon) -> None:

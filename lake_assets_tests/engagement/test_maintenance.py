@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
 
-from lake_assets.coordination import check_ring, stream
+from lake_assets.coordination import stream
 from lake_assets.coordination.rules import Granted, Refused, Turn, decide
-from lake_assets.engagement.maintenance import AFTER, MAINTENANCE
-from lake_assets.engagement.turn import PREDECESSORS
+from lake_assets.engagement import maintenance, ring, turn
+from lake_assets.engagement.assets import engagement_definitions
+from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.ring import AFTER, MAINTENANCE, check_turns
+from lake_assets.errors import ConfigurationError
 
-RING = {name: stream(name, predecessor) for name, predecessor in {**PREDECESSORS, MAINTENANCE: AFTER}.items()}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTHING: tuple[Any, Any] = (None, None)
+"""Instead of a client and a session: neither is looked at."""
+RING = {name: stream(name, predecessor) for name, predecessor in ring.RING.items()}
 
 
 def test_the_streams_of_a_lake_and_its_maintenance_go_round() -> None:
-    check_ring(RING.values())
+    check_turns()
+
+
+def defined() -> None:
+    engagement_definitions(
+        [], seconds=dict.fromkeys(STREAMS, 1), maintenance_seconds=1, retain_hours=1, max_wait=1, clock=datetime.now
+    )
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        defined,
+        lambda: turn.coordinator(cast("Any", SimpleNamespace(name="ingestion", tables=None)), *NOTHING, timeout=1),
+        lambda: maintenance.coordinator(*NOTHING, NOTHING[0], timeout=1),
+    ],
+    ids=["Dagster", "a stream", "maintenance"],
+)
+def test_a_wrong_ring_is_refused_before_anything_is_touched(
+    begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "RING", {**ring.RING, "mutation": "nobody"})
+    with pytest.raises(ConfigurationError, match="mutation waits for nobody, and no stream is called that"):
+        begin()
 
 
 @pytest.mark.parametrize("last", RING)

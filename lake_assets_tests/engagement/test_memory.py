@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from lake_assets.engagement.certificate import LakeCertificate, certify
-from lake_assets.engagement.maintenance import MAINTENANCE, maintain
+from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.memory import ERASED, Memory
 from lake_assets.engagement.retained import Held
+from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ENGAGEMENT_METRICS, ERASURE, MUTATION_REQUEST
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.erasures import KeyedHash
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 UNTIL = START + timedelta(days=2)
-LATE, NEW = 63, 2898
-"""Numbers of emails of acme to lead 0: one engaged before `UNTIL`, one after it."""
+LATE, NEW, NEWER = 63, 2898, 2901
+"""Numbers of emails of acme: one to lead 0 that engaged before `UNTIL`; others after it."""
 CUT = b'{"org_id": "acme", "who_id": "lead 0"'
 KEPT = [b'{"org_id": "globex", "who_id": "lead 0"}', b'{"org_id": "acme", "who_id": "lead 01"']
 
@@ -48,19 +49,27 @@ def test_who_was_erased_is_in_no_file_any_more_and_what_comes_late_is_dropped_an
     assert "mail.engagement" in {finding.table for finding in certified(mail, "contact 0").findings}
     mail.die("maintenance-half-vacuumed", MAINTENANCE)
     assert_maintained(mail)
+    mail.send([NEWER], who_id="contact 0")
     mail.send([LATE, NEW, 64], [json.dumps({**email(LATE), "engaged_at": "soon"}).encode()])
     assert mail.run().dropped == 2
     mail.ask("acme", "merge", "contact 2", "lead 0")
     mail.ask("acme", "merge", "lead 2", "contact 2")
     assert mail.run("mutation").dropped == 1  # it looks at the rows that came, and needs no feed that is gone
     assert_forgotten(mail)
+    assert_erased_again(mail)
     assert_hashed(mail)
+
+
+def assert_erased_again(mail: Traffic) -> None:
+    """By an id that no request connects with the other one any more: those of the first erasure knew both."""
+    mail.retain("acme", "gdpr", UNTIL + timedelta(days=1), who_id="lead 0")
+    mail.run("retention")
+    assert not {f"e{NEW}", f"e{NEWER}"} & {row["engagement_id"] for row in mail.rows(ENGAGEMENT)}
 
 
 def assert_forgotten(mail: Traffic) -> None:
     rows = {(row["org_id"], row["who_id"]): row["engagement_id"] for row in mail.rows(ENGAGEMENT)}
-    assert ("acme", "contact 0") not in rows
-    assert rows.get(("acme", "lead 0"), f"e{NEW}") == f"e{NEW}"
+    assert (rows["acme", "contact 0"], rows["acme", "lead 0"]) == (f"e{NEWER}", f"e{NEW}")
     assert ("globex", "lead 0") in rows
     assert not {row["old_id"] for row in mail.rows(MUTATION_REQUEST)} & {"lead 0", "contact 0"}
     letters = mail.rows(DEAD_LETTER)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.tables import ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.engagement.tallies import Tally, tally
-from lake_assets_tests.engagement.scenario import START, Alone, Traffic
+from lake_assets.errors import UsageError
+from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,25 +23,31 @@ if TYPE_CHECKING:
 def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
-    """acme erases a person by a former id, globex keeps a day, initech keeps all; an email after a request stays."""
+    """acme erases a person by a former id, globex keeps a day by its policy, initech keeps all; what comes after stays."""
     mail = Traffic(home, spark, kafka)
+    mail.tables.register_orgs({"globex": 1})
+    mail.tables.add_orgs(["globex", "umbrella"])
+    with pytest.raises(UsageError, match="globex keeps 0 days"):
+        mail.tables.register_orgs({"globex": 0})
     mail.send(range(43))
     mail.run()
     mail.ask("acme", "convert", "lead 0", "contact 0")
+    mail.ask("acme", "merge", "lead 5", "lead 6", insert=email(15, who_id="lead 0"))
     mail.run("mutation")
     mail.retain("acme", "gdpr", START + timedelta(minutes=30), who_id="lead 0")
-    mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10), ttl_days=1)
+    mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10))
     mail.retain("nobody", "ttl", START, ttl_days=1)
-    stays = {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} - {"e0", "e21", "e1", "e4", "e7"}
+    stays = {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} - {"e0", "e15", "e21", "e1", "e4", "e7"}
     report = mail.run("retention")
     assert {row["engagement_id"] for row in mail.rows(ENGAGEMENT)} == stays
     commit = report.commits["data"]
     assert commit is not None
     told = [row for row in mail.rows(NOTIFICATION) if row["app_name"] == "mail.retention"]
     assert {(row["org_id"], row["deleted"], row["version"]) for row in told} == {
-        ("acme", 2, commit.version),
+        ("acme", 3, commit.version),
         ("globex", 3, commit.version),
     }
+    assert [row["request_id"] for row in mail.rows(MUTATION_REQUEST)] == ["r0"]  # the other has a record of by then
     assert run_batch(mail.stream("retention"), Alone()) is None
     assert_each_request_is_accounted_for(mail, report.batch)
 

@@ -99,12 +99,17 @@ def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traf
     with pytest.raises(TurnRefused):
         turn("mutation")
     turn("ingestion")
+    mail.ask("globex", "convert", "lead 5", "lead 6")
+    mail.ask("globex", "convert", "lead 6", "contact 6")
     for number, point in enumerate(("written-request", "written-data")):
         mail.ask("acme", "convert", f"lead {number}", f"lead {number + 1}")
         mail.die(point, "mutation")
     assert turn("mutation").predecessor == "ingestion"
+    assert attempts(mail, "r0") == {1: "parked"}
+    mail.send(range(14, 42))
     turn("ingestion")
     turn("mutation")
+    assert attempts(mail, "r0") == {1: "parked", 2: "applied"}
     mail.assert_true()
 
 

@@ -1,0 +1,114 @@
+"""Batch by batch, with rows and requests late, the pure parts of mutation leave what replay leaves of all at once."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import pytest
+
+from lake_assets.engagement.aliases import aliases
+from lake_assets.engagement.identity import MutationRequest, collapse
+from lake_assets.engagement.inserting import placed
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.parking import met
+from lake_assets.engagement.simulator import Message, Simulation, generate
+from lake_assets_tests.engagement.oracle import request_of, truth
+from lake_assets_tests.engagement.test_aliases import follow
+from lake_assets_tests.engagement.test_identity import START, chain
+
+INGESTION = EMAIL_EVENT.topic("ingestion")
+LATE = Simulation(orgs=6, people=150, touches=1000, poison=0, missing=0, retention=0, late=0.3, requests=0.4)
+Row = tuple[str, datetime]
+"""Its id, and when it engaged."""
+
+
+@dataclass
+class Org:
+    """The rows of an org by their engagement, and its requests: applied, and parked without end."""
+
+    rows: dict[str, Row] = field(default_factory=dict)
+    applied: list[MutationRequest] = field(default_factory=list)
+    parked: list[MutationRequest] = field(default_factory=list)
+
+    def batch(self, arrived: dict[str, Row], requests: Sequence[MutationRequest]) -> None:
+        """A turn of ingestion, and one of mutation."""
+        set_aside = {request.record.engagement_id for request in self.applied if request.record}
+        arrived = {row: found for row, found in arrived.items() if row not in set_aside}
+        tried = [*self.parked, *requests]
+        there = [identity for identity, _ in self.rows.values()]
+        found = met(tried, there, applied=self.applied, arrived=arrived.values())
+        self.parked = [request for request in tried if request.request_id not in found]
+        carried = [request for request in tried if request.request_id in found]
+        self._move(arrived, carried)
+        self.applied += carried
+
+    def _move(self, arrived: dict[str, Row], carried: Sequence[MutationRequest]) -> None:
+        final, spans = collapse(carried), defaultdict(list)
+        for alias in aliases(self.applied, carried):
+            spans[alias.old_id].append(alias)
+        places = {row: (final.get(who, who), at) for row, (who, at) in self.rows.items()}
+        for row, (who, at) in arrived.items():
+            places[row] = follow(spans[who], who, at, otherwise=final.get(who, who)), at
+        places |= {record.engagement_id: (record.who_id, START) for record in placed(carried)}
+        self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
+
+
+def cut(messages: Sequence[Message], batches: int) -> Iterator[Sequence[Message]]:
+    size = -(-len(messages) // batches)
+    return (messages[start : start + size] for start in range(0, len(messages), size))
+
+
+def played(messages: Sequence[Message], batches: int) -> dict[str, tuple[str, str]]:
+    """Engagement → its org and its id, after so many batches."""
+    orgs: defaultdict[str, Org] = defaultdict(Org)
+    seen: set[tuple[str, str]] = set()
+    offset = 0
+    for part in cut(messages, batches):
+        arrived: defaultdict[str, dict[str, Row]] = defaultdict(dict)
+        asked: defaultdict[str, list[MutationRequest]] = defaultdict(list)
+        for message in part:
+            values, offset = json.loads(message.value), offset + 1
+            org = values["org_id"]
+            if message.topic == INGESTION:
+                engaged_at = datetime.fromisoformat(values["engaged_at"])
+                arrived[org][values["engagement_id"]] = values["who_id"], engaged_at
+            elif (org, values["request_id"]) not in seen:
+                seen.add((org, values["request_id"]))
+                asked[org].append(request_of(values, offset))
+        for org in {*orgs, *arrived, *asked}:
+            orgs[org].batch(arrived[org], asked[org])
+    return {row: (org, who) for org, state in orgs.items() for row, (who, _) in state.rows.items()}
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_however_a_simulation_is_cut_replay_is_what_it_leaves(seed: int) -> None:
+    messages = list(generate(Simulation(**{**vars(LATE), "seed": seed}), EMAIL_EVENT))
+    expected = truth(messages, EMAIL_EVENT, {json.loads(message.value)["org_id"] for message in messages})
+    assert [batches for batches in (1, 8, 24) if played(messages, batches) != expected.rows] == []
+
+
+def left(*batches: tuple[str, Iterable[MutationRequest]]) -> dict[str, str]:
+    """Row → its id, all rows having engaged before any request. batches: ids of rows that come, and requests."""
+    org = Org()
+    for number, (ids, requests) in enumerate(batches):
+        org.batch({f"{i}{number}": (i, START - timedelta(minutes=1)) for i in ids}, list(requests))
+    return {row: who for row, (who, _) in org.rows.items()}
+
+
+def test_a_row_that_a_parked_request_waited_for_goes_on_as_those_before_it_did() -> None:
+    first, second, third = chain("a>b b>c c>d")
+    assert left(("b", [first, second]), ("a", [])) == {"b0": "c", "a1": "c"}
+    assert left(("b", [first, second]), ("a", [third])) == {"b0": "d", "a1": "d"}
+    assert left(("b", [second, first]), ("", [third]), ("a", [])) == {"b0": "d", "a2": "d"}
+
+
+def test_a_request_counts_as_met_where_a_late_row_leads_alone() -> None:
+    first, second, third = chain("a>b b>c c>d")
+    once = [first]
+    assert met([third], [], applied=[first, second], arrived=[("a", START)]) == {"r2"}
+    assert met([third], [], applied=once, arrived=[("a", START)]) == set()
+    assert met([second], [], applied=once, arrived=[("a", START + timedelta(minutes=1))]) == set()
