@@ -299,7 +299,8 @@ def _pushes(registry: Registry) -> Iterator[Fact]:
 
 
 def _push(table: str, entry: EntryStatus, others: Mapping[str, str]) -> Fact:
-    command = way_back(table, entry.id, others) if entry.can_revert else ""
+    later = not entry.can_revert
+    command = way_back(table, entry.id, others, later=later) if entry.can_roll_back else ""
     replaced = f"{len(entry.segments_from)} → {len(entry.segments_to)} segments"
     return Fact(table, f"{entry.state}, {_time(entry.timestamp)}", replaced, command=command)
 

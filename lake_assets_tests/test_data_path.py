@@ -27,6 +27,7 @@ from lake_assets.landing.store import open_manifest
 from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.store import serving_at
+from lake_assets.serving.writer import PushReport
 from lake_assets.settings import Settings
 from lake_assets_tests.serving.scenario import fresh_name
 
@@ -109,19 +110,20 @@ def test_what_landed_is_told_by_topic_and_zone(bare_home: Settings, engine: Engi
 
 
 def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, engine: Engine, zookeeper: str) -> None:
-    apart, seconds = fresh_name(), count()
+    apart, seconds, pushed = fresh_name(), count(), list[PushReport]()
     with zookeeper_client(zookeeper) as zk:
         zk.create(f"/{apart}")
-    home = bare_home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
+    home = bare_home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}", "serving_snapshots": 3})
     with serving_at(str(home.zookeeper), home, clock=lambda: NOW + timedelta(seconds=next(seconds))) as serving:
         for number in range(LAST_PUSHES + 2):
             rows = pa.table({"n": range(number)})
-            (done,) = serving.writer.push({"members": rows}, push_id=f"pushed{number:03}", as_of=NOW)
+            pushed += serving.writer.push({"members": rows}, push_id=f"pushed{number:03}", as_of=NOW)
     path = path_of(home, engine)
     assert stage(path, "Served tables").facts == (Fact("members", f"{LAST_PUSHES + 1} rows as of 2026-01-02 00:00:00"),)
     assert len(path.pushes.facts) == LAST_PUSHES
     back = [fact.command for fact in path.pushes.facts]
-    assert back == [f"lake serving revert members {done.entry_id}", *[""] * (LAST_PUSHES - 1)]
+    commands = [f"lake serving revert members {report.entry_id}" for report in reversed(pushed)]
+    assert back == [commands[0], f"{commands[1]} --later", *[""] * (LAST_PUSHES - 2)]
 
 
 def test_an_engagement_lake_is_told_by_its_streams(bare_home: Settings, engine: Engine) -> None:

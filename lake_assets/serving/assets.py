@@ -88,16 +88,24 @@ def push_metadata(
         "of": dg.MetadataValue.text(of),
         "lineage id": dg.MetadataValue.text(report.entry_id),
         **together,
-        "to go back": dg.MetadataValue.text(way_back(report.table, report.entry_id, others)),
+        "to go back": dg.MetadataValue.text(_to_go_back(report, reports)),
         "lineage": dg.MetadataValue.md(drawn(lineage_status(serving.registry, report.table)[:SHOWN])),
     }
+
+
+def _to_go_back(report: PushReport, reports: Sequence[PushReport]) -> str:
+    """The entry of a table's first push has replaced nothing, so the clean-up that follows has dropped it."""
+    entries = {other.table: other.entry_id for other in reports if other.replaced}
+    if entry_id := entries.pop(report.table, None):
+        return way_back(report.table, entry_id, entries)
+    return "There is nothing to go back to: readers saw nothing before."
 
 
 def drawn(entries: list[EntryStatus]) -> str:
     """A lineage in Markdown, an arrow for each entry."""
     rows = [
         f"| {_snapshot(e.segments_from)} → {_snapshot(e.segments_to)} | {e.state} | {e.timestamp:%Y-%m-%d %H:%M:%S} |"
-        f" {e.id} | {'yes' if e.can_revert else ''} |"
+        f" {e.id} | {e.goes_back} |"
         for e in entries
     ]
     return "\n".join(["| replaced → brought | state | since | id | can be reverted |", "|" + " --- |" * 5, *rows])

@@ -36,7 +36,7 @@ def tables(found: Sequence[TableStatus]) -> None:
 def lineage(found: Sequence[EntryStatus]) -> None:
     """A row for each entry."""
     columns = ("entry", "state", "since", "replaced", "brought", "can be reverted")
-    _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), "yes" if e.can_revert else ""] for e in found))
+    _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), e.goes_back] for e in found))
 
 
 def from_before(found: Iterable[FromBefore]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.errors import ServingError
 from lake_assets.serving.drafts import push_of
 from lake_assets.serving.errors import TableNotServed
-from lake_assets.serving.lineage import State, revert_replace
+from lake_assets.serving.lineage import Change, LineageEntry, State, revert_replace, roll_back
 from lake_assets.serving.registry import Registry, TableState
 
 
@@ -30,7 +30,7 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class EntryStatus:
-    """An entry of a lineage. can_revert: without force, as things are."""
+    """An entry of a lineage. can_revert: without force, as things are. can_roll_back: so, with later ones on top."""
 
     id: str
     state: State
@@ -38,6 +38,12 @@ class EntryStatus:
     segments_from: tuple[str, ...]
     segments_to: tuple[str, ...]
     can_revert: bool
+    can_roll_back: bool
+
+    @property
+    def goes_back(self) -> str:
+        """How it can be reverted, for a person; empty if it cannot."""
+        return "yes" if self.can_revert else "with --later" if self.can_roll_back else ""
 
 
 def table_status(registry: Registry, table: str) -> TableStatus:
@@ -60,26 +66,44 @@ def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
     state = _known(registry, table)
     entries = sorted(state.lineage.entries.values(), key=lambda e: (e.timestamp, e.id), reverse=True)
     return [
-        EntryStatus(e.id, e.state, e.timestamp, e.segments_from, e.segments_to, _can_revert(state, e.id))
+        EntryStatus(
+            e.id,
+            e.state,
+            e.timestamp,
+            e.segments_from,
+            e.segments_to,
+            can_revert=_goes(revert_replace, state, e),
+            can_roll_back=_goes(roll_back, state, e),
+        )
         for e in entries
     ]
 
 
 def switched_with(table: str, entry: EntryStatus, found: Mapping[str, Sequence[EntryStatus]]) -> dict[str, str]:
-    """Other table → its entry that the same push brought, and that can be reverted. found: entries of tables."""
+    """Other table → its entry that the same push brought, and that goes back as this one does. found: of tables.
+
+    That is by itself, or together with later ones if this one can only go back so.
+    """
     push_ids = set(map(push_of, entry.segments_to)) - {None}
+
+    def goes(e: EntryStatus) -> bool:
+        return e.can_revert if entry.can_revert else e.can_roll_back
+
     return {
         other: e.id
         for other, entries in found.items()
         for e in entries
-        if other != table and e.can_revert and push_ids.intersection(map(push_of, e.segments_to))
+        if other != table and goes(e) and push_ids.intersection(map(push_of, e.segments_to))
     }
 
 
-def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None) -> str:
-    """The command that takes a push back. others: table → entry, switched with it, that go back with it."""
+def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None, *, later: bool = False) -> str:
+    """The command that takes a push back. others: table → entry, switched with it, that go back with it.
+
+    later: the pushes that came on top of it, too.
+    """
     together = "".join(f" --with {other}={of_other}" for other, of_other in (others or {}).items())
-    return f"lake serving revert {table} {entry_id}{together}"
+    return f"lake serving revert {table} {entry_id}{together}{' --later' if later else ''}"
 
 
 def _known(registry: Registry, table: str) -> TableState:
@@ -89,9 +113,10 @@ def _known(registry: Registry, table: str) -> TableState:
     return state
 
 
-def _can_revert(state: TableState, entry_id: str) -> bool:
+def _goes(operation: Callable[..., Change], state: TableState, entry: LineageEntry) -> bool:
+    """Whether an operation that goes back is allowed, without force."""
     try:
-        revert_replace(state.lineage, entry_id, present=state.segments, now=state.lineage.entry(entry_id).timestamp)
+        operation(state.lineage, entry.id, present=state.segments, now=entry.timestamp)
     except ServingError:
         return False
     return True

@@ -115,6 +115,7 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     lake.publish(0, ["Active", "Active"], complete=0)
     first = lake.push()
     assert (first["rows"], first["segments"], first["of"]) == (2, 1, "2026-01-01-00:00")
+    assert first["to go back"].startswith("There is nothing to go back to")
     lake.publish(1, ["Active", "Canceled", "Active"], complete=1)
     lake.publish(2, ["Active"], complete=1)
     second = lake.push()
