@@ -342,7 +342,7 @@ class Writer:
         return {} if erased_at is None else self._registry.read_by(table, segments, erased_at)
 
     def _refuse_unknown(self, table: str, state: TableState, stored: Mapping[str, int]) -> None:
-        """stored: files that were there before the state was read, by a client that was in sync then."""
+        """Raises `LineageGone`. stored: files that were there before a client that was in sync then read the state."""
         if state.version is None and stored:
             raise LineageGone(table, stored, folder=self._files.folder)
 
