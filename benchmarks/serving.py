@@ -1,6 +1,6 @@
 """What serving costs on one ZooKeeper server: the switch and the way back, routing, a query's lease, a large push.
 
-python -m benchmarks.serving [--rounds 30] [--rows 1000000]
+python -m benchmarks.serving [--rounds 30] [--rows 1000000] [--pushes 5]
 
 A ZooKeeper server keeps its last 500 transactions in memory: more than 40 rounds do not fit into a local one's heap.
 """
@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
+from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.local.service import free_port, running
@@ -35,8 +36,9 @@ from lake_assets.serving.lineage import (
     start_replace,
 )
 from lake_assets.serving.query import Limits, query
-from lake_assets.serving.registry import Registry, States
+from lake_assets.serving.registry import Decide, Registry, States
 from lake_assets.serving.store import Serving, open_serving
+from lake_assets.serving.writer import Policy, Writer
 from lake_assets.serving.znrecord import SegmentInfo
 from lake_assets.settings import Settings
 
@@ -49,12 +51,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--pushes", type=int, default=5, help=f"of {SEGMENTS:,} small files each")
     arguments = parser.parse_args()
-    with opened() as serving:
+    with opened() as (zk, serving):
         switches = Switches(serving.registry, arguments.rounds)
         ends, reverts = switches.measured()
         report(f"end_replace, {SEGMENTS:,} segments by {SEGMENTS:,}", ends)
         report(f"revert_replace of it, its {SEGMENTS:,} segments given up", reverts)
+        for what, found in small_files(Timed(zk), serving, arguments.pushes).items():
+            report(what, found)
         report(f"routing {SEGMENTS:,} segments by {ENTRIES} entries, computed", computed(arguments.rounds))
         report("the same, read from ZooKeeper", read(serving.registry, arguments.rounds))
         pushed(serving, arguments.rows)
@@ -63,12 +68,12 @@ def main() -> None:
 
 
 @contextmanager
-def opened() -> Iterator[Serving]:
+def opened() -> Iterator[tuple[KazooClient, Serving]]:
     """Served tables on a ZooKeeper and a folder of their own."""
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         home = Settings(home=Path(folder))
         with running(zookeeper(home.home, free_port())) as service, zookeeper_client(f"127.0.0.1:{service.port}") as zk:
-            yield open_serving(zk, home, clock=now)
+            yield zk, open_serving(zk, home, clock=now)
 
 
 def now() -> datetime:
@@ -77,7 +82,7 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class Switches:
-    """A table of so many segments, replaced and taken back, again and again. No files: what is timed is the switch."""
+    """A table of so many segments, replaced and taken back, again and again. No files: what is timed is ZooKeeper."""
 
     registry: Registry
     rounds: int
@@ -127,6 +132,38 @@ class Switches:
             },
             "switched",
         )
+
+
+class Timed(Registry):
+    """last: milliseconds of the last write; of a push that has ended, its switch with all that it looks at."""
+
+    last = 0.0
+
+    def update(self, decide: Decide, *tables: str) -> Mapping[str, Change]:
+        changes: dict[str, Change] = {}
+        self.last = timed(lambda: changes.update(super(Timed, self).update(decide, *tables)))
+        return changes
+
+
+def small_files(registry: Timed, serving: Serving, rounds: int) -> dict[str, list[float]]:
+    """What → milliseconds of each round, as a person waits for it: with the files."""
+    policy, rows = Policy(segment_rows=1), pa.table({"n": range(SEGMENTS)})
+    writer = Writer(registry, serving.files, serving.leases, clock=now, policy=policy)
+    writer.push({"files": rows}, push_id="filesfirst", as_of=now())
+    pushes, switches, seen, reverts = [], [], [], []
+    for number in range(rounds):
+        begun = time.perf_counter()
+        (done,) = writer.push({"files": rows}, push_id=f"files{number:05d}", as_of=now())
+        pushes.append(1000 * (time.perf_counter() - begun))
+        switches.append(registry.last)
+        reverts.append(timed(lambda entry_id=done.entry_id: writer.revert("files", entry_id)))
+        seen.append(registry.last)
+    return {
+        f"a push of {SEGMENTS:,} small files": pushes,
+        "the switch in it, until readers see them": switches,
+        "its revert, until readers see what was before": seen,
+        f"the same, until its {SEGMENTS:,} files are removed": reverts,
+    }
 
 
 def begin(registry: Registry, table: str, names: list[str]) -> str:

@@ -16,9 +16,10 @@ import sqlalchemy as sa
 from confluent_kafka import KafkaException
 from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
+from pyiceberg.catalog import Catalog
 
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.lakes import LAKES
+from lake_assets.engagement.lakes import LAKES, metrics_locations
 from lake_assets.engagement.metrics import metrics_cursor
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
@@ -41,6 +42,7 @@ from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.local.state import kafka_address, zookeeper_address
 from lake_assets.serving.lineage import State
 from lake_assets.serving.registry import Registry
+from lake_assets.serving.sources import Source, metrics_sources, pipeline_sources
 from lake_assets.serving.status import EntryStatus, lineage_status, switched_with, table_status, way_back
 from lake_assets.serving.store import serving_at
 from lake_assets.settings import Settings
@@ -273,9 +275,10 @@ def _serving(settings: Settings, engine: Engine) -> tuple[Stage, Stage]:
     if hosts is None:
         return Stage(served, instead=NO_ZOOKEEPER), Stage(pushes, instead=NO_ZOOKEEPER)
     try:
+        sources = _sources(settings, engine)
         with serving_at(hosts, settings, clock=engine.clock) as serving:
             return (
-                _asked(served, lambda: _served(serving.registry), NOTHING_SERVED),
+                _asked(served, lambda: _served(serving.registry, engine.catalog, sources), NOTHING_SERVED),
                 _asked(pushes, lambda: _pushes(serving.registry), NOTHING_SERVED),
             )
     except FAILURES as error:
@@ -283,12 +286,28 @@ def _serving(settings: Settings, engine: Engine) -> tuple[Stage, Stage]:
         return Stage(served, instead=why, broken=True), Stage(pushes, instead=why, broken=True)
 
 
-def _served(registry: Registry) -> Iterator[Fact]:
+def _sources(settings: Settings, engine: Engine) -> dict[str, Source]:
+    """Served table → where it comes from."""
+    found = [*pipeline_sources(engine.pipeline), *metrics_sources(metrics_locations(settings))]
+    return {source.name: source for source in found}
+
+
+def _served(registry: Registry, catalog: Catalog, sources: Mapping[str, Source]) -> Iterator[Fact]:
     for table in registry.tables():
         found, entries = table_status(registry, table), lineage_status(registry, table)
-        coming = [f"{e.id} is being pushed since {_time(e.timestamp)}" for e in entries if e.state is State.IN_PROGRESS]
+        waits = [f"{e.id} is being pushed since {_time(e.timestamp)}" for e in entries if e.state is State.IN_PROGRESS]
         stands = f"{found.rows:,} rows as of {_time(found.as_of)}" if found.as_of else "no rows"
-        yield Fact(table, stands, ", ".join(coming))
+        try:
+            waits += _behind(catalog, sources[table], found.head) if table in sources else []
+            yield Fact(table, stands, ", ".join(waits))
+        except FAILURES as error:  # of this source alone
+            yield Fact(table, stands, ", ".join([*waits, _problem(error)]), bad=True)
+
+
+def _behind(catalog: Catalog, source: Source, served: str | None) -> list[str]:
+    """Whether the source has changed since it was read. served: its head then."""
+    head = source.head(catalog)
+    return [f"{source.table} is at {head}, {served} is served"] if served and head not in (None, served) else []
 
 
 def _pushes(registry: Registry) -> Iterator[Fact]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
+from pathlib import Path
+from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.data_path import LAST_PUSHES, data_path
 from lake_assets.engagement.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.lakes import EMAIL_EVENT, metrics_locations
 from lake_assets.engagement.offsets import OffsetRange
 from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS, open_tables
 from lake_assets.errors import FilesDiffer
@@ -26,6 +28,7 @@ from lake_assets.landing.manifest import DataFile, file_name
 from lake_assets.landing.store import open_manifest
 from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.membership import PIPELINE
+from lake_assets.serving.sources import metrics_sources
 from lake_assets.serving.store import serving_at
 from lake_assets.serving.writer import PushReport
 from lake_assets.settings import Settings
@@ -109,11 +112,39 @@ def test_what_landed_is_told_by_topic_and_zone(bare_home: Settings, engine: Engi
     assert aside.command.startswith("lake landing quarantine release b ")
 
 
-def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, engine: Engine, zookeeper: str) -> None:
-    apart, seconds, pushed = fresh_name(), count(), list[PushReport]()
+def with_zookeeper(home: Settings, zookeeper: str) -> Settings:
+    """The home with a part of the shared ZooKeeper for itself."""
+    apart = fresh_name()
     with zookeeper_client(zookeeper) as zk:
         zk.create(f"/{apart}")
-    home = bare_home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}", "serving_snapshots": 3})
+    return home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
+
+
+def test_a_served_table_tells_when_its_source_has_changed_since(
+    bare_home: Settings, engine: Engine, zookeeper: str
+) -> None:
+    home, location = with_zookeeper(bare_home, zookeeper), metrics_locations(bare_home)[EMAIL_EVENT.name]
+    source = metrics_sources(metrics_locations(home))[0]
+
+    def told() -> Fact:
+        (fact,) = stage(path_of(home, engine), "Served tables").facts
+        return fact
+
+    write_deltalake(location, pa.table({"sent": [1]}))
+    reading = source.read(engine.catalog)
+    with serving_at(str(home.zookeeper), home, clock=lambda: NOW) as serving:
+        rows, heads = {source.name: reading.rows}, {source.name: reading.head}
+        serving.writer.push(rows, push_id="pushed001", as_of=NOW, heads=heads)
+    assert told() == Fact(source.name, "1 rows as of 2026-01-02 00:00:00")
+    write_deltalake(location, pa.table({"sent": [2]}), mode="append")
+    assert told().pending == f"{source.table} is at 1, 0 is served"
+    (Path(unquote(urlparse(location).path)) / "_delta_log" / f"{2:020}.json").write_text("no commit")
+    assert told().bad
+
+
+def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, engine: Engine, zookeeper: str) -> None:
+    seconds, pushed = count(), list[PushReport]()
+    home = with_zookeeper(bare_home, zookeeper).model_copy(update={"serving_snapshots": 3})
     with serving_at(str(home.zookeeper), home, clock=lambda: NOW + timedelta(seconds=next(seconds))) as serving:
         for number in range(LAST_PUSHES + 2):
             rows = pa.table({"n": range(number)})

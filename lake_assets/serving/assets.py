@@ -60,8 +60,13 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
             readings = {source: source.read(catalog) for source in group.sources}
             with context.resources.serving.tables() as serving:
                 # The pool holds every other push back, so what is in progress has died.
-                tables = {source.name: reading.rows for source, reading in readings.items()}
-                reports = serving.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=True)
+                reports = serving.writer.push(
+                    {source.name: reading.rows for source, reading in readings.items()},
+                    push_id=uuid4().hex[:12],
+                    as_of=as_of,
+                    force=True,
+                    heads={source.name: reading.head for source, reading in readings.items()},
+                )
                 erased_at = last_erasure(catalog)
                 for source, report in zip(group.sources, reports, strict=True):
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)

@@ -46,14 +46,16 @@ def push(
     from lake_assets.serving import show
     from lake_assets.serving.sources import from_parquet
 
-    as_of = utc_now()
+    as_of, heads = utc_now(), dict[str, str | None]()
     if file:
         tables = {table: from_parquet(file)}
     else:
         catalog = open_catalog(settings())
-        tables = {source.name: source.read(catalog).rows for source in _group(table).sources}
+        readings = {source.name: source.read(catalog) for source in _group(table).sources}
+        tables = {name: reading.rows for name, reading in readings.items()}
+        heads = {name: reading.head for name, reading in readings.items()}
     with _serving() as found:
-        reports = found.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=force)
+        reports = found.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=force, heads=heads)
     if as_json:
         typer.echo(to_json(reports if len(reports) > 1 else reports[0]))
     else:

@@ -33,17 +33,19 @@ _NAME = re.compile(rf"[a-z_][a-z0-9_]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_
 
 @dataclass(frozen=True)
 class Draft:
-    """One segment to be. path: of its local file."""
+    """One segment to be. path: of its local file. head: of its source, as `SegmentInfo` has it."""
 
     name: str
     path: Path
     rows: int
     size_bytes: int
     sha256: str
+    head: str | None = None
 
     def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
         """What is registered of it once it is uploaded."""
-        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, whole_milliseconds(as_of), entry_id)
+        at = whole_milliseconds(as_of)
+        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, at, entry_id, self.head)
 
 
 def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
@@ -78,6 +80,7 @@ def write_drafts(
     push_id: str,
     as_of: datetime,
     segment_rows: int = SEGMENT_ROWS,
+    head: str | None = None,
 ) -> list[Draft]:
     """Cuts rows into files. One file at least: a table without rows still has columns.
 
@@ -97,7 +100,7 @@ def write_drafts(
             for batch in part:
                 writer.write_batch(batch)
         count = sum(batch.num_rows for batch in part)
-        found.append(Draft(name, path, count, path.stat().st_size, sha256_of(path)))
+        found.append(Draft(name, path, count, path.stat().st_size, sha256_of(path), head))
     return found
 
 

@@ -21,17 +21,22 @@ from lake_assets.incremental.partitions import rows_between, rows_by_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
 
     from lake_assets.incremental.declaration import Pipeline
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be pushed. of: which rows these are, in words. expected: how many, as the table's metadata tell."""
+    """What is to be pushed. of: which rows these are, in words. expected: how many, as the table's metadata tell.
+
+    head: of the source as they were read, as `Source.head` tells it; None if they have no source of the lake.
+    """
 
     rows: pa.RecordBatchReader
     of: str
     expected: int
+    head: str | None = None
 
 
 class Source(Protocol):
@@ -62,24 +67,27 @@ class NewestHour:
 
     def head(self, catalog: Catalog) -> str | None:
         try:
-            found = tables.load(catalog, self.table)
+            return self._head(tables.load(catalog, self.table))
         except TableMissing:
             return None
-        snapshot, through = found.metadata.current_snapshot_id, tables.complete_through(found, self.table)
-        return None if snapshot is None or through is None else f"{snapshot}@{hour_key(through)}"
 
     def read(self, catalog: Catalog) -> Reading:
         found = tables.load(catalog, self.table)
         through = tables.complete_through(found, self.table)
         hours = [hour for hour in rows_by_hour(found, self.time_column) if through is not None and hour <= through]
-        if not hours:
+        if (head := self._head(found)) is None or not hours:
             raise UsageError(f"{self.table} has no complete hour yet.", remedy="Push it when a session has published.")
         newest = max(hours)
         first, after = (hour_start(hour).isoformat() for hour in (newest, newest + 1))
         not_before = GreaterThanOrEqual(self.time_column, first)  # type: ignore[call-arg, arg-type]
         within = And(not_before, LessThan(self.time_column, after))  # type: ignore[call-arg, arg-type]
         rows = found.scan(row_filter=within).to_arrow_batch_reader()
-        return Reading(rows, hour_key(newest), rows_between(found, self.time_column, newest, newest))
+        return Reading(rows, hour_key(newest), rows_between(found, self.time_column, newest, newest), head)
+
+    def _head(self, found: Table) -> str | None:
+        """Complete-through moves also without a snapshot."""
+        snapshot, through = found.metadata.current_snapshot_id, tables.complete_through(found, self.table)
+        return None if snapshot is None or through is None else f"{snapshot}@{hour_key(through)}"
 
 
 @dataclass(frozen=True)
@@ -99,7 +107,8 @@ class WholeDelta:
             raise UsageError(
                 f"{self.table} is not there.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
             )
-        return Reading(found.to_pyarrow_dataset().scanner().to_reader(), f"version {found.version()}", found.count())
+        rows, version = found.to_pyarrow_dataset().scanner().to_reader(), str(found.version())
+        return Reading(rows, f"version {version}", found.count(), version)
 
     def _opened(self) -> DeltaTable | None:
         try:

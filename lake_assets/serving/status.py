@@ -17,7 +17,8 @@ from lake_assets.serving.registry import Registry, TableState
 class TableStatus:
     """A served table. segments, rows, size_bytes: what readers see. as_of: its rows were read then; None for no row.
 
-    stored_bytes: with what is kept to go back to, or being pushed.
+    stored_bytes: with what is kept to go back to, or being pushed. head: of its source when it was read;
+    None: not known.
     """
 
     table: str
@@ -26,6 +27,7 @@ class TableStatus:
     size_bytes: int
     as_of: datetime | None
     stored_bytes: int
+    head: str | None
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def table_status(registry: Registry, table: str) -> TableStatus:
         size_bytes=sum(info.size_bytes for info in seen),
         as_of=min((info.as_of for info in seen), default=None),
         stored_bytes=sum(info.size_bytes for info in infos),
+        head=seen[0].head if seen else None,
     )
 
 

@@ -90,16 +90,23 @@ class Writer:
         self._policy = policy or Policy()
 
     def push(
-        self, tables: Mapping[str, Rows], *, push_id: str, as_of: datetime, force: bool = False
+        self,
+        tables: Mapping[str, Rows],
+        *,
+        push_id: str,
+        as_of: datetime,
+        force: bool = False,
+        heads: Mapping[str, str | None] | None = None,
     ) -> list[PushReport]:
         """Replaces tables by new snapshots, all of them in one switch: a push group. Whatever fails reverts by itself.
 
         push_id: used once. as_of: before the rows were read; the segments' names bear it. force: revert what is in
-        progress in these tables, instead of being refused or overtaken: for the push after one that died.
+        progress in these tables, instead of being refused or overtaken: for the push after one that died. heads: table
+        → head of its source, to tell later whether that has changed since.
         """
         with TemporaryDirectory(prefix=FOLDER) as folder:
             drafts = {
-                name: self._draft(name, rows, Path(folder), push_id=push_id, as_of=as_of)
+                name: self._draft(name, rows, Path(folder), push_id=push_id, as_of=as_of, head=(heads or {}).get(name))
                 for name, rows in tables.items()
             }
             reach("push-drafted")
@@ -186,10 +193,12 @@ class Writer:
         self._tidy(table, wait=True)
         return change
 
-    def _draft(self, table: str, rows: Rows, folder: Path, *, push_id: str, as_of: datetime) -> list[Draft]:
+    def _draft(
+        self, table: str, rows: Rows, folder: Path, *, push_id: str, as_of: datetime, head: str | None
+    ) -> list[Draft]:
         size = self._policy.segment_rows
         try:
-            return write_drafts(table, rows, folder, push_id=push_id, as_of=as_of, segment_rows=size)
+            return write_drafts(table, rows, folder, push_id=push_id, as_of=as_of, segment_rows=size, head=head)
         except OSError as error:
             raise UploadStopped(table, error, folder=folder.parent, variable="TMPDIR") from error
 
@@ -333,7 +342,7 @@ class Writer:
         return {} if erased_at is None else self._registry.read_by(table, segments, erased_at)
 
     def _refuse_unknown(self, table: str, state: TableState, stored: Mapping[str, int]) -> None:
-        """stored: files that were there before the state was read, by a client that was in sync then."""
+        """Raises `LineageGone`. stored: files that were there before a client that was in sync then read the state."""
         if state.version is None and stored:
             raise LineageGone(table, stored, folder=self._files.folder)
 

@@ -18,7 +18,7 @@ from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State
 
-CUSTOM_MAP = "custom.map"
+CUSTOM_MAP, HEAD = "custom.map", "source.head"
 COMPRESS_BYTES = 250_000
 """Longer content is compressed: a server takes 1 MB in a request, names of segments shrink to a tenth."""
 
@@ -30,7 +30,10 @@ _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """What is known of an uploaded segment. as_of: its rows were read then, or later. entry_id: of its push."""
+    """What is known of an uploaded segment. as_of: its rows were read then, or later. entry_id: of its push.
+
+    head: of its source as it was read, as `Source.head` tells it; None if its rows have no source of the lake.
+    """
 
     name: str
     rows: int
@@ -38,6 +41,7 @@ class SegmentInfo:
     sha256: str
     as_of: datetime
     entry_id: str
+    head: str | None = None
 
 
 def is_table(name: str) -> bool:
@@ -91,7 +95,7 @@ def encode_segment(info: SegmentInfo) -> bytes:
         "as.of": str(_to_milliseconds(info.as_of)),
         "lineage.entry": info.entry_id,
     }
-    return _encode(info.name, simple=fields)
+    return _encode(info.name, simple=fields if info.head is None else {**fields, HEAD: info.head})
 
 
 def decode_segment(data: bytes, path: str) -> SegmentInfo:
@@ -101,8 +105,8 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
         found = record["simpleFields"]
         rows, size = int(found["segment.total.docs"]), int(found["segment.size.in.bytes"])
         as_of = _from_milliseconds(found["as.of"])
-        return SegmentInfo(record["id"], rows, size, found["sha256"], as_of, found["lineage.entry"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        return SegmentInfo(record["id"], rows, size, found["sha256"], as_of, found["lineage.entry"], found.get(HEAD))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise LineageDamaged(path, f"describes no segment: {error!r}") from error
 
 

@@ -24,6 +24,7 @@ from lake_assets.serving.assets import revert_push, serving_asset, serving_defin
 from lake_assets.serving.groups import PushGroup, push_groups
 from lake_assets.serving.query import query
 from lake_assets.serving.sources import ACCOUNT_STATE, NewestHour, Source, metrics_sources
+from lake_assets.serving.status import table_status
 from lake_assets.serving.store import Serving, serving_at
 from lake_assets_tests.membership.in_memory import ARROW
 from lake_assets_tests.serving.scenario import now
@@ -123,6 +124,8 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     assert second["lineage"].count("COMPLETED") == 1
     assert second["lineage id"] in second["to go back"]
     assert lake.served() == [("a0", "Active"), ("a1", "Canceled"), ("a2", "Active")]
+    with lake.open() as serving:
+        assert table_status(serving.registry, "account_state").head == ACCOUNT_STATE.head(lake.catalog)
 
     config = {"table": "account_state", "entry_id": second["lineage id"]}
     assert lake.revert(config).success
@@ -141,6 +144,7 @@ def test_the_metrics_of_a_lake_are_pushed_whole_from_their_delta_table(lake: Lak
         write_deltalake(tmp_path / "metrics", rows, mode="append", partition_by=["org_id"])
     pushed = lake.push(source)
     assert (pushed["rows"], pushed["of"], source.head(lake.catalog)) == (2, "version 1", "1")
+    assert source.read(lake.catalog).head == "1"
     assert lake.asked("select org_id, sent from mail_metrics order by sent") == [("acme", 1), ("globex", 2)]
 
 

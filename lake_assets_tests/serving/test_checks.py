@@ -21,7 +21,10 @@ def serving(served: World) -> Serving:
 
 
 def verdicts(serving: Serving, report: PushReport, *, expected: int) -> dict[str, bool]:
-    source, reading = NewestHour(report.table, "core.t", "hour"), Reading(snapshot(1).to_reader(), "an hour", expected)
+    source, reading = (
+        NewestHour(report.table, "core.t", "hour"),
+        Reading(snapshot(1).to_reader(), "an hour", expected, "1@hour"),
+    )
     return {str(found.check_name): found.passed for found in check_push(serving, KEY, source, report, reading)}
 
 

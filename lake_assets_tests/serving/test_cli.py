@@ -58,7 +58,7 @@ def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) ->
     assert lake("query", "members", COUNT).split() == ["n", "5"]
     assert json.loads(lake("query", "members", COUNT, "--json"))["rows"] == [[5]]
     assert lake("list").splitlines()[1].split()[:3] == ["members", "1", "5"]
-    assert lake("lineage", "members").splitlines()[2].endswith("with --later")
+    assert lake("lineage", "members").splitlines()[2].rstrip().endswith("with --later")
     newest, oldest = json.loads(lake("lineage", "members", "--json"))
     assert (newest["id"], oldest["id"], newest["can_revert"], oldest["can_revert"]) == (second, first, True, False)
     assert second in lake("lineage", "members").splitlines()[1]

@@ -45,6 +45,7 @@ def test_a_name_that_the_format_or_a_folder_cannot_hold_is_refused(name: str) ->
         encode_lineage(SegmentLineage("t", {"e": entry}))
 
 
-def test_a_segment_comes_back_as_it_was() -> None:
-    info = SegmentInfo("t_0", 3, 99, "ab", AT, "e")
+@pytest.mark.parametrize("head", [None, "7@2026-01-01-00:00"])
+def test_a_segment_comes_back_as_it_was(head: str | None) -> None:
+    info = SegmentInfo("t_0", 3, 99, "ab", AT, "e", head)
     assert decode_segment(encode_segment(info), "") == info
