@@ -27,8 +27,8 @@ MOST_EVALUATIONS = 100
 
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
-    """One check per audit, and two for rows that were set aside."""
-    limit = f"at most {target.quarantine_limit} rows of one session are set aside"
+    """One check per audit, and two for rows that were set aside; one for hours that a catch-up threshold skips."""
+    limit = f"at most {target.quarantine_limit} rows are newly set aside in one session"
     return [
         *(_spec(key, audit.name, audit.description, blocking=audit.blocking) for audit in target.audits),
         _spec(key, QUARANTINE, "no row was set aside in etl.quarantine", blocking=False),

@@ -219,7 +219,8 @@ class Target:
     table: `namespace.name`. columns: name → Iceberg type. time_column: a timestamptz column, partitioned by `grain`.
     key: one or more columns; a row's identity is (key, time).
     transform: (SessionContext, one DataFrame per source, in order) → DataFrame with `columns`.
-    quarantine_limit: more quarantined rows than this in one session fail a blocking check.
+    quarantine_limit: more rows than this that one session has to quarantine, and none before it had, fail a blocking
+        check.
     max_delay: how long after its end an hour or a day may be not complete yet; None: no freshness check.
     """
 

@@ -76,7 +76,8 @@ class Staged:
 
     parent: main when it was staged.
     hours: those whose partitions the snapshot writes, or empties. rows: that it adds. number: of the staging.
-    unchanged: planned hours that came out as they are published, and are left alone. quarantined: rows to be set aside.
+    unchanged: planned hours that came out as they are published, and are left alone.
+    quarantined: rows to be set aside that quarantine has not yet; one more than the limit at most.
     held: planned hours that audits hold back, and that the snapshot leaves alone.
     """
 
@@ -273,7 +274,7 @@ class Runner:
     def _audited(self, work: Work, staged: Staged) -> tuple[AuditResult, ...]:
         if staged.staging is None:
             return ()
-        aside = _quarantine_audits(work.target, max(staged.fates.quarantined, len(staged.quarantined)))
+        aside = _quarantine_audits(work.target, staged)
         if staged.snapshot_id is None and not staged.unchanged:
             return aside
         scope = audit_scope(
@@ -489,12 +490,14 @@ def _as_recorded(staged: Staged) -> dict[str, Any]:
     }
 
 
-def _quarantine_audits(target: Target, rows: int) -> tuple[AuditResult, ...]:
-    limit = target.quarantine_limit
-    counts = {"quarantined": rows}
+def _quarantine_audits(target: Target, staged: Staged) -> tuple[AuditResult, ...]:
+    """The verdicts on rows set aside: a warning on all, and the limit on those that quarantine had not yet."""
+    limit, new = target.quarantine_limit, len(staged.quarantined)
+    if new > limit and staged.staging:  # no more were collected
+        new = staged.staging.number_aside()
+    rows = max(staged.fates.quarantined, new)
+    told, counts = f"at most {limit} rows newly set aside", {"quarantined": new, "limit": limit}
     return (
-        AuditResult("quarantine", rows == 0, False, counts, (), "no row had to be set aside"),
-        AuditResult(
-            "quarantine_limit", rows <= limit, True, {**counts, "limit": limit}, (), f"at most {limit} rows set aside"
-        ),
+        AuditResult("quarantine", rows == 0, False, {"quarantined": rows}, (), "no row had to be set aside"),
+        AuditResult("quarantine_limit", new <= limit, True, counts, (), told),
     )

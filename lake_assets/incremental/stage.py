@@ -23,6 +23,7 @@ from lake_assets.incremental.entity_rows import ChangedEntities, differing, ids_
 from lake_assets.incremental.hours import ranges
 from lake_assets.incremental.judge import moment
 from lake_assets.incremental.session import Fates, SessionPlan, SourceRange
+from lake_assets.incremental.sessions import QUARANTINE
 
 CATALOG = "lake"
 WAP_ID = "spark.wap.id"
@@ -42,7 +43,8 @@ class Staging:
     hours of its rows' source times. rows: the target's. kept: rows of the driving source that should show in it.
     unchanged: planned hours that come out as they are published, and are left out of `hours` and `rows`.
     rows_unchanged: their rows.
-    quarantined: rows set aside, as of `judge.set_aside`, one frame for each source that may have any.
+    quarantined: rows to be set aside, as of `judge.set_aside`, that quarantine has not yet; one frame for each source
+        that may have any.
     few: whether `rows` are one partition.
     """
 
@@ -65,7 +67,14 @@ class Staging:
         """The rows for quarantine, `most` at most; a job only if there may be any."""
         if not self.quarantined:
             return []
-        return [row.asDict() for row in reduce(DataFrame.unionByName, self.quarantined).limit(most).collect()]
+        return [row.asDict() for row in self._aside().limit(most).collect()]
+
+    def number_aside(self) -> int:
+        """How many rows there are for quarantine."""
+        return self._aside().count() if self.quarantined else 0
+
+    def _aside(self) -> DataFrame:
+        return reduce(DataFrame.unionByName, self.quarantined)
 
 
 def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
@@ -226,7 +235,7 @@ class Stager:
             return None
         kept = rows.where(judge.counting())
         built = self._transform(plan.session_id, fates.hours, [judge.plain(kept)])
-        aside = [judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []
+        aside = [self._set_aside(rows, source, columns)] if fates.quarantined else []
         hours = tuple(sorted(self.target.grain.whole(fates.hours)))
         return Staging("append", hours, built, kept, fates, aside, self.rows <= FEW_ROWS)
 
@@ -246,7 +255,7 @@ class Stager:
             kept=kept,
             fates=fates,
             quarantined=[
-                *([judge.set_aside(rows, source, columns=columns)] if fates.quarantined else []),
+                *([self._set_aside(rows, source, columns)] if fates.quarantined else []),
                 *self._set_aside_of_others(plan),
             ],
             few=self.rows <= FEW_ROWS,
@@ -358,7 +367,13 @@ class Stager:
         for source, span in zip(self.target.sources[1:], plan.sources[1:], strict=True):
             if not source.trusted:
                 rows, columns = self._in_scope(source, span, plan)
-                yield judge.set_aside(rows, source, columns=columns)
+                yield self._set_aside(rows, source, columns)
+
+    def _set_aside(self, rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
+        """The bad ones of judged rows, but those that quarantine has already, of this target."""
+        known = self.spark.table(f"{CATALOG}.{QUARANTINE}").where(F.col("target") == self.target.table)
+        new = judge.set_aside(rows, source, columns=columns)
+        return new.join(known.select("source", "row_hash"), ["source", "row_hash"], "left_anti")
 
     def _in_scope(self, source: Source, span: SourceRange, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
         """Judged rows of the planned hours, and rows of no hour that came with this session; and their columns."""

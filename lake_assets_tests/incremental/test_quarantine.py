@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import AuditFailed
-from lake_assets.incremental import tables
+from lake_assets.incremental import tables, verify
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.session import SessionReport
@@ -54,6 +54,7 @@ def test_each_flaw_is_set_aside_once_whatever_is_rebuilt_later(catalog: Catalog,
         assert reports[f"core.{name}"].rows_quarantined == sum(found.values())
         warning = next(a for a in reports[f"core.{name}"].audits if a.name == "quarantine")
         assert (warning.passed, warning.blocking) == (False, False)
+        assert verify.left(lake.engine, lake.target(name)) == ()  # a bad row leaves no hour pending
     lake.assert_true("signup_fact", "cancel_request_fact", "cancel_fact")
 
     for name, found in expected.items():
@@ -63,10 +64,10 @@ def test_each_flaw_is_set_aside_once_whatever_is_rebuilt_later(catalog: Catalog,
 
 
 def test_too_many_bad_rows_stop_a_session(catalog: Catalog, spark: SparkSession) -> None:
-    strict = with_target(PIPELINE, replace(PIPELINE.target("signup_fact"), quarantine_limit=5))
+    strict = with_target(PIPELINE, replace(PIPELINE.target("signup_fact"), quarantine_limit=2))
     lake = Lake(catalog, spark, strict)
     lake.land(dirty_batch(FEW, hour=8), ["raw.signups"])
-    with pytest.raises(AuditFailed, match="quarantine_limit: 6 quarantined, 5 limit") as stopped:
+    with pytest.raises(AuditFailed, match="quarantine_limit: 6 quarantined, 2 limit") as stopped:
         lake.run("signup_fact")
     assert lake.main("core.signup_fact") is None
     assert lake.quarantined("core.signup_fact") == []
@@ -79,6 +80,11 @@ def test_too_many_bad_rows_stop_a_session(catalog: Catalog, spark: SparkSession)
     assert isinstance(rebuilt, SessionReport)
     lake.assert_true("signup_fact")
     assert [row["session_id"] for row in lake.quarantined("core.signup_fact")] == [rebuilt.plan.session_id] * 6
+
+    again = lake.engine.rebuild(fact, [START + 8])  # what was set aside before is none too much now
+    assert isinstance(again, SessionReport)
+    counted = {a.name: (a.passed, a.counts["quarantined"]) for a in again.audits if a.name.startswith("quarantine")}
+    assert counted == {"quarantine": (False, 3), "quarantine_limit": (True, 0)}
 
 
 def test_bad_rows_are_set_aside_when_no_hour_is_due_and_when_there_is_no_good_row(
