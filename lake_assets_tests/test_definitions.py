@@ -122,6 +122,10 @@ def test_all_sensors_run_from_the_start() -> None:
     )
 
 
+def test_g17_a_run_needs_no_second_interpreter() -> None:
+    assert defs.executor is dg.in_process_executor
+
+
 def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
     found = {node.key.to_user_string(): node.pools for node in MAINTENANCE}
     assert found.pop("maintenance/erasures") == set()

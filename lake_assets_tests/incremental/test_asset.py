@@ -114,6 +114,16 @@ def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) 
     assert "names no partition" in (failure.user_failure_data.description or "")
 
 
+def test_g5_dynamic_partitions_lose_late_keys_of_a_range_and_those_of_hours_do_not() -> None:
+    first, last = hour_key(START), hour_key(START + 2)
+    chosen_range = dg.PartitionKeyRange(first, last)
+    with dg.DagsterInstance.ephemeral() as instance, partition_loading_context(at(9), instance):
+        instance.add_dynamic_partitions("late", [last, hour_key(START + 1), first])
+        assert dg.DynamicPartitionsDefinition(name="late").get_partition_keys_in_range(chosen_range) == []
+        hours = partitions_of(HOUR, first, None, at(9))
+        assert len(hours.get_partition_keys_in_range(chosen_range)) == 3
+
+
 def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
     partitions = partitions_of(HOUR, hour_key(START), None, at(9, 30))
     with partition_loading_context(at(9, 30)):

@@ -101,6 +101,19 @@ def test_an_idle_source_moves_by_its_complete_through_alone(events: Table) -> No
     assert (found.snapshots, found.head.complete_through, found.moved) == ((), START + 7, True)
 
 
+def test_r6_a_snapshot_whose_clock_went_back_is_found_by_its_parent(events: Table) -> None:
+    append(events, 1)
+    since = head(events)
+    append(events, 2)
+    newest = events.metadata.snapshots[-1]
+    back = newest.model_copy(update={"timestamp_ms": since.timestamp_ms - 30_000})
+    snapshots = [*events.metadata.snapshots[:-1], back]
+    events.metadata = events.metadata.model_copy(update={"snapshots": snapshots})
+    found = read(events, since)
+    assert (touched(found), found.head.snapshot_id) == ([2], newest.snapshot_id)
+    assert found.head.timestamp_ms < since.timestamp_ms
+
+
 def test_an_append_has_exact_hours_partitions_and_cost(events: Table) -> None:
     append(events, 1)
     since = head(events)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -15,7 +14,6 @@ import pytest
 from lake_assets.incremental import sensors
 from lake_assets.incremental.asset import partitions_of
 from lake_assets.incremental.engine import Engine, utc_now
-from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import committed_after
@@ -24,15 +22,15 @@ from lake_assets.incremental.sensors import (
     NOT_WAITING,
     SESSION_TAG,
     Attempt,
-    Rhythm,
     envelope_tags,
     rest_seconds,
 )
 from lake_assets.incremental.session import OpenedSession, PlannedHour, SessionPlan
-from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
-from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.incremental.crash_matrix import told
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
 from lake_assets_tests.incremental.scenario import with_target
+from lake_assets_tests.incremental.tick_matrix import TICK_SCENARIOS, clicks_daemon
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -59,8 +57,7 @@ def clock() -> Hands:
 
 @pytest.fixture
 def daemon(catalog: Catalog, clock: Hands) -> Iterator[InProcessDaemon]:
-    Engine(catalog, CLICKS, clock=clock).create_tables()
-    with in_process_daemon(CLICKS, catalog, clock, end=KEYS[20], rhythm=Rhythm(settle_seconds=60)) as daemon:
+    with clicks_daemon(catalog, clock) as daemon:
         yield daemon
 
 
@@ -74,7 +71,9 @@ def end_a_run(daemon: InProcessDaemon, tags: dict[str, str], status: dg.DagsterR
     )
 
 
-def test_a_session_is_requested_with_its_envelope_and_heads(daemon: InProcessDaemon, catalog: Catalog) -> None:
+def test_g10_a_session_is_requested_as_one_run_with_its_envelope_and_heads(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
     land_clicks(catalog, [2, 3, 6], landing=6)
     plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
     assert isinstance(plan, SessionPlan)
@@ -98,19 +97,11 @@ def test_g9_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, cat
     assert [r.run_key for r in first.run_requests or ()] == [r.run_key for r in second.run_requests or ()]
 
 
-@pytest.mark.parametrize("point", TICK_POINTS)
-def test_g9_a_tick_that_dies_has_changed_nothing(daemon: InProcessDaemon, catalog: Catalog, point: str) -> None:
-    land_clicks(catalog, [0], landing=0)
-    pid = os.fork()
-    if not pid:  # the evaluation dies in a process of its own, as in Dagster
-        os.environ["LAKE_FAILPOINT"] = point
-        settings.cache_clear()
-        daemon.tick("click_fact_sensor")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == EXIT_CODE
-    plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
-    assert isinstance(plan, SessionPlan)
-    assert [r.run_key for r in daemon.tick("click_fact_sensor").run_requests or ()] == [f"{plan.session_id}:1"]
+@pytest.mark.parametrize("scenario", TICK_SCENARIOS)
+def test_g9_wherever_a_tick_dies_the_next_does_what_the_page_says(
+    daemon: InProcessDaemon, catalog: Catalog, scenario: str
+) -> None:
+    assert TICK_SCENARIOS[scenario](daemon, catalog) == told(scenario)
 
 
 def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(

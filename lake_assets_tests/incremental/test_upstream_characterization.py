@@ -235,7 +235,7 @@ def test_w5_a_new_column_is_there_for_staged_and_published_rows_alike(hourly: Ho
     assert hourly.keys() == ["a", "b"]
 
 
-def test_r6_r8_staged_snapshots_are_listed_and_no_change_of_the_table(hourly: Hourly) -> None:
+def test_r8_staged_snapshots_are_listed_and_no_change_of_the_table(hourly: Hourly) -> None:
     source = Source(NAME, time_column="ts")
     before = changes(hourly.table, source, None, start=0).head
     with hourly.staging("s.1"):
@@ -244,6 +244,23 @@ def test_r6_r8_staged_snapshots_are_listed_and_no_change_of_the_table(hourly: Ho
     listed = [r["snapshot_id"] for r in hourly.spark.sql(f"SELECT snapshot_id FROM lake.{NAME}.snapshots").collect()]
     assert staged in listed
     assert changes(hourly.table, source, before, start=0).snapshots == ()
-    # Published later than another append was made: by the clock it is the older one, by its parent the newer.
     publish.publish(hourly.catalog, NAME, staged, parent=hourly.main, session_id="s", complete_through=None)
     assert [s.snapshot_id for s in changes(hourly.table, source, before, start=0).snapshots] == [staged]
+
+
+def test_w4_a_staging_branch_shows_unaudited_rows_to_all_reads_and_p5_its_fast_forward_takes_any_name(
+    hourly: Hourly,
+) -> None:
+    hourly.sql(f"ALTER TABLE lake.{NAME} CREATE BRANCH staged")
+    hourly.spark.conf.set("spark.wap.branch", "staged")
+    hourly.append("unaudited")
+    assert hourly.keys() == ["a", "b", "unaudited"]
+    hourly.spark.conf.unset("spark.wap.branch")
+    assert hourly.keys() == ["a", "b"]
+
+    hourly.append("c")
+    with pytest.raises(PySparkException, match="not an ancestor"):
+        hourly.sql(f"CALL lake.system.fast_forward('{NAME}', 'main', 'staged')")
+    hourly.sql(f"CALL lake.system.fast_forward('{NAME}', 'mian', 'staged')")
+    assert hourly.table.metadata.refs["mian"] == hourly.table.metadata.refs["staged"], "misspelt, created, no error"
+    assert hourly.keys() == ["a", "b", "c"]

@@ -35,7 +35,7 @@ def left(lake: Lake) -> dict[str, tuple[str, ...]]:
 
 
 @pytest.mark.slow
-def test_g6_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Catalog, spark: SparkSession) -> None:
+def test_g6_g15_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Catalog, spark: SparkSession) -> None:
     lake, (first, late, rest) = Lake(catalog, spark), worked_example()
     with in_process_daemon(PIPELINE, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon:
         land(spark, catalog, first)
