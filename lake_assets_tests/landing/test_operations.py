@@ -82,6 +82,10 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
     quarantine(landed.manifest, "a", aside.name)
     landed.manifest.release("a", aside.name, now=NOW)
+    both(landed, "columns")
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == []
+    assert len(landed.manifest.entries("a", stages=("retired",))) == 8, "readers may have them open"
+    landed.run("sweep", "a")
     assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
