@@ -54,7 +54,7 @@ class Tail:
         """Take the next message; the file that it closed, as its last message, if it did."""
         if self.begin is None:
             self.begin = record.offset
-        flaw = self.feed.flaw(record.value, record.headers)
+        flaw = self.feed.flaw(record.value, record.headers, record.timestamp)
         (self._dead if flaw else self._records).append(record)
         self._cutter = self._cutter or Cutter(self.policies())
         span = self._cutter.add(record)
