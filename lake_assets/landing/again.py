@@ -74,5 +74,5 @@ def _records(file: DataFile, feed: Feed, servers: str) -> Iterator[Record]:
 
 
 def _belongs(feed: Feed, shard: Shard, record: Record) -> bool:
-    dead = feed.flaw(record.value, record.headers) is not None
+    dead = feed.flaw(record.value, record.headers, record.timestamp) is not None
     return dead == shard.dead_letters and (dead or shard.takes(feed.distinct_id_of(record)))

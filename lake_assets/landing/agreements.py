@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -76,11 +76,8 @@ class Agreements:
 
     def set_policy(self, topic: str, partition: int, policy: Policy) -> None:
         """Let another policy be effective from an offset on. Raises `UsageError` where a zone may have cut already."""
-        of_topic = RANGES.c.shard.startswith(f"{topic}/", autoescape=True)
-        query = sa.select(sa.func.max(RANGES.c.last)).where(of_topic, RANGES.c.partition == partition)
         with self.manifest.change() as (connection, _):
-            last = connection.execute(query).scalar_one()
-            first = 0 if last is None else last + 2  # the next offset may be in an open file already
+            first = _next_policy(connection, topic, partition)
             if policy.from_offset < first or policy.from_offset in {
                 p.from_offset for p in _policies(connection, topic, partition)
             }:
@@ -90,6 +87,24 @@ class Agreements:
                     remedy=f"Take a later offset, {first} at the least.",
                 )
             _insert_policy(connection, topic, partition, policy)
+
+    def change_policies(self, topic: str, **limits: int) -> dict[int, Policy]:
+        """Let limits of a topic be others as soon as zones agree on where: partition → the new policy, all or none.
+
+        limits: such as `max_messages`; the others stay. Raises `UsageError` if the topic was never tailed.
+        """
+        query = sa.select(POLICIES.c.partition).where(POLICIES.c.topic == topic).distinct()
+        with self.manifest.change() as (connection, _):
+            found = sorted(connection.execute(query).scalars())
+            if not found:
+                raise UsageError(f"No cutover policy of {topic} is recorded.", remedy="Run `lake landing run` first.")
+            changed = {}
+            for partition in found:
+                last = _policies(connection, topic, partition)[-1]
+                begin = max(_next_policy(connection, topic, partition), last.from_offset + 1)
+                changed[partition] = replace(last, **limits, from_offset=begin)
+                _insert_policy(connection, topic, partition, changed[partition])
+            return changed
 
     def request_deletion(self, request: DeletionRequest, *, now: datetime) -> None:
         """Record a request. The same again is no change. Raises `UsageError` for one from the future."""
@@ -145,6 +160,14 @@ def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Pol
     place = (POLICIES.c.topic == topic) & (POLICIES.c.partition == partition)
     columns = (POLICIES.c.max_messages, POLICIES.c.max_bytes, POLICIES.c.max_age_ms, POLICIES.c.from_offset)
     return [Policy(*row) for row in connection.execute(sa.select(*columns).where(place).order_by(columns[-1]))]
+
+
+def _next_policy(connection: sa.Connection, topic: str, partition: int) -> int:
+    """The first offset from which another policy may be effective: the open file of a zone begins before it."""
+    of_topic = RANGES.c.shard.startswith(f"{topic}/", autoescape=True)
+    query = sa.select(sa.func.max(RANGES.c.last)).where(of_topic, RANGES.c.partition == partition)
+    last = connection.execute(query).scalar_one()
+    return 0 if last is None else int(last) + 2
 
 
 def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:

@@ -87,7 +87,7 @@ class Cutter:
             )
         self._last = message.offset
         if self._open is None:
-            self._open = _Open(message, _effective(self.policy, message.offset))
+            self._open = _Open(message, effective(self.policy, message.offset))
         if not self._open.closed_by(message):
             return None
         closed = Span(self._open.first, message.offset, self._open.count, self._open.size)
@@ -112,7 +112,7 @@ class _Open:
         return self.count >= limits.max_messages or self.size >= limits.max_bytes or age >= limits.max_age_ms
 
 
-def _effective(policy: Policy | Sequence[Policy], offset: int) -> Policy:
+def effective(policy: Policy | Sequence[Policy], offset: int) -> Policy:
     """The policy of a file that begins at an offset: of several, the last that is effective by then."""
     if isinstance(policy, Policy):
         return policy

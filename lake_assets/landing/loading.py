@@ -1,8 +1,8 @@
 """Landed files into raw tables: each offset once, whatever file covers it by then, however often a loader dies.
 
 A batch goes on from the offsets that the raw table has, as far as the files of a zone that may be read cover them
-without a gap, in all shards. Of two zones the one that reaches further is read: verified files are equal. Rows of those
-who were erased are dropped here, if they were sent before.
+without a gap, in all shards. Of two zones the one that reaches further is read, or the other one if a file is damaged:
+verified files are equal. Rows of those who were erased are dropped here, if they were sent before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.errors import PublishConflict, SourceError
+from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasures import Erasures
@@ -87,7 +87,7 @@ class Loader:
             yield loaded
 
     @retry(
-        retry=retry_if_exception_type(PublishConflict),
+        retry=retry_if_exception_type((PublishConflict, StateMoved)),
         wait=wait_random_exponential(multiplier=0.05, max=1),
         stop=stop_after_attempt(8),
         reraise=True,
@@ -98,8 +98,9 @@ class Loader:
         tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
         files = self._files()
-        choice = max((self._choice(zone, files, progress) for zone in self.zones), key=lambda c: c.count)
-        return self._load(table, progress, choice) if choice.count else None
+        every = (self._choice(zone, files, progress) for zone in self.zones)
+        choices = sorted((c for c in every if c.count), key=lambda c: -c.count)
+        return self._load(table, progress, *self._read(choices)) if choices else None
 
     def _choice(self, zone: Zone, files: Sequence[Entry], progress: Progress) -> _Choice:
         entries = [entry for entry in files if entry.file.zone == zone.name and entry.verdict != "quarantined"]
@@ -116,8 +117,7 @@ class Loader:
     def _may_read(self, entry: Entry) -> bool:
         return entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")
 
-    def _load(self, table: Table, progress: Progress, choice: _Choice) -> Loaded:
-        records = sorted(self._records(choice), key=lambda r: (r.partition, r.offset))
+    def _load(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
         beats = _heartbeats(records)
         sent = [self._landed(record) for record in records if heartbeat_of(record.headers) is None]
         rows = self._without_erased(sent)
@@ -136,12 +136,34 @@ class Loader:
             complete_through=complete_through,
         )
 
+    def _read(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
+        """The first choice that can be read, and its records. Raises `FileDamaged` if none can."""
+        for choice in choices:
+            try:
+                return choice, sorted(self._records(choice), key=lambda r: (r.partition, r.offset))
+            except FileDamaged as error:
+                damaged = error
+        raise damaged
+
     def _records(self, choice: _Choice) -> Iterator[Record]:
-        """Every record of the choice; files are read to their ends, where it is known that they are what they were."""
+        """Every record of the choice; files are read to their ends, where it is known that they are what they were.
+
+        Raises `StateMoved` if one was replaced meanwhile, and maybe swept.
+        """
         for entry in choice.entries:
             spans = entry.file.ranges.items()
             if any(first < choice.ends.get(p, 0) and choice.starts.get(p, 0) <= last for p, (first, last) in spans):
-                yield from (record for record in choice.zone.records(entry.file) if choice.takes(record))
+                try:
+                    yield from (record for record in choice.zone.records(entry.file) if choice.takes(record))
+                except FileDamaged:
+                    self._require_live(entry)
+                    raise
+
+    def _require_live(self, entry: Entry) -> None:
+        found = self.manifest.entry(entry.file.zone, entry.file.name)
+        if found is None or found.stage != "live":
+            stage = "gone" if found is None else found.stage
+            raise StateMoved(f"{entry.file.name} of zone {entry.file.zone}", expected="live", found=stage)
 
     def _landed(self, record: Record) -> Landed:
         row = self.feed.parse(record.value)

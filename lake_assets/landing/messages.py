@@ -20,10 +20,11 @@ from typing import Any
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.landing.records import Record
-from lake_assets.landing.schema import milliseconds
+from lake_assets.landing.schema import is_moment, milliseconds
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE, NOT_JSON, BAD_HEARTBEAT = "too large", "not a JSON object", "bad heartbeat"
+BAD_TIMESTAMP = "bad timestamp"
 DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 INT_BITS = {"int": 32, "long": 64}
 
@@ -49,10 +50,12 @@ class Feed:
     def __post_init__(self) -> None:
         assert set(self._readers) == set(self.raw.columns)
 
-    def flaw(self, value: bytes | None, headers: Headers) -> str | None:
-        """Why a message is a dead letter; None if it is none: a row, or a heartbeat."""
+    def flaw(self, value: bytes | None, headers: Headers, timestamp: int = 0) -> str | None:
+        """Why a message is a dead letter; None if it is none: a row, or a heartbeat. timestamp: in ms since 1970."""
         if (beat := heartbeat_of(headers)) is not None:
             return beat if isinstance(beat, str) else None
+        if not is_moment(timestamp):
+            return BAD_TIMESTAMP
         if value is not None and len(value) > self.max_bytes:
             return TOO_LARGE
         found = self.parse(value)

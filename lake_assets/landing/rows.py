@@ -18,6 +18,7 @@ from lake_assets.landing.schema import (
     ROUNDS,
     Entry,
     Stage,
+    Verdict,
     entry_of,
     milliseconds,
     ranges_of,
@@ -40,10 +41,10 @@ def found(connection: sa.Connection, zone: str, name: str) -> Entry:
     return entry
 
 
-def quarantined(connection: sa.Connection, zone: str, name: str) -> Entry:
-    """A file that must be in quarantine. Raises `UsageError`."""
+def judged(connection: sa.Connection, zone: str, name: str, verdicts: Sequence[Verdict]) -> Entry:
+    """A file that must have one of some verdicts. Raises `UsageError`."""
     entry = found(connection, zone, name)
-    if entry.verdict != "quarantined":
+    if entry.verdict not in verdicts:
         raise UsageError(f"{name} of zone {zone} is {entry.verdict}.", remedy="See `lake landing quarantine list`.")
     return entry
 

@@ -197,5 +197,11 @@ def moment(at: int) -> datetime:
     return _EPOCH + at * _MILLISECOND
 
 
+def is_moment(at: int) -> bool:
+    """Whether milliseconds since 1970 are a moment that can be told, from the year 1 to 9999: microseconds are not."""
+    return _FIRST <= at <= _LAST
+
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_FIRST, _LAST = milliseconds(datetime.min.replace(tzinfo=UTC)), milliseconds(datetime.max.replace(tzinfo=UTC))

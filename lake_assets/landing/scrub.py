@@ -73,18 +73,21 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
 
 
 def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
-    """Remove the replaced files of a topic, which still hold what was scrubbed; their names.
+    """Remove the replaced files of a topic that are not scrubbed for every request; their names.
 
-    One stays as long as a file with an offset of it is not scrubbed for every request, or not verified, such as one in
-    quarantine; None if any does. What is landed meanwhile replaces nothing, and holds up nothing.
+    One stays as long as a file with an offset of it is not scrubbed for every request, either, or not verified, such as
+    one in quarantine; None if any does. What is landed meanwhile replaces nothing, and holds up nothing.
     """
     requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
     found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"), verdicts=ALL_VERDICTS)
-    stays = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
-    gone = sweep(
-        writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=lambda file: stays(file.ranges)
-    )
-    return None if writer.manifest.entries(writer.zone.name, topic, stages=("retired",)) else gone
+    waits = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
+
+    def stays(file: DataFile) -> bool:
+        return file.deletions >= requests or waits(file.ranges)
+
+    gone = sweep(writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=stays)
+    left = writer.manifest.entries(writer.zone.name, topic, stages=("retired",))
+    return None if any(not entry.file.deletions >= requests for entry in left) else gone
 
 
 def _write(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:

@@ -179,7 +179,7 @@ class Manifest:
         not quarantined.
         """
         with self.change() as (connection, _):
-            entry = rows.quarantined(connection, zone, name)
+            entry = rows.judged(connection, zone, name, ("quarantined",))
             others = [e for e in rows.comparable(connection, entry.file) if compare(entry.file, e.file) == "corrupt"]
             made_from = [e for n in entry.file.made_from if (e := rows.find(connection, zone, n))]
             # A copy of a reshard does not replace what it was made from: that waits for all the others.
@@ -192,13 +192,13 @@ class Manifest:
                 rows.change(connection, other.file.zone, other.file.name, verdict="quarantined", reason=reason)
             return others
 
-    def discard(self, zone: str, name: str) -> list[str]:
-        """Take a quarantined file out of the manifest: its zone makes it again. Raises `UsageError`.
+    def discard(self, zone: str, name: str, *, verdicts: Sequence[Verdict] = ("quarantined",)) -> list[str]:
+        """Take a file with one of `verdicts` out of the manifest: its zone makes it again. Raises `UsageError`.
 
         What has retired for it goes, too, or the zone would take it for what it is to make; returned are all names.
         """
         with self.change() as (connection, _):
-            entry = rows.quarantined(connection, zone, name)
+            entry = rows.judged(connection, zone, name, verdicts)
             gone = [name, *rows.retired_for(connection, entry.file)]
             for each in gone:
                 rows.remove(connection, zone, each)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lake_assets.landing.cutover import Cutter, Policy
+from lake_assets.landing.cutover import Cutter, Policy, effective
 from lake_assets.landing.kafka import Place, Reader
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import Record
@@ -54,9 +54,10 @@ class Tail:
         """Take the next message; the file that it closed, as its last message, if it did."""
         if self.begin is None:
             self.begin = record.offset
-        flaw = self.feed.flaw(record.value, record.headers)
+        flaw = self.feed.flaw(record.value, record.headers, record.timestamp)
         (self._dead if flaw else self._records).append(record)
-        self._cutter = self._cutter or Cutter(self.policies())
+        # By the file's own beginning: the first message may lie behind it, where a transaction ended.
+        self._cutter = self._cutter or Cutter(effective(self.policies(), self.begin))
         span = self._cutter.add(record)
         return self._close(span.last) if span else None
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
 
-from lake_assets.errors import UsageError
-from lake_assets.landing.schema import Entry
+from lake_assets.errors import FileDamaged, UsageError
+from lake_assets.landing.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.sharding import Shard, parse_shard
 from lake_assets.landing.store import Manifest, open_manifest
 from lake_assets.landing.writing import ZoneWriter
@@ -47,14 +48,15 @@ Decision = Literal["release", "discard"]
 def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decision, *, now: datetime) -> list[Entry]:
     """Release or discard a file of a zone that is in quarantine; the files that are quarantined in its stead.
 
-    Cut short, it is finished by the next call: files follow the manifest. Raises `UsageError`.
+    Discarded may be a provisional one, too, and one that is damaged. Cut short, it is finished by the next call: files
+    follow the manifest. Raises `UsageError`.
     """
     by_name = {writer.zone.name: writer for writer in writers}
     if zone not in by_name:
         raise _no_zone(zone)
     writer = by_name[zone]
     if decision == "discard":
-        for gone in writer.manifest.discard(zone, name):
+        for gone in writer.manifest.discard(zone, name, verdicts=_discardable(writer, name)):
             writer.zone.drop(gone)
         return []
     writer.zone.take_back(name)
@@ -62,6 +64,16 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
     for other in others:
         by_name[other.file.zone].zone.set_aside(other.file.name)
     return others
+
+
+def _discardable(writer: ZoneWriter, name: str) -> Sequence[Verdict]:
+    """What a file may be that is discarded: not verified, unless it is damaged."""
+    entry = writer.manifest.entry(writer.zone.name, name)
+    try:
+        deque(writer.records(entry.file) if entry else (), maxlen=0)
+    except FileDamaged:
+        return ALL_VERDICTS
+    return ("quarantined", "provisional")
 
 
 def _no_zone(name: str) -> UsageError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
+from lake_assets.errors import FileDamaged
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.sharding import Shard
 from lake_assets.settings import Settings
@@ -64,3 +65,17 @@ def test_a_partition_begins_with_its_first_file_though_that_is_in_quarantine(lan
     for zone in "ab":
         quarantine(landed.manifest, zone, landed.files(zone)[0].name)
     assert list(loader(landed.settings).load()) == []
+
+
+def test_a_damaged_file_is_read_in_the_other_zone(landed: Landed) -> None:
+    home = landed.settings
+    land(landed, 0)
+    (file,) = landed.files("a")
+    landed.writers["a"].zone.path(file.name).write_bytes(b"")
+    (loaded,) = loader(home).load()
+    assert (loaded.zone, loaded.rows) == ("b", 3)
+    land(landed, 3)
+    for zone in "ab":
+        landed.writers[zone].zone.path(landed.files(zone)[1].name).write_bytes(b"")
+    with pytest.raises(FileDamaged):
+        list(loader(home).load())

@@ -83,12 +83,14 @@ def test_a_message_of_2099_completes_nothing_and_who_was_erased_is_dropped_at_th
     erased.record("account", accounts[0], "requested", erased_at=first.landed_at, now=first.landed_at)
     erased.record("account", accounts[1], "requested", erased_at=EARLIER, now=EARLIER)
     landings.send([first])
-    landings.send_signup(accounts[2], datetime(2099, 1, 1, tzinfo=UTC))
+    landings.send_signup(accounts[2], datetime(2099, 1, 1, tzinfo=UTC), "of 2099")
     landings.settle(first.landed_at + timedelta(hours=1))
     for zone in ("a", "b"):
         landings.tail(zone)
     loaded = landings.load()
-    found = {row["account_id"] for row in landings.rows()[SIGNUPS.table]}
+    signups = landings.rows()[SIGNUPS.table]
+    assert datetime(2099, 1, 1, tzinfo=UTC) in {r["event_ts"] for r in signups if r["signup_id"] == "of 2099"}
+    found = {row["account_id"] for row in signups}
     assert found == set(accounts) - {accounts[0]}
     assert sum(batch.erased for batch in loaded) == sum(
         rows["account_id"].to_pylist().count(accounts[0]) for rows in first.rows.values()

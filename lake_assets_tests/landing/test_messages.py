@@ -17,7 +17,17 @@ from pyiceberg.types import NestedField
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.landing.messages import BAD_HEARTBEAT, HEARTBEAT, NOT_JSON, TOO_LARGE, Feed, feeds, heartbeat_of
+from lake_assets.landing.messages import (
+    BAD_HEARTBEAT,
+    BAD_TIMESTAMP,
+    HEARTBEAT,
+    NOT_JSON,
+    TOO_LARGE,
+    Feed,
+    feeds,
+    heartbeat_of,
+)
+from lake_assets.landing.schema import moment
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.membership.simulator import heartbeats, messages, worked_example
@@ -80,6 +90,18 @@ def test_a_long_message_is_a_dead_letter_though_it_could_be_read() -> None:
     long = json.dumps({**SOUND, "more": "x" * 10_000}).encode()
     assert FEED.flaw(long, ()) == TOO_LARGE
     assert isinstance(FEED.parse(long), dict)
+
+
+def test_a_timestamp_that_is_no_moment_makes_a_dead_letter_of_all_but_heartbeats() -> None:
+    value, last = json.dumps(SOUND).encode(), 253_402_300_799_999
+    assert [FEED.flaw(value, (), at) for at in (0, last, last + 1, 1_767_225_600_000_000)] == [
+        None,
+        None,
+        BAD_TIMESTAMP,
+        BAD_TIMESTAMP,
+    ]
+    assert FEED.flaw(b"", [(HEARTBEAT, b"2026-01-01")], last + 1) is None
+    assert moment(last) == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
 
 @pytest.mark.parametrize(

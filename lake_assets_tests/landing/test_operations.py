@@ -8,10 +8,12 @@ import pytest
 
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.failpoints import STEPS
+from lake_assets.landing.manifest import offsets
 from lake_assets.landing.reshard import reshard
 from lake_assets.landing.scrub import forget_unscrubbed
 from lake_assets.landing.sharding import Shard, shards
 from lake_assets.landing.status import sweep
+from lake_assets.landing.zones import decide
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
@@ -82,6 +84,10 @@ def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(land
     assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
     quarantine(landed.manifest, "a", aside.name)
     landed.manifest.release("a", aside.name, now=NOW)
+    both(landed, "columns")
+    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == []
+    assert len(landed.manifest.entries("a", stages=("retired",))) == 8, "readers may have them open"
+    landed.run("sweep", "a")
     assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
     landed.assert_equal()
 
@@ -180,6 +186,23 @@ def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(landed: Land
     assert {f.shard for f in landed.files("a")} == {f"{TOPIC}/{shard}" for shard in ("0-of-4", "2-of-4", "1-of-2")}
     landed.assert_equal()
     assert landed.records("b") == [r for r in EVERYTHING if r.key != b"person 2"]
+
+
+def test_a_file_may_be_discarded_while_it_is_provisional_or_when_it_is_damaged(landed: Landed) -> None:
+    writers, file = list(landed.writers.values()), landed.files("a")[0]
+    with pytest.raises(UsageError, match="is verified"):
+        decide(writers, "a", file.name, "discard", now=NOW)
+    landed.writers["a"].zone.path(file.name).write_bytes(b"")
+    decide(writers, "a", file.name, "discard", now=NOW)
+    assert [f.problem for f in landed.findings()] == [
+        f"({offsets(file)}) of zone b is missing here: it is landed again when the zone is started"
+    ]
+    ((partition, (first, _)),) = file.ranges.items()
+    assert landed.land("a", partition, first) == "verified"
+    assert landed.land("a", 0, 12, [sent(0, 12)]) == "provisional"
+    (wrong,) = (f for f in landed.files("a") if f.count == 1)
+    decide(writers, "a", wrong.name, "discard", now=NOW)
+    landed.assert_equal()
 
 
 def test_everything_after_everything(landed: Landed) -> None:

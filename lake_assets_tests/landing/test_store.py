@@ -136,6 +136,15 @@ def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest:
     later = replace(POLICY, max_messages=5, from_offset=11)
     agreements.set_policy(TOPIC, 0, later)
     assert agreements.policies(TOPIC, 0, otherwise=POLICY) == [POLICY, later]
+    agreements.policies(TOPIC, 1, otherwise=POLICY)
+    changed = agreements.change_policies(TOPIC, max_bytes=500)
+    assert changed == {
+        0: replace(later, max_bytes=500, from_offset=12),
+        1: replace(POLICY, max_bytes=500, from_offset=1),
+    }
+    assert agreements.policies(TOPIC, 0, otherwise=POLICY)[-1] == changed[0]
+    with pytest.raises(UsageError, match="No cutover policy of nothing is recorded"):
+        agreements.change_policies("nothing", max_bytes=500)
 
 
 def test_a_released_file_takes_the_place_of_the_other_zones(bare_home: Settings) -> None:
