@@ -163,22 +163,22 @@ class _Nobody:
 
 
 @contextmanager
-def _unguarded() -> Iterator[Guard]:
-    yield _Nobody()
+def _unguarded() -> Iterator[tuple[Guard, str | None]]:
+    yield _Nobody(), None
 
 
 @contextmanager
-def _turn(coordinated: JobCoordinator) -> Iterator[Guard]:
-    with coordinated.turn(max_wait=WAIT_SECONDS):
-        yield coordinated
+def _turn(coordinated: JobCoordinator) -> Iterator[tuple[Guard, str | None]]:
+    with coordinated.turn(max_wait=WAIT_SECONDS) as predecessor:
+        yield coordinated, predecessor
 
 
-def _window(stream: Stream, turn: Callable[[], AbstractContextManager[Guard]]) -> Window | None:
+def _window(stream: Stream, turn: Callable[[], AbstractContextManager[tuple[Guard, str | None]]]) -> Window | None:
     """One batch, from when it might write to when it has; None if none was due."""
     began = ended = time.monotonic()
-    report, conflict = None, None
+    report, conflict, predecessor = None, None, None
     try:
-        with turn() as guard:
+        with turn() as (guard, predecessor):
             began = time.monotonic()
             report = run_batch(stream, guard)
             ended = time.monotonic()
@@ -187,7 +187,8 @@ def _window(stream: Stream, turn: Callable[[], AbstractContextManager[Guard]]) -
         if told is None:
             raise
         conflict = told[1]
-    return Window(stream.name, began, ended, conflict, _rows(report)) if report or conflict else None
+    window = Window(stream.name, began, ended, conflict, _rows(report), predecessor)
+    return window if report or conflict else None
 
 
 def _rows(report: BatchReport | None) -> int:

@@ -9,7 +9,9 @@ from itertools import combinations
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from lake_assets.coordination import ANY
 from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.ring import PREDECESSORS
 from lake_assets.local.charts import AMBER, BLUE, RED, TEAL, VIOLET
 
 COLOURS: Mapping[StreamName, str] = {"ingestion": BLUE, "mutation": TEAL, "retention": VIOLET}
@@ -23,6 +25,7 @@ class Window:
     """One turn of a stream, from when it may write to its end. began, ended: seconds; ended is exclusive.
 
     conflict: the error class of Delta that stopped it; None if nothing did. rows: what its data commit changed.
+    predecessor: who ran last, as the coordinator told; None if nobody had, and without a coordinator.
     """
 
     stream: StreamName
@@ -30,6 +33,7 @@ class Window:
     ended: float
     conflict: str | None = None
     rows: int = 0
+    predecessor: str | None = None
 
 
 def overlaps(windows: Sequence[Window]) -> list[tuple[float, float]]:
@@ -42,6 +46,12 @@ def overlaps(windows: Sequence[Window]) -> list[tuple[float, float]]:
         if one.stream != other.stream:
             met.append((other.began, min(one.ended, other.ended)))
     return met
+
+
+def disorders(windows: Sequence[Window]) -> int:
+    """How many followed a turn that their stream may not follow."""
+    bound = ((w.predecessor, PREDECESSORS[w.stream]) for w in windows)
+    return sum(before not in (None, rule) for before, rule in bound if rule != ANY)
 
 
 def conflicts(windows: Sequence[Window]) -> int:
@@ -70,8 +80,8 @@ def drawn(sides: Mapping[str, Sequence[Window]]) -> go.Figure:
 def summary(windows: Sequence[Window]) -> str:
     """What a side comes to, in a line."""
     rows = sum(window.rows for window in windows)
-    counted = f"{len(windows)} windows, {len(overlaps(windows))} overlaps, {conflicts(windows)} conflicting commits"
-    return f"{counted}, {rows:,} rows written"
+    counted = f"{len(windows)} windows, {len(overlaps(windows))} overlaps, {disorders(windows)} out of order"
+    return f"{counted}, {conflicts(windows)} conflicting commits, {rows:,} rows written"
 
 
 def _bars(stream: StreamName, windows: Sequence[Window], zero: float, *, shown: bool) -> go.Bar:

@@ -13,6 +13,9 @@ import dagster as dg
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
+from lake_assets.engagement.audits import commit_of
+from lake_assets.engagement.batch import Stream
+from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.maintenance import MaintenanceReport
@@ -21,7 +24,7 @@ from lake_assets.engagement.notifying import Notification, counted
 from lake_assets.engagement.ring import MAINTENANCE, check_turns
 from lake_assets.engagement.sensors import maintenance_sensor, metrics_sensor, turn_sensor
 from lake_assets.engagement.status import StreamStatus, stream_status
-from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, Commit
 from lake_assets.engagement.turn import TurnReport, coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.asset import failure
@@ -118,6 +121,7 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
             with zookeeper_client(hosts) as zk:
                 report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
             batch = report.batch.batch if report.batch else None
+            commits = committed(opened, batch)
             verdicts = list(check_results(tables, spark, servers, stream, batch))
             status = stream_status(tables, stream, servers)
         except (TurnRefused, LockNotFree) as error:
@@ -125,7 +129,7 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
             raise failure(error) from error
         except LakeError as error:
             raise failure(error) from error
-        yield dg.MaterializeResult(metadata=turn_metadata(report, status), check_results=verdicts)
+        yield dg.MaterializeResult(metadata=turn_metadata(report, status, commits), check_results=verdicts)
 
     return step
 
@@ -199,8 +203,18 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
     return step
 
 
-def turn_metadata(report: TurnReport, status: StreamStatus) -> Metadata:
-    """A turn for people. Offsets are by Kafka partition, ends exclusive; lag: so many offsets are still to be read."""
+def committed(stream: Stream, batch: Batch | None) -> dict[str, Commit | None]:
+    """Process → what it committed of a batch, also in an earlier turn."""
+    if batch is None:
+        return {}
+    return {p.name: commit_of(stream.tables, stream.name, p.table, p.name, batch) for p in stream.processes}
+
+
+def turn_metadata(report: TurnReport, status: StreamStatus, commits: Mapping[str, Commit | None]) -> Metadata:
+    """A turn for people. Offsets are by Kafka partition, ends exclusive; lag: so many offsets are still to be read.
+
+    commits: as `committed` gives them.
+    """
     shown: Metadata = {
         "predecessor": report.predecessor or "none",
         "lock wait (seconds)": round(report.waited, 3),
@@ -209,7 +223,7 @@ def turn_metadata(report: TurnReport, status: StreamStatus) -> Metadata:
     }
     if report.batch is None:
         return shown
-    batch, commits = report.batch.batch, report.batch.commits
+    batch = report.batch.batch
     shown |= {
         "batch": batch.batch_id,
         "resumed": report.batch.resumed,

@@ -215,7 +215,7 @@ def _ends(text: Column) -> Column:
 
     end = F.xxhash64(text).cast("string")
     pair = F.from_json(F.concat(F.lit("["), text, F.lit(","), end, F.lit("]")), "array<string>")
-    return F.coalesce((F.size(pair) == 2) & (F.get(pair, F.lit(1)) == end), F.lit(False))
+    return F.coalesce(F.get(pair, F.lit(1)) == end, F.lit(False))
 
 
 def _verdicts(shape: Format, base: str, of: str = "", policies: Mapping[str, str] = NONE) -> list[Column]:

@@ -18,7 +18,7 @@ from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.limits import Limits
 from lake_assets.engagement.messages import RETENTION_FORMAT
 from lake_assets.engagement.notifying import Notification
-from lake_assets.engagement.pruning import Reach
+from lake_assets.engagement.pruning import Span, reach
 from lake_assets.engagement.tables import ENGAGEMENT, ORG, LakeTables
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Removals:
         found = limits.select("of_org", F.to_date("until").alias("until")).orderBy("of_org").collect()
         if not found:
             return
-        reach = Reach(tuple(row["of_org"] for row in found), last=max(row["until"] for row in found))
+        concerned = reach(Span((row["of_org"],), last=row["until"]) for row in found)
         too_old = F.col("engaged_at") < F.col("cut_off")
         erased = F.col("engaged_at") <= F.try_element_at("erased", F.col("who_id"))
-        of_org = (F.col("org_id") == F.col("of_org")) & reach.condition
+        of_org = (F.col("org_id") == F.col("of_org")) & concerned.condition
         merge = limits.mergeInto(tables.identifier(ENGAGEMENT), of_org & (too_old | erased))
         with statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()

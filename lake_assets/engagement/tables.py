@@ -7,7 +7,6 @@ created through Spark; their logs are read without it, which takes milliseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +20,6 @@ from lake_assets.engagement.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.engagement.retention import check_days
-from lake_assets.errors import ClaimRefused
 from lake_assets.incremental.erasures import KeyedHash, erasure_key
 from lake_assets.incremental.failpoints import strike
 from lake_assets.settings import Settings
@@ -221,13 +219,14 @@ class LakeTables:
         read = self.version(ENGAGEMENT)
         self.check_claimed(token)
         strike(CLAIM_CHECKED)
+        check_claim(self.location(ENGAGEMENT), self._put_epoch(spark, token, since=read), token)
+
+    def _put_epoch(self, spark: SparkSession, token: int, *, since: int) -> int:
+        """Write a token, and again the greatest that was written after a version, if that is another; the greatest."""
         spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
-        since = [self.epoch(version) or 0 for version in range(read + 1, self.version(ENGAGEMENT) + 1)]
-        latest = max(since)
-        if since[-1] < latest:
-            with suppress(ClaimRefused):  # a still later one is there
-                self.claim(spark, latest)
-        check_claim(self.location(ENGAGEMENT), latest, token)
+        found = [self.epoch(version) or 0 for version in range(since + 1, self.version(ENGAGEMENT) + 1)]
+        latest = max(found)
+        return latest if found[-1] == latest else self._put_epoch(spark, latest, since=since)
 
     def check_claimed(self, token: int) -> None:
         """Return while no later holder's token is on the engagement table; else `ClaimRefused`."""

@@ -31,13 +31,13 @@ def test_windows_of_two_streams_meet_when_they_share_a_moment(windows: list[Wind
 
 
 def test_the_picture_has_a_line_for_each_stream_and_a_cross_for_each_conflict() -> None:
-    apart = [Window("ingestion", 0, 1, rows=5), Window("mutation", 1, 2, rows=3)]
+    apart = [Window("ingestion", 0, 1, rows=5), Window("mutation", 1, 2, rows=3, predecessor="retention")]
     met = [Window("ingestion", 10, 13), Window("retention", 12, 14, "DELTA_CONCURRENT_APPEND")]
     figure = drawn({"with": apart, "without": met}).to_dict()
     titles = [note["text"] for note in figure["layout"]["annotations"]]
     assert titles == [
-        "with: 2 windows, 0 overlaps, 0 conflicting commits, 8 rows written",
-        "without: 2 windows, 1 overlaps, 1 conflicting commits, 0 rows written",
+        "with: 2 windows, 0 overlaps, 1 out of order, 0 conflicting commits, 8 rows written",
+        "without: 2 windows, 1 overlaps, 0 out of order, 1 conflicting commits, 0 rows written",
     ]
     assert [trace["base"] for trace in figure["data"] if trace.get("base")] == [[0], [1], [0], [2]]
     assert [list(trace["x"]) for trace in figure["data"] if trace["name"] == "conflict"] == [[], [4]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,32 @@ import dagster as dg
 import pytest
 
 from lake_assets.engagement.assets import engagement_definitions, engagement_key
+from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.lake import STREAMS
 from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.sensors import RETRY_SECONDS
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, open_tables
-from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Traffic
+from lake_assets.errors import LockLost
+from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Alone, Traffic
 
 if TYPE_CHECKING:
     from dagster._core.definitions.sensor_definition import SensorExecutionData
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
+
+
+@dataclass
+class Losing(Alone):
+    """The guard of a holder who has lost the lock after so many confirmations: of the intent, of data, ..."""
+
+    confirmed: int
+
+    def confirm(self) -> None:
+        self.confirmed -= 1
+        if self.confirmed < 0:
+            raise LockLost("ingestion", "the test has taken it")
+
 
 SECONDS = 600
 RETAIN_HOURS = 72
@@ -196,7 +211,12 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
 
 def assert_repeated_engagements_are_told(mail: Traffic, daemon: Daemon) -> None:
     mail.send([1, 100])
-    assert daemon.turn("ingestion")[1] == {
+    with pytest.raises(LockLost):
+        run_batch(mail.stream(), Losing(confirmed=2))
+    figures, verdicts = daemon.turn("ingestion")
+    assert (figures["resumed"], figures["rows inserted"]) == (True, 2)
+    assert figures["commit version"] == json.loads(figures["commit versions"])["data"]
+    assert verdicts == {
         "turn_in_time": True,
         "notifications_equal_commits": True,
         "kafka_records_equal_rows": True,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
-    """acme erases a person by a former id, globex keeps a day by its policy, initech keeps all; what comes after stays."""
+    """acme erases a person by a former id, globex keeps a day by its policy, initech all; what comes after stays."""
     mail = Traffic(home, spark, kafka)
     mail.tables.register_orgs({"globex": 1})
     mail.tables.add_orgs(["globex", "umbrella"])
