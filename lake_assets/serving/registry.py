@@ -3,9 +3,9 @@
     /PROPERTYSTORE/SEGMENT_LINEAGE/<table>        the lineage, changed by compare-and-set on the node's version
     /PROPERTYSTORE/SEGMENTS/<table>/<segment>     a segment that was uploaded and verified
 
-A file without its node is no segment. A node comes only while its entry is in progress, in one transaction with a check
-of the lineage's version; it goes only together with the lineage that gives it up. So whoever decides by a version of
-the lineage decides by the segments of that version too, of one table or of several.
+A file without its node is no segment. A node comes only while its entry is in progress, in one transaction that writes
+the lineage as it is once more, for a new version; it goes only together with the lineage that gives it up. So whoever
+decides by a version of the lineage decides by the segments of that version too, of one table or of several.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Registry:
             if not new:
                 return
             transaction = self._zk.transaction()
-            transaction.check(f"{LINEAGE}/{table}", state.version)
+            self._store(transaction, table, state.lineage, state.version)
             for info in new:
                 transaction.create(_segment_path(table, info.name), encode_segment(info))
             if _carried_out(transaction):

@@ -51,21 +51,22 @@ def _answer(
     except Exception as error:  # whatever a catalog or a table's reader raises is this group's alone
         context.log.exception(f"The sources of {group.name} cannot be asked.")
         return f"its sources cannot be asked: {error}"
-    if head is None:
-        return "a source has nothing to push yet."
+    return "a source has nothing to push yet." if head is None else _of_state(context, group, asset, head, clock)
+
+
+def _of_state(
+    context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, head: str, clock: Clock
+) -> dg.RunRequest | str:
+    """The next push of this state, told by how the runs that had it in their tag have ended."""
     state = f"{group.name}:{head}"
     if ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=[DagsterRunStatus.SUCCESS]):
         return "what it has was pushed."
     failed = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=FAILED)
-    rest = rest_seconds(failed, "", clock().timestamp())
+    rest, tried = rest_seconds(failed, "", clock().timestamp()), f"{len(failed)} pushes of {head} failed"
     if rest is None:
-        reason = f"{len(failed)} pushes of {head} failed: no more attempts. Read the last run; then re-execute it."
-        context.log.error(f"{group.name}: {reason}")
-        return reason
+        context.log.error(f"{group.name}: {tried}.")
+        return f"{tried}: no more attempts. Read the last run; then re-execute it."
     if rest > 0:
-        return f"{len(failed)} pushes of {head} failed; next attempt in {rest:.0f} s."
-    return dg.RunRequest(
-        run_key=f"{state}:{len(failed) + 1}",
-        asset_selection=sorted(asset.keys, key=str),
-        tags={PUSH_TAG: state},
-    )
+        return f"{tried}; next attempt in {rest:.0f} s."
+    keys = sorted(asset.keys, key=str)
+    return dg.RunRequest(run_key=f"{state}:{len(failed) + 1}", asset_selection=keys, tags={PUSH_TAG: state})

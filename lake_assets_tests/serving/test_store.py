@@ -191,6 +191,15 @@ def test_z8_what_a_lost_compare_and_set_would_have_deleted_is_decided_anew(serve
     assert served.seen() == [2]
 
 
+def test_z8_what_is_registered_before_the_write_that_gives_it_up_goes_with_it(served: World) -> None:
+    served.push(1)
+    entry_id = started(served, "late")
+    late = SegmentInfo("late", 1, 1, "0" * 64, now(), entry_id)
+    meddled(served, lambda: served.registry.register(served.table, entry_id, [late])).push(2, force=True)
+    assert "late" not in served.registry.read(served.table)[served.table].segments
+    assert served.seen() == [2]
+
+
 def test_an_end_against_a_revert_leaves_one_of_both(served: World) -> None:
     served.push(1)
     with pytest.raises(EntryReverted):
