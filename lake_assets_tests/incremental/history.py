@@ -30,7 +30,7 @@ from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.crash_matrix import start
-from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
+from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup, with_target
 from lake_assets_tests.membership.oracle import KEY
 
 TARGETS = [target.name for target in PIPELINE.in_order()]
@@ -103,10 +103,19 @@ class History(RuleBasedStateMachine):
     def land_a_row_that_an_audit_stops(self, hour: int, number: int) -> None:
         self.lake.append("raw.signups", [signup(number, hour, account_id=None)])
 
+    @precondition(lambda history: "raw.cancels" in history.raw)
+    @rule(hour=st.integers(0, 3), number=st.integers(10, 58))
+    def land_a_cancel_that_an_audit_stops(self, hour: int, number: int) -> None:
+        """Beside it one that a request led to, and one of the hour after, which no request is left for."""
+        self.lake.append("raw.cancel_requests", [raw_row("raw.cancel_requests", number, hour)])
+        bad, *others = (raw_row("raw.cancels", *at) for at in ((number, hour), (number + 1, hour), (number, hour + 1)))
+        self.lake.append("raw.cancels", [{**bad, "account_id": None}, *others])
+
     @rule()
     def repair(self) -> None:
-        if tables.load(self.lake.catalog, "raw.signups").scan("account_id IS NULL").count():
-            self.spark.sql("UPDATE lake.raw.signups SET account_id = 'a' WHERE account_id IS NULL")
+        for table in {"raw.signups", "raw.cancels"}.intersection(self.raw):
+            if tables.load(self.lake.catalog, table).scan("account_id IS NULL").count():
+                self.spark.sql(f"UPDATE lake.{table} SET account_id = 'a' WHERE account_id IS NULL")
 
     @rule(name=targets)
     def run(self, name: str) -> None:

@@ -175,6 +175,13 @@ def signup(number: int, hour: int, **values: object) -> Row:
     }
 
 
+def raw_row(table: str, number: int, hour: int, **values: object) -> Row:
+    """A row of any raw table, as `signup` makes one; of requests, with a reason."""
+    key, time = oracle.KEY[table]
+    row = signup(number, hour, reason="price")
+    return {**row, key: row["signup_id"], time: row["event_ts"], **values}
+
+
 def landed(catalog: Catalog, *accounts: str) -> Table:
     """The table raw.signups, created if need be, with a signup of each account in one file more. Needs no Spark."""
     tables.create_raw(catalog, RAW[0])

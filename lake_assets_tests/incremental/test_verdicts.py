@@ -29,7 +29,7 @@ from lake_assets.incremental.verdicts import capped, failed_hours, hours_to_hold
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon
-from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
+from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup, with_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -215,7 +215,7 @@ def test_an_audit_that_only_counts_judges_what_is_left(catalog: Catalog, spark: 
 def test_a_stateful_overwrite_is_published_without_its_bad_hour(catalog: Catalog, spark: SparkSession) -> None:
     near = replace(PIPELINE.target("cancel_fact"), audits=(not_null("account_id"),))
     lake = Lake(catalog, spark, with_target(PIPELINE, near))
-    lake.append("raw.cancel_requests", [{**signup(30, 1), "request_id": "r", "reason": "price"}])
+    lake.append("raw.cancel_requests", [raw_row("raw.cancel_requests", 30, 1)])
     rows = [cancel(1, 1), {**cancel(1, 2), "account_id": None}, cancel(10, 2), cancel(20, 3)]
     lake.append("raw.cancels", rows)
     for raw in ("raw.cancel_requests", "raw.cancels"):
@@ -235,8 +235,7 @@ def test_a_stateful_overwrite_is_published_without_its_bad_hour(catalog: Catalog
 
 
 def cancel(number: int, hour: int) -> dict[str, object]:
-    row = signup(number, hour)
-    return {**row, "cancel_id": row["signup_id"], "processing_ts": row["event_ts"]}
+    return raw_row("raw.cancels", number, hour)
 
 
 def test_a_session_that_holds_an_hour_back_survives_crashes(
