@@ -109,6 +109,8 @@ def test_a_file_that_differs_stops_its_partition_and_once_it_is_decided_on_the_g
     stopped = landings.tail("b").stopped
     signups = landings.feeds[0].topic
     assert {place.topic for place in stopped} == {signups}
+    assert len(landings.alarms) == len(stopped)
+    assert f"zone b: stopped at {signups} partition" in landings.alarms[0]
     for place, differ in stopped.items():
         assert f"p{place.partition}:[150:" in differ.problem
     landings.load()
