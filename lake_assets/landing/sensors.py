@@ -81,10 +81,8 @@ def _equalities(
     told: Seen = {}
     events = []
     for feed in feeds:
-        found, place = (
-            zones_equal(station.manifest, feed.topic, now=now, deadline=deadline),
-            f"{ZONES_EQUAL} {feed.topic}",
-        )
+        place = f"{ZONES_EQUAL} {feed.topic}"
+        found = zones_equal(station.manifest, feed.topic, now=now, deadline=deadline)
         told[place] = {"told": found.description}
         if seen.get(place, {"told": AGREE}) != told[place]:
             events.append(zones_equal_evaluation(feed.topic, found))
