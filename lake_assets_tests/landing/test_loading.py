@@ -149,6 +149,7 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
     found = verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings
     assert len(gone[1].ranges) == 2
     assert {(f.zone, f.name) for f in found if "is missing here" in f.problem} == {("b", file.name) for file in gone}
+    landings.die("landing-put:b")
     assert not landings.tail("b").lacks
     assert verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings == []
     assert landings.dead_letters("b") == broken
