@@ -325,8 +325,8 @@ class FileDamaged(LandingError):
     def __init__(self, name: str, what: str) -> None:
         super().__init__(
             f"{name} {what}.",
-            remedy="Look up the file again in the manifest, which may have replaced it; else restore it from the other "
-            "zone, or land its offsets again.",
+            remedy="Look up the file again in the manifest, which may have replaced it; else discard it (`lake landing "
+            "quarantine discard`) and start the zone again, which lands its offsets anew.",
         )
 
 

@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     landing_prefix: str = Field("", description="of the topics of landing, before the names of their raw tables")
     landing_message_bytes: int = Field(1 << 20, description="a longer message is a dead letter", ge=1)
     landing_file_messages: int = Field(10_000, description="a landed file is closed when it has so many messages", ge=1)
-    landing_file_bytes: int = Field(8 << 20, description="or so many bytes", ge=1)
+    landing_file_bytes: int = Field(4 << 20, description="or so many bytes", ge=1)
     landing_age_seconds: int = Field(60, description="or a message so much older or younger than its first one", ge=1)
     landing_heartbeat_seconds: int = Field(5, description="from one heartbeat into each partition to the next", ge=1)
     landing_loads: Literal["verified", "provisional"] = Field(

@@ -16,6 +16,7 @@ from lake_assets.incremental.sensors import Clock
 from lake_assets.landing.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.compact import merge
 from lake_assets.landing.compaction import Limits
+from lake_assets.landing.heartbeats import beat
 from lake_assets.landing.loading import Loaded
 from lake_assets.landing.messages import Feed, feed_of
 from lake_assets.landing.reshard import reshard_all
@@ -34,7 +35,7 @@ def pool_of(zone: str) -> str:
 
 
 def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
-    """A topic in a zone: a run lands what Kafka has by then. Its metadata tell offsets and files."""
+    """A topic in a zone: a run lands a heartbeat, and what Kafka has by then. Its metadata tell offsets and files."""
 
     @dg.asset(
         key=zone_key(feed.topic, zone),
@@ -46,9 +47,10 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
         pool=pool_of(zone),
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        station: Station = context.resources.landing.station()
-        (writer,) = (writer for writer in station.zones if writer.zone.name == zone)
         try:
+            station: Station = context.resources.landing.station()
+            (writer,) = (writer for writer in station.zones if writer.zone.name == zone)
+            beat(station.servers, {feed.topic: station.clock()})
             with station.tailer(writer, topic=feed.topic) as tailer:
                 tailer.drain()
         except LakeError as error:
@@ -74,8 +76,8 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
         pool=f"landing.{feed.raw.table}",
     )
     def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
-        station: Station = context.resources.landing.station()
         try:
+            station: Station = context.resources.landing.station()
             return dg.MaterializeResult(metadata=load_metadata(list(station.loader(feed).load())))
         except LakeError as error:
             raise failure(error) from error

@@ -1,9 +1,11 @@
 """What two zones say of each other, as asset checks: one for each topic that compares files, one for each zone's lag.
 
-The first runs on demand. A zone's lag is told by each run that lands, and by the sensor of `sensors.py` else.
+The first runs on demand, a zone's lag is told by each run that lands; and both by the sensor of `sensors.py`.
 """
 
-from datetime import timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 import dagster as dg
 
@@ -13,8 +15,10 @@ from lake_assets.landing.manifest import offsets
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.schema import Entry
 from lake_assets.landing.station import Station
+from lake_assets.landing.store import Manifest
 
 ZONES_EQUAL, LAG = "zones_equal", "lag"
+AGREE = "The zones agree."
 SHOWN = 10
 """Files that a check names."""
 
@@ -29,6 +33,35 @@ def load_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey(["landing", *topic.split(".")])
 
 
+@dataclass(frozen=True)
+class Equality:
+    """How the zones stand in a topic. differ: files in quarantine. late: that wait too long. waiting: how many do."""
+
+    differ: Sequence[Entry]
+    late: Sequence[Entry]
+    waiting: int
+
+    @property
+    def passed(self) -> bool:
+        return not (self.differ or self.late)
+
+    @property
+    def description(self) -> str:
+        """File, offsets and checksum of each, up to `SHOWN`, and why: of one that differs with the other checksum."""
+        return "\n".join(_told(entry) for entry in [*self.differ, *self.late][:SHOWN]) or AGREE
+
+    @property
+    def metadata(self) -> dict[str, int]:
+        return {"quarantined": len(self.differ), "overdue": len(self.late), "provisional": self.waiting}
+
+
+def zones_equal(manifest: Manifest, topic: str, *, now: datetime, deadline: timedelta) -> Equality:
+    """How the zones stand in a topic, by the manifest."""
+    every = manifest.entries(topic=topic, stages=("staged", "live"), verdicts=("provisional", "quarantined"))
+    differ = [entry for entry in every if entry.verdict == "quarantined"]
+    return Equality(differ, [e for e in every if e.overdue(now, deadline)], len(every) - len(differ))
+
+
 def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.AssetChecksDefinition:
     """Fails while a file is quarantined, or has waited for the other zone's longer than a deadline; names them."""
 
@@ -40,20 +73,27 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         station: Station = context.resources.landing.station()
-        every = station.manifest.entries(
-            topic=feed.topic, stages=("staged", "live"), verdicts=("provisional", "quarantined")
-        )
-        now = clock()
-        differ = [entry for entry in every if entry.verdict == "quarantined"]
-        late = [e for e in every if e.overdue(now, deadline)]
+        found = zones_equal(station.manifest, feed.topic, now=clock(), deadline=deadline)
         return dg.AssetCheckResult(
-            passed=not (differ or late),
+            passed=found.passed,
             severity=dg.AssetCheckSeverity.ERROR,
-            description="\n".join(_told(entry) for entry in [*differ, *late][:SHOWN]) or "The zones agree.",
-            metadata={"quarantined": len(differ), "overdue": len(late), "provisional": len(every) - len(differ)},
+            description=found.description,
+            metadata=found.metadata,
         )
 
     return check
+
+
+def zones_equal_evaluation(topic: str, found: Equality) -> dg.AssetCheckEvaluation:
+    """The same as an event outside any run."""
+    return dg.AssetCheckEvaluation(
+        asset_key=load_key(topic),
+        check_name=ZONES_EQUAL,
+        passed=found.passed,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=found.description,
+        metadata=found.metadata,
+    )
 
 
 def lag_check(topic: str, zone: str) -> dg.AssetCheckSpec:

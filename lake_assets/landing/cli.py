@@ -91,9 +91,9 @@ def run(
     if once:
         if heartbeats:
             station.heart.beat()
-        tailers = run_once(station, zones or (), told=_tell)
+        tailers = run_once(station, zones or (), told=_tell, alarm=_alarm)
     else:
-        tailers = run(station, zones or (), told=_tell, ended=_interrupted(), beats=heartbeats)
+        tailers = run(station, zones or (), told=_tell, ended=_interrupted(), beats=heartbeats, alarm=_alarm)
     for tailer in tailers:
         _sum_up(tailer)
 
@@ -204,6 +204,23 @@ def scrub(
 
 
 @landing.command()
+def policy(
+    topic: Topic,
+    messages: Annotated[int | None, typer.Option(help="that close a file", min=1)] = None,
+    size: Annotated[int | None, typer.Option("--bytes", help="that close it", min=1)] = None,
+    seconds: Annotated[int | None, typer.Option(help="apart from its first message", min=1)] = None,
+) -> None:
+    """Close the files of TOPIC otherwise from now on, at the same offsets in both zones. What is not named stays."""
+    from lake_assets.landing.agreements import Agreements
+
+    given = {"max_messages": messages, "max_bytes": size, "max_age_ms": seconds and 1000 * seconds}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    for partition, found in Agreements(_zones()[0].manifest).change_policies(topic, **limits).items():
+        what = f"{found.max_messages:,} messages, {found.max_bytes:,} bytes or {found.max_age_ms / 1000:g} s"
+        typer.echo(f"{topic} partition {partition}: files that begin at offset {found.from_offset} or later: {what}")
+
+
+@landing.command()
 def compact(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="default: all")] = None,
     max_files: Annotated[int, typer.Option(help="that become one")] = 100,
@@ -256,7 +273,7 @@ def release(zone: ZoneName, file: FileName) -> None:
 
 @quarantine.command()
 def discard(zone: ZoneName, file: FileName) -> None:
-    """Take FILE of ZONE for wrong and remove it. The zone makes it again."""
+    """Take FILE of ZONE for wrong and remove it: one in quarantine, provisional or damaged. The zone makes it again."""
     from lake_assets.landing.zones import decide
 
     decide(_zones(), zone, file, "discard", now=datetime.now(UTC))
@@ -333,12 +350,12 @@ def _tell(loaded: Loaded) -> None:
     typer.echo(f"{loaded.table}: {loaded.batch_id}, {loaded.rows:,} rows of zone {loaded.zone}{dropped}; {complete}")
 
 
+def _alarm(what: str) -> None:
+    typer.echo(what, err=True)
+
+
 def _sum_up(tailer: ZoneTailer) -> None:
     typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
-    for place, differ in tailer.stopped.items():
-        typer.echo(f"zone {tailer.zone}: stopped at {place.topic} partition {place.partition}: {differ}", err=True)
-    for name, error in tailer.lacks.items():
-        typer.echo(f"zone {tailer.zone}: {name} was not landed again: {error}", err=True)
 
 
 def _station() -> Station:

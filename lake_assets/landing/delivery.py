@@ -22,13 +22,15 @@ from lake_assets.landing.compaction import first_offsets
 from lake_assets.landing.coverage import Cover, ready
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.failpoints import reach
-from lake_assets.landing.kafka import Place, Reader, partitions
+from lake_assets.landing.kafka import Place, Reader, ends_of, partitions
 from lake_assets.landing.messages import Feed
 from lake_assets.landing.records import Record
 from lake_assets.landing.sharding import Shard, parse_shard
 from lake_assets.landing.store import Manifest
 from lake_assets.landing.tailer import Closed, Tail, step
 from lake_assets.landing.writing import ZoneWriter
+
+Alarm = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,24 @@ class ZoneTailer:
 
     A partition whose file differs from the other zone's, or that Kafka does not give, stops, and is named in `stopped`;
     the others go on. lacks: files that could not be landed again, and why. policy: of partitions that have none yet.
+    alarm: hears of either at once, in words.
     """
 
     def __init__(
-        self, delivery: Delivery, servers: str, feeds: Sequence[Feed], *, policy: Policy, read_at_once: int = 1000
+        self,
+        delivery: Delivery,
+        servers: str,
+        feeds: Sequence[Feed],
+        *,
+        policy: Policy,
+        read_at_once: int = 1000,
+        alarm: Alarm = lambda _: None,
     ) -> None:
-        self.delivery, self.read_at_once = delivery, read_at_once
+        self.delivery, self.read_at_once, self.alarm = delivery, read_at_once, alarm
         self.files = self.messages = 0
         self.stopped: dict[Place, LakeError] = {}
         writer = delivery.writer
+        self._servers = servers
         self.lacks = dict(self._landed_again(servers, feeds))
         self._starts = starts(writer.manifest, self.zone, servers, feeds)
         by_topic, agreed = {feed.topic: feed for feed in feeds}, Agreements(writer.manifest)
@@ -122,9 +133,9 @@ class ZoneTailer:
         return count
 
     def drain(self, *, seconds: float = 0.2) -> int:
-        """Read until every partition is at its end; how many messages there were."""
-        count = 0
-        while not self._reader.at_end:
+        """Read what every partition has by now; how many messages there were. It ends though more come all the time."""
+        count, ends = 0, ends_of(self._servers, self._starts)
+        while not self._reader.reached(ends):
             count += self.step(seconds=seconds)
         return count
 
@@ -140,6 +151,7 @@ class ZoneTailer:
 
     def _stop(self, place: Place, error: LakeError) -> None:
         self.stopped[place] = error
+        self.alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
         self._reader.leave(place)
         self._tails.pop(place, None)
 
@@ -151,6 +163,7 @@ class ZoneTailer:
                 try:
                     land_again(writer, file, feed, servers, now=self.delivery.clock())
                 except (LandingError, ServiceError) as error:
+                    self.alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
                     yield file.name, error
                 else:
                     self.files += 1

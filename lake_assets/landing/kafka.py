@@ -59,10 +59,7 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
     try:
         known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        raise ServiceError(
-            f"Kafka at {servers} does not answer: {error.args[0].str()}.",
-            remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
-        ) from error
+        raise _silent(servers, error) from error
     if absent := [topic for topic in wanted if topic not in known]:
         raise ServiceError(
             f"Kafka at {servers} has no topic {', '.join(absent)}.",
@@ -73,14 +70,29 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
 
 def ends(servers: str, topic: str) -> dict[int, int]:
     """Partition → the offset behind the last message of a topic that can be read. Raises `ServiceError`."""
-    places = [TopicPartition(topic, partition) for partition in partitions(servers, [topic])[topic]]
+    places = [Place(topic, partition) for partition in partitions(servers, [topic])[topic]]
+    return {place.partition: offset for place, offset in ends_of(servers, places).items()}
+
+
+def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
+    """The same of partitions of any topics."""
     admin = AdminClient(client(servers))  # kept until all have answered: its end would leave them waiting for ever
     asked = admin.list_offsets(
-        dict.fromkeys(places, END),
+        {TopicPartition(*place): END for place in places},
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=TIMEOUT_SECONDS,
     )
-    return {place.partition: found.result().offset for place, found in asked.items()}
+    try:
+        return {Place(place.topic, place.partition): found.result().offset for place, found in asked.items()}
+    except KafkaException as error:
+        raise _silent(servers, error) from error
+
+
+def _silent(servers: str, error: KafkaException) -> ServiceError:
+    return ServiceError(
+        f"Kafka at {servers} does not answer: {error.args[0].str()}.",
+        remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
+    )
 
 
 class Reader:
@@ -109,6 +121,7 @@ class Reader:
         )
         self._at_end: set[Place] = set()
         self._left: set[Place] = set()
+        self._next: dict[Place, int] = {}
 
     def __enter__(self) -> Self:
         begin = ((place, OFFSET_BEGINNING if at is None else at) for place, at in self._starts.items())
@@ -125,6 +138,11 @@ class Reader:
         """Whether each partition has been read to what was its end then."""
         return self._at_end | self._left == set(self._starts)
 
+    def reached(self, ends: Mapping[Place, int]) -> bool:
+        """Whether each partition has been read to an offset, exclusive, or to what was its end then."""
+        read = {place for place, following in self._next.items() if following >= ends[place]}
+        return read | self._at_end | self._left >= set(self._starts)
+
     def leave(self, place: Place) -> None:
         """Read no further in a partition."""
         self._consumer.pause([TopicPartition(place.topic, place.partition)])
@@ -139,6 +157,7 @@ class Reader:
             if error is None:
                 self._at_end.discard(place)
                 found.append((place.topic, _record(message)))
+                self._next[place] = found[-1][1].offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(place)
             elif not error.retriable():

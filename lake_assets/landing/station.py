@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.erasures import Erasures, erasure_key
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.delivery import Delivery, ZoneTailer
+from lake_assets.landing.delivery import Alarm, Delivery, ZoneTailer
 from lake_assets.landing.heartbeats import Heart
 from lake_assets.landing.kafka import partitions
 from lake_assets.landing.loading import Loaded, Loader
@@ -22,6 +22,10 @@ from lake_assets.landing.store import Manifest
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zones import open_zones
 from lake_assets.settings import Settings
+
+
+def _quiet(_: str) -> None:
+    """No alarm."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +60,15 @@ class Station:
         interval = timedelta(seconds=self.settings.landing_heartbeat_seconds)
         return Heart(self.servers, tuple(feed.topic for feed in self.feeds), interval, self.clock)
 
-    def tailer(self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000) -> ZoneTailer:
-        """What tails all topics in a zone, or one; a context manager."""
+    def tailer(
+        self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000, alarm: Alarm = _quiet
+    ) -> ZoneTailer:
+        """What tails all topics in a zone, or one; a context manager. alarm: as `ZoneTailer` has it."""
         wanted = [feed for feed in self.feeds if topic in (None, feed.topic)]
         found = self.settings
         policy = Policy(found.landing_file_messages, found.landing_file_bytes, 1000 * found.landing_age_seconds)
         delivery = Delivery(writer, self.clock)
-        return ZoneTailer(delivery, self.servers, wanted, policy=policy, read_at_once=read_at_once)
+        return ZoneTailer(delivery, self.servers, wanted, policy=policy, read_at_once=read_at_once, alarm=alarm)
 
     def loader(self, feed: Feed, numbers: Sequence[int] | None = None) -> Loader:
         """What loads a topic. numbers: its partitions; default: Kafka is asked for them."""
@@ -85,15 +91,18 @@ class Station:
 
 
 @contextmanager
-def tailing(station: Station, zones: Iterable[str]) -> Iterator[list[ZoneTailer]]:
+def tailing(station: Station, zones: Iterable[str], alarm: Alarm = _quiet) -> Iterator[list[ZoneTailer]]:
     """The tailers of zones, by default all, at work within. Raises `UsageError` for one that is none."""
     with ExitStack() as stack:
-        yield [stack.enter_context(station.tailer(writer)) for writer in open_zones(station.settings, zones)]
+        writers = open_zones(station.settings, zones)
+        yield [stack.enter_context(station.tailer(writer, alarm=alarm)) for writer in writers]
 
 
-def run_once(station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None]) -> list[ZoneTailer]:
+def run_once(
+    station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = _quiet
+) -> list[ZoneTailer]:
     """Land what Kafka holds in each zone, load what is ready then; the tailers, done. told: hears of each batch."""
-    with tailing(station, zones) as tailers:
+    with tailing(station, zones, alarm) as tailers:
         for tailer in tailers:
             tailer.drain()
     for loaded in station.load():
@@ -108,10 +117,11 @@ def run(
     told: Callable[[Loaded], None],
     ended: Callable[[], bool],
     beats: bool = True,
+    alarm: Alarm = _quiet,
 ) -> list[ZoneTailer]:
     """Land and load until `ended` says so, between two reads; the tailers, done. beats: send heartbeats, too."""
     heart, seen = station.heart, -1
-    with tailing(station, zones) as tailers:
+    with tailing(station, zones, alarm) as tailers:
         while not ended():
             if beats:
                 heart.beat()

@@ -63,6 +63,7 @@ class Landings:
     home: Settings
     servers: str
     prefix: str = field(default_factory=lambda: f"t{uuid4().hex}.")
+    alarms: list[str] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.feeds = feeds(PIPELINE, prefix=self.prefix)
@@ -121,7 +122,9 @@ class Landings:
     def tail(self, zone: str, *, read_at_once: int = 1000, spoil: int | None = None) -> ZoneTailer:
         """A zone, drained. spoil: of each partition, the file that begins there has its first record changed."""
         delivery = Spoiling(self.writer(zone), clock=lambda: NOW, first=spoil)
-        with ZoneTailer(delivery, self.servers, self.feeds, policy=POLICY, read_at_once=read_at_once) as tailer:
+        with ZoneTailer(
+            delivery, self.servers, self.feeds, policy=POLICY, read_at_once=read_at_once, alarm=self.alarms.append
+        ) as tailer:
             tailer.drain()
         return tailer
 

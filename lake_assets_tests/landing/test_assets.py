@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from lake_assets.errors import ServiceError
 from lake_assets.landing.assets import compaction_job, landing_definitions, reshard_job
 from lake_assets.landing.checks import LAG, load_key, zones_equal_check
 from lake_assets.landing.sensors import SHARDS
@@ -39,6 +40,9 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
     repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
 
+    def dead() -> Station:
+        raise ServiceError("No Kafka runs.", remedy="Run `lake up`.")
+
     def tick(cursor: str | None, at: datetime) -> tuple[str | None, list[bool], list[str]]:
         """What a tick keeps, the verdicts that it reports, and the shards that it adds."""
         now[0] = at
@@ -49,6 +53,12 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
         instance.add_dynamic_partitions(str(SHARDS.name), new)
         return result.cursor, verdicts, new
 
+    without = dg.build_sensor_context(
+        instance, "{}", repository_def=repository, resources={"landing": SimpleNamespace(station=dead)}
+    )
+    skipped = repository.get_sensor_def("landing_sensor").evaluate_tick(without)
+    assert (skipped.cursor, skipped.asset_events) == ("{}", [])
+    assert "No Kafka runs." in str(skipped.skip_message)
     cursor, verdicts, new = tick(None, NOW)
     assert (verdicts, new) == ([True] * 8, [])
     cursor, verdicts, _ = tick(cursor, NOW + 2 * DEADLINE)
@@ -88,7 +98,8 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     landings.settle(first.landed_at + timedelta(hours=9))
     with station.tailer(station.zones[0], topic=topic) as tailer:
         tailer.drain()
-    now[0] += 2 * DEADLINE
+    cursor, verdicts, _ = tick(cursor, now[0] + 2 * DEADLINE)
+    assert verdicts == [False] * 8, "a file waits for the other zone, and seven of eight times a zone for messages"
     check = zones_equal_check(feeds[0], lambda: now[0], DEADLINE)
     verdict = check(dg.build_asset_check_context(resources=handed))
     assert isinstance(verdict, dg.AssetCheckResult)

@@ -109,6 +109,8 @@ def test_a_file_that_differs_stops_its_partition_and_once_it_is_decided_on_the_g
     stopped = landings.tail("b").stopped
     signups = landings.feeds[0].topic
     assert {place.topic for place in stopped} == {signups}
+    assert len(landings.alarms) == len(stopped)
+    assert f"zone b: stopped at {signups} partition" in landings.alarms[0]
     for place, differ in stopped.items():
         assert f"p{place.partition}:[150:" in differ.problem
     landings.load()
@@ -147,6 +149,7 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
     found = verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings
     assert len(gone[1].ranges) == 2
     assert {(f.zone, f.name) for f in found if "is missing here" in f.problem} == {("b", file.name) for file in gone}
+    landings.die("landing-put:b")
     assert not landings.tail("b").lacks
     assert verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings == []
     assert landings.dead_letters("b") == broken

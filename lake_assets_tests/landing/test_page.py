@@ -43,6 +43,18 @@ def test_the_newest_files_are_drawn_when_there_are_too_many() -> None:
     assert (partition.first, partition.last, len(partition.lanes["a"])) == (5, MOST_FILES + 4, MOST_FILES)
 
 
+def test_each_verdict_has_its_colour_and_dead_letters_theirs() -> None:
+    found = [
+        entry("a", 0, 9),
+        entry("a", 10, 19, verdict="provisional"),
+        entry("a", 20, 29, verdict="quarantined"),
+        entry("a", 0, 9, shard="t/dead-letters"),
+    ]
+    text = page(pictures(found, {}), now=NOON)
+    drawn = [f'<i class="{kind}" ' for kind in ("verified", "provisional", "quarantined", "verified dead")]
+    assert [text.count(block) for block in drawn] == [1, 1, 1, 1]
+
+
 def test_what_is_told_is_escaped_and_nothing_is_loaded() -> None:
     text = page(pictures([entry("a", 0, 9, verdict="quarantined", reason="<script>x</script>")], {}), now=NOON)
     assert "<script" not in text

@@ -7,20 +7,30 @@ from __future__ import annotations
 
 import os
 import random
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 
+from lake_assets.errors import FilesDiffer
 from lake_assets.landing.coverage import Cover, ready
 from lake_assets.landing.cutover import Policy, cut
 from lake_assets.landing.records import Record
 from lake_assets.landing.schema import ALL_STAGES
+from lake_assets.landing.writing import ZoneWriter
+from lake_assets.landing.zone import Draft
+from lake_assets.landing.zones import decide
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
-from lake_assets_tests.landing.scenario import BY, OPERATIONS, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import BY, DEADLINE, OPERATIONS, WHOLE, Landed, sent
 
 SCHEDULES = int(os.environ.get("LAKE_TEST_LANDING_SCHEDULES", "5"))
 POLICY = Policy(max_messages=4, max_bytes=1 << 20, max_age_ms=3_000)
 LENGTH = 14
+SPOILT = 0.2
+"""Of the files."""
+
+MINUTE = timedelta(minutes=1)
+"""From step to step: all of a schedule is within the deadline of waiting files."""
 
 
 class Schedule:
@@ -36,6 +46,7 @@ class Schedule:
         """Random steps; no add and no look may find anything."""
         for _ in range(steps):
             zone = self.chance.choice("ab")
+            self.landed.clock += MINUTE
             step = self.chance.choice(["tail", "tail", "tail", "ask", *OPERATIONS])
             if step == "tail":
                 self.tail(zone, self.chance.randrange(2), self.chance.randint(1, 6))
@@ -54,8 +65,22 @@ class Schedule:
         writer = self.landed.writers[zone]
         for span in cut(messages, POLICY):
             inside = [m for m in messages if span.first <= m.offset <= span.last]
-            draft = writer.zone.draft(str(WHOLE), {partition: (span.first, span.last)}, inside)
+            ranges = {partition: (span.first, span.last)}
+            if self.chance.random() < SPOILT:
+                self.spoil(writer, writer.zone.draft(str(WHOLE), ranges, inside[1:]))
+            writer.land(writer.zone.draft(str(WHOLE), ranges, inside), now=self.landed.clock)
+
+    def spoil(self, writer: ZoneWriter, draft: Draft) -> None:
+        """Land what lacks a record, and have it decided on: discarded at once, or released first, by mistake."""
+        zone, name, writers = writer.zone.name, draft.file.name, list(self.landed.writers.values())
+        try:
             writer.land(draft, now=self.landed.clock)
+        except FilesDiffer:
+            for other in self.landed.manifest.entries("b" if zone == "a" else "a"):
+                if other.file.name == name and self.chance.random() < 0.5:
+                    decide(writers, zone, name, "release", now=self.landed.clock)
+                    decide(writers, other.file.zone, name, "release", now=self.landed.clock)
+        decide(writers, zone, name, "discard", now=self.landed.clock)
 
     def ask(self) -> None:
         person, through = f"person {self.chance.randrange(5)}", self.chance.randrange(LENGTH) * 1_000
@@ -84,6 +109,7 @@ def test_no_schedule_raises_an_alarm_and_all_end_in_the_same_files(tmp_path: Pat
         schedule = Schedule(Settings(home=tmp_path / str(number)), number)
         schedule.play(12)
         schedule.settle()
+        schedule.landed.clock += 2 * DEADLINE
         schedule.landed.assert_equal()
         for zone in "ab":
             assert schedule.landed.records(zone) == schedule.expected(), f"schedule {number}, zone {zone}"

@@ -16,7 +16,7 @@ from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import ServiceError
 from lake_assets.landing.cutover import Policy, cut
 from lake_assets.landing.heartbeats import Heart
-from lake_assets.landing.kafka import Place, Reader, partitions
+from lake_assets.landing.kafka import Place, Reader, ends_of, partitions
 from lake_assets.landing.messages import HEARTBEAT, Feed, heartbeat_of
 from lake_assets.landing.records import Record
 from lake_assets.landing.tailer import Closed, Tail, step
@@ -154,6 +154,23 @@ def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str)
     assert told == [Place(topic, 0)]
     with pytest.raises(ServiceError, match=f"has no topic {topic}x"):
         partitions(kafka, [topic, f"{topic}x"])
+
+
+def test_what_was_there_is_read_though_more_comes_all_the_time(kafka: str) -> None:
+    topic = f"signups-{uuid4().hex}"
+    KafkaTopic(kafka, topic).create(1)
+    place, producer = Place(topic, 0), Producer({"bootstrap.servers": kafka})
+    for number in range(5):
+        producer.produce(topic, signup(number), partition=0)
+    assert producer.flush(20) == 0
+    ends = ends_of(kafka, [place])
+    assert ends == {place: 5}
+    with Reader(kafka, {place: None}) as reader:
+        while not reader.reached(ends):
+            assert not reader.at_end
+            producer.produce(topic, signup(5), partition=0)
+            producer.flush(20)
+            reader.read(1, seconds=5)
 
 
 def consume(reader: Reader) -> None:
