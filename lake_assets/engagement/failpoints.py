@@ -19,12 +19,10 @@ def points(processes: Iterable[str]) -> tuple[str, ...]:
     return ("before-intent", "after-intent", *of_each, "before-unlock", "after-unlock")
 
 
-MAINTENANCE_POINTS = (
-    "maintenance-half-optimized",
-    "maintenance-optimized",
-    "maintenance-half-vacuumed",
-    "maintenance-recorded",
-)
+HALF_OPTIMIZED = "maintenance-half-optimized"
+"""Of a maintenance: behind each statement that writes files anew. Tests stop it there, while another one is taken."""
+
+MAINTENANCE_POINTS = ("maintenance-optimized", "maintenance-half-vacuumed", "maintenance-recorded")
 """In the order of a maintenance."""
 
 

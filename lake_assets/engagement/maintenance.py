@@ -22,7 +22,7 @@ from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.checkpoint import opened
-from lake_assets.engagement.failpoints import reach_maintenance
+from lake_assets.engagement.failpoints import HALF_OPTIMIZED, reach_maintenance
 from lake_assets.engagement.ring import MAINTENANCE, coordinator_of
 from lake_assets.engagement.tables import (
     CHECKPOINT,
@@ -35,6 +35,7 @@ from lake_assets.engagement.tables import (
     ORG,
     LakeTables,
 )
+from lake_assets.incremental.failpoints import strike
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -163,7 +164,7 @@ def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], con
         for statement in _rewrites(tables, orgs):
             confirm()
             spark.sql(statement)
-            reach_maintenance("maintenance-half-optimized")
+            strike(HALF_OPTIMIZED)
 
 
 def _rewrites(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:

@@ -23,7 +23,18 @@ from lake_assets.local.spark import open_spark
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.engagement.breaking import kafka_breaks, spark_breaks
 from lake_assets_tests.engagement.holding import in_turn
-from lake_assets_tests.engagement.interrupted import arrive, die, go_on, points_of, prepare, reached, settle, walk
+from lake_assets_tests.engagement.interrupted import (
+    MAILS,
+    arrive,
+    die,
+    go_on,
+    points_of,
+    prepare,
+    reached,
+    settle,
+    stretches,
+    walk,
+)
 from lake_assets_tests.engagement.maintained import maintenance_dies
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS
 from lake_assets_tests.engagement.world import SEEN, World
@@ -43,38 +54,44 @@ def killed(name: StreamName, world: World) -> dict[str, Outcomes]:
 
 
 def killed_alone(name: StreamName, world: World) -> dict[str, Outcomes]:
-    """An attempt of a stream dies at one point, and the next is undisturbed; point by point."""
-    said, mail = seen()[name], world.mail(f"alone_{name}")
-    prepare(mail, name)
-    for point in points_of(mail, name):
-        assert die(mail, name, [point]) == {point: said[point]}
-        arrive(mail, name)
-        go_on(mail, name)
-    settle(mail)
+    """An attempt of a stream dies at one point, and the next is undisturbed; point by point.
+
+    Each takes two people, and a lake has so many.
+    """
+    said, every = seen()[name], points_of(world.mail(f"alone_{name}"), name)
+    for number, deaths in enumerate(stretches(every, MAILS // 2)):
+        mail = world.mail(f"alone_{name}_{number}")
+        prepare(mail, name)
+        for point in deaths:
+            assert die(mail, name, [point]) == {point: said[point]}
+            arrive(mail, name)
+            go_on(mail, name)
+        settle(mail)
     return {SEEN: {f"{name} is killed at one point, and the next attempt is not: each point": AS_ABOVE}}
 
 
-def killed_twice(world: World) -> dict[str, Outcomes]:
-    """Ingestion dies at a point and its next attempt at another: all pairs of points that leave something else behind.
+def killed_twice(name: StreamName, world: World) -> dict[str, Outcomes]:
+    """A stream dies at a point and its next attempt at another: all pairs of points that leave something else behind.
 
     What is left before a process is what was left at the point before that.
     """
-    said, mail = seen()["ingestion"], world.mail("twice")
-    every = points_of(mail, "ingestion")
+    said, every = seen()[name], points_of(world.mail(f"twice_{name}"), name)
     chosen = [point for point in every if point == every[0] or not point.startswith("before-")]
     ways = {point: [p for p in reached(every, point) if p in chosen] for point in chosen}
-    assert die(mail, "ingestion", walk(ways, chosen[0], chosen[-1])) == {point: said[point] for point in chosen}
-    settle(mail)
+    for number, deaths in enumerate(stretches(walk(ways, chosen[0], chosen[-1]), MAILS)):
+        mail = world.mail(f"twice_{name}_{number}")
+        prepare(mail, name)
+        assert die(mail, name, deaths) == {point: said[point] for point in deaths}
+        settle(mail)
     pairs = sum(map(len, ways.values()))
-    return {SEEN: {f"ingestion is killed twice in a row: {pairs} pairs of points": AS_ABOVE}}
+    return {SEEN: {f"{name} is killed twice in a row: {pairs} pairs of points": AS_ABOVE}}
 
 
-ALONE: tuple[StreamName, ...] = ("ingestion", "mutation")
 Part = Callable[[World], Mapping[str, Outcomes]]
 PARTS: Mapping[str, Part] = {
     **{name: partial(killed, name) for name in STREAMS},
-    **{f"{name}-alone": partial(killed_alone, name) for name in ALONE},
-    "twice": killed_twice,
+    **{f"{name}-alone": partial(killed_alone, name) for name in STREAMS},
+    **{f"{name}-twice": partial(killed_twice, name) for name in STREAMS},
     "maintenance": maintenance_dies,
     "in-turn": in_turn,
     "kafka": kafka_breaks,
@@ -143,7 +160,7 @@ MAINTAINED = """Maintenance dies here at each of its points, somebody having bee
 called again: no row changes, whatever it had done."""
 NOTES = {
     "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
-    "twice in a row": """- **killed twice in a row** (`twice`): the pairs are all of which the second can be reached
+    "twice in a row": """- **killed twice in a row** (`*-twice`): the pairs are all of which the second can be reached
   from the first, of points that leave something else: `before-` leaves nothing new.""",
     "with the lock": f"""- **killed with the lock** (`in-turn`): with the coordinator, whose sessions last
   {SESSION_SECONDS:g} s. When the lock is free, mutation asks for a turn, then ingestion.""",

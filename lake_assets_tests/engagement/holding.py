@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
-from lake_assets.engagement.failpoints import CLAIM_CHECKED
+from lake_assets.engagement.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED
 from lake_assets.engagement.lake import STREAMS
 from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import ENGAGEMENT
@@ -31,6 +31,7 @@ def in_turn(world: World) -> dict[str, Outcomes]:
     """A turn of ingestion, with the coordinator."""
     mail = world.mail("turns", zookeeper=world.zookeeper)
     found = {f"killed with the lock (`kill -9`), {place}": killed(mail, point) for place, point in KILLED.items()}
+    found["killed, after it has unlocked"] = killed_without_the_lock(mail)
     for place, point in OVERTAKEN.items():
         found[f"stopped, {place}; overtaken; continued"] = overtaken(mail, point)
     found["maintenance is stopped, between two statements; overtaken; continued"] = maintenance_overtaken(mail)
@@ -49,6 +50,19 @@ def killed(mail: Traffic, point: str) -> str:
     arrive(mail, "ingestion")
     take(mail)
     return f"mutation is refused; ingestion does: {todo}"
+
+
+def killed_without_the_lock(mail: Traffic) -> str:
+    """The turn dies when it is over: whoever is next need not wait."""
+    arrive(mail, "ingestion")
+    mail.die("after-unlock")
+    todo = left(mail, "ingestion")
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        stream = mail.stream("mutation")
+        predecessor = take_turn(stream, coordinator(stream, zk, mail.spark, timeout=1), max_wait=0).predecessor
+    arrive(mail, "ingestion")
+    take(mail)
+    return f"mutation has its turn, after {predecessor}; ingestion does: {todo}"
 
 
 def refused(mail: Traffic) -> str | None:
@@ -86,7 +100,7 @@ def maintenance_overtaken(mail: Traffic) -> str:
         for name in STREAMS[1:]:
             stream = mail.stream(name)
             take_turn(stream, coordinator(stream, zk, mail.spark, timeout=WAIT_SECONDS), max_wait=WAIT_SECONDS)
-        attempt = mail.start(PAUSE + "maintenance-half-optimized", MAINTENANCE)
+        attempt = mail.start(PAUSE + HALF_OPTIMIZED, MAINTENANCE)
         attempt.stopped()
         maintenance.take_turn(mail.tables, mail.spark, zk, max_wait=WAIT_SECONDS, retain_hours=RETAIN_HOURS)
     arrive(mail, "ingestion")

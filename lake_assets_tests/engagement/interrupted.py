@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 POISON = [b"{", b'{"org_id": "acme"}', b"\xff"]
 LEADS = 7
 MAILS = len(ORGS) * LEADS
-"""So many emails hold each pair of an org and a lead once."""
+"""So many emails hold each pair of an org and a lead once: there are so many people to be converted, or erased."""
 ASKED = START + timedelta(days=2)
 """When people are asked to be erased: after their rows, and after their conversion."""
 ANEW = "a new batch"
@@ -132,6 +132,11 @@ def reached(all_points: Sequence[str], after: str) -> Sequence[str]:
         return all_points[all_points.index(f"before-{process}") :]
     place = all_points.index(after) + (when != "before")
     return all_points[place:] or all_points
+
+
+def stretches(deaths: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """The same deaths in stretches of so many at most, each of which begins with the last one of the former."""
+    return (deaths[start : start + most] for start in range(0, len(deaths) - 1, most - 1))
 
 
 def walk(ways: Mapping[str, Sequence[str]], start: str, hub: str) -> list[str]:

@@ -74,7 +74,10 @@ class Alone:
 
 @dataclass
 class Traffic:
-    """A lake, its topics and what was sent to them. erased: org and id of those whose rows must all be gone."""
+    """A lake, its topics and what was sent to them. erased: org and id of those whose rows must all be gone.
+
+    kind: a lake whose fields it has, instead of those of `lake_of`; none of its turns may be taken by a child.
+    """
 
     home: Settings
     spark: SparkSession
@@ -86,10 +89,12 @@ class Traffic:
     poison: list[bytes] = field(default_factory=list)
     requests: list[tuple[str, MutationRequest]] = field(default_factory=list)
     erased: set[tuple[str, str]] = field(default_factory=set)
+    kind: EngagementLake | None = None
     lake: EngagementLake = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lake = lake_of(self.name, self.topic)
+        lake = lake_of(self.name, self.topic)
+        self.lake = replace(lake, fields=self.kind.fields) if self.kind else lake
         self.admin = AdminClient({"bootstrap.servers": self.servers})
         topics = [self.lake.topic(stream) for stream in STREAMS]
         for done in self.admin.create_topics([NewTopic(topic, self.partitions) for topic in topics]).values():

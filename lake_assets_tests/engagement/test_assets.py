@@ -164,7 +164,7 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
 
 def assert_asked_for_while_retention_is_due(daemon: Daemon) -> None:
     job, key = daemon.repository.get_job("mail_retention_job"), dg.AssetKey(["engagement", "mail", "retention"])
-    due = daemon.instance.create_run_for_job(job, asset_selection=frozenset({key}), status=dg.DagsterRunStatus.QUEUED)
+    due = daemon.instance.create_run_for_job(job, asset_selection=frozenset({key}), status=dg.DagsterRunStatus.STARTED)
     assert daemon.tick("mail_maintenance_sensor").run_requests
     daemon.instance.delete_run(due.run_id)
     del daemon.cursors["mail_maintenance_sensor"]

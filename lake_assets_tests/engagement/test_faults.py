@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.failpoints import points
+from lake_assets.engagement.failpoints import MAINTENANCE_POINTS, points
+from lake_assets.engagement.lake import STREAMS, StreamName
+from lake_assets.engagement.lakes import EMAIL_EVENT
+from lake_assets.engagement.ring import MAINTENANCE
+from lake_assets.engagement.tables import LakeTables
+from lake_assets.engagement.turn import open_stream
 from lake_assets_tests.engagement.faults import PAGE, PARTS, PLAYED, page, seen
-from lake_assets_tests.engagement.interrupted import reached, walk
+from lake_assets_tests.engagement.interrupted import ANEW, reached, stretches, walk
 from lake_assets_tests.engagement.world import World
 
 if TYPE_CHECKING:
@@ -26,7 +31,7 @@ def world(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Wo
 
 
 @pytest.mark.parametrize("part", PLAYED)
-def test_d2_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part: str, world: World) -> None:
+def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part: str, world: World) -> None:
     said = seen()
     for column, outcomes in PARTS[part](world).items():
         assert outcomes == {point: said[column][point] for point in outcomes}
@@ -34,6 +39,32 @@ def test_d2_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part
 
 def test_the_page_says_nothing_else() -> None:
     assert page(seen()) == PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_page_has_the_points_of_each_stream_also_where_they_are_not_played(name: StreamName) -> None:
+    """A process does what is written of it only if nothing of it was there, and those after it are left."""
+    tables = LakeTables(EMAIL_EVENT, "file:/nowhere")
+    processes = open_stream(name, tables, cast("SparkSession", None), "nowhere:1").process_names
+    expected = {"before-intent": ANEW, "after-intent": ", ".join(processes)}
+    for number, process in enumerate(processes):
+        rest = ", ".join(processes[number + 1 :])
+        expected[f"before-{process}"] = ", ".join(processes[number:])
+        expected[f"written-{process}"] = ", ".join(filter(None, (f"{process} (written)", rest)))
+        expected[f"recorded-{process}"] = rest or ANEW
+    assert seen()[name] == expected
+    assert tuple(expected) == points(processes)[:-2]
+
+
+def test_the_page_has_the_points_of_maintenance() -> None:
+    assert tuple(seen()[MAINTENANCE]) == MAINTENANCE_POINTS
+
+
+def test_stretches_of_deaths_have_all_pairs() -> None:
+    for most in (2, 3, 7):
+        found = list(stretches("abcdefg", most))
+        assert [pair for deaths in found for pair in pairwise(deaths)] == list(pairwise("abcdefg"))
+        assert max(map(len, found)) <= most
 
 
 def test_an_attempt_after_a_death_begins_where_that_one_had_got_to() -> None:

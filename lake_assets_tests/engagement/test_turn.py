@@ -118,7 +118,7 @@ def attempts(mail: Traffic, request: str) -> dict[int, str]:
     return {row["attempts"]: row["status"] for row in mail.rows(MUTATION_REQUEST) if row["request_id"] == request}
 
 
-def test_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
+def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
     mail.tables.claim(mail.spark, 8)
     with pytest.raises(ClaimRefused):
         mail.tables.claim(mail.spark, 7)
