@@ -20,6 +20,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.errors import ServiceError
 from lake_assets.landing.records import Record
@@ -27,6 +28,14 @@ from lake_assets.landing.records import Record
 TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
 """Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
+
+PASSING = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
+"""What brokers answer about a partition that is new or moves: Kafka's own consumers ask again."""
 
 QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
 """What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
@@ -77,15 +86,29 @@ def ends(servers: str, topic: str) -> dict[int, int]:
 def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
     """The same of partitions of any topics."""
     admin = AdminClient(client(servers))  # kept until all have answered: its end would leave them waiting for ever
+    try:
+        return _ends(admin, [TopicPartition(*place) for place in places])
+    except KafkaException as error:
+        raise _silent(servers, error) from error
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+
+
+@retry(
+    retry=retry_if_exception(_passes),
+    stop=stop_after_delay(TIMEOUT_SECONDS),
+    wait=wait_random_exponential(multiplier=0.05, max=1),
+    reraise=True,
+)
+def _ends(admin: AdminClient, partitions: Iterable[TopicPartition]) -> dict[Place, int]:
     asked = admin.list_offsets(
-        {TopicPartition(*place): END for place in places},
+        dict.fromkeys(partitions, END),
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=TIMEOUT_SECONDS,
     )
-    try:
-        return {Place(place.topic, place.partition): found.result().offset for place, found in asked.items()}
-    except KafkaException as error:
-        raise _silent(servers, error) from error
+    return {Place(place.topic, place.partition): found.result().offset for place, found in asked.items()}
 
 
 def _silent(servers: str, error: KafkaException) -> ServiceError:
