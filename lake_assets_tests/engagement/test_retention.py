@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.identity import MutationRequest
-from lake_assets.engagement.retention import RetentionRequest, cut_off, erased
+from lake_assets.engagement.retention import RetentionRequest, cut_off, erased, persons
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.test_identity import IDS, START, chain, histories
 
@@ -78,3 +78,7 @@ def test_of_several_policies_the_one_that_keeps_least_counts_from_its_own_time()
 def test_requests_that_say_too_little_are_refused(values: tuple[str, int | None, str | None], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         RetentionRequest("r1", *values, START)  # type: ignore[arg-type]
+
+
+def test_ids_that_requests_connect_are_told_by_the_least_of_them() -> None:
+    assert persons(chain("b>a c>b dx")) == {"a": "a", "b": "a", "c": "a", "d": "d"}
