@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from lake_assets.cli import app
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.hours import hour_key, hour_start
@@ -23,16 +21,15 @@ from lake_assets.local.spark import jvm_conf, spark_conf, spark_environment, spa
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import worked_example
-from lake_assets_tests.incremental.scenario import START, Lake, signup
+from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup
 from lake_assets_tests.membership.in_memory import ARROW, COLUMNS, in_order
-from lake_assets_tests.membership.oracle import KEY, expected
+from lake_assets_tests.membership.oracle import expected
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
-    from lake_assets_tests.membership.oracle import Row
 
 SIGNUP_COLUMNS = "signup_id, account_id, plan, monthly_price, event_ts, landed_at"
 INSERT = f"INSERT INTO lake.core.signup_fact SELECT {SIGNUP_COLUMNS} FROM lake.raw.signups VERSION AS OF {{to}}"
@@ -155,22 +152,17 @@ def test_what_was_written_wrongly_is_stopped_or_refused(catalog: Catalog, spark:
 
 
 @pytest.mark.slow
-def test_a_home_that_another_program_has_only_landed_rows_in_catches_up(
-    catalog: Catalog, home: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_home_that_another_program_has_only_landed_rows_in_catches_up(catalog: Catalog, home: Settings) -> None:
     catalog.create_namespace("raw")
-    for raw in RAW:
+    for place, raw in enumerate(RAW):  # in each hour a signup, a plan change, a request and a cancel, in this order
         schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[raw.table].items()])
-        rows = pa.Table.from_pylist([landed_row(n, raw.table) for n in range(2)], schema=schema)
+        rows = pa.Table.from_pylist([raw_row(raw.table, 10 * place, n) for n in range(2)], schema=schema)
         properties = {"lake.complete-through": hour_key(START + 1)}
         catalog.create_table(raw.table, schema, properties=properties).append(rows)
-    monkeypatch.setattr("lake_assets.cli.settings", lambda: home)
-
-    plan = CliRunner().invoke(app, ["plan", "signup_fact", "--json"], catch_exceptions=False)
-    assert [h["hour"] for h in json.loads(plan.stdout)["hours"]] == [hour_key(START), hour_key(START + 1)]
+    plan = json.loads(lake_command(home, "plan", "signup_fact", "--json"))
+    assert [h["hour"] for h in plan["hours"]] == [hour_key(START), hour_key(START + 1)]
     assert catalog.list_namespaces() == [("raw",)], "a plan changes nothing"
-    done = CliRunner().invoke(app, ["catch-up"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    lake_command(home, "catch-up")
     truth = expected(
         {raw.table: catalog.load_table(raw.table).scan().to_arrow().to_pylist() for raw in RAW},
         start=hour_start(START),
@@ -178,12 +170,6 @@ def test_a_home_that_another_program_has_only_landed_rows_in_catches_up(
     )
     found = {t.table: catalog.load_table(t.table).scan().to_arrow().to_pylist() for t in PIPELINE.targets}
     assert in_order(found) == in_order(truth)
-
-
-def landed_row(hour: int, table: str) -> Row:
-    """A row of one account in a raw table; of signups, plan changes, requests and cancels in this order."""
-    row = signup(10 * list(KEY).index(table), hour, reason="price")
-    return {**row, KEY[table][0]: row["signup_id"], KEY[table][1]: row["event_ts"]}
 
 
 def test_what_removes_too_much_or_too_little_or_was_written_twice_is_refused(
