@@ -176,7 +176,10 @@ def test_shards_are_split_again(landed: Landed) -> None:
         reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
 
 
-def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(landed: Landed) -> None:
+def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(bare_home: Settings) -> None:
+    landed = Landed(bare_home)
+    landed.land_all(files=2)
+    everything = landed.records("a")
     both(landed, "reshard")
     for zone in "aba":
         reshard(landed.writers[zone], Shard(TOPIC, 0, OF), 2 * OF, key_of, now=NOW)
@@ -185,7 +188,7 @@ def test_a_shard_that_is_split_alone_is_worked_on_beside_the_others(landed: Land
         both(landed, operation)
     assert {f.shard for f in landed.files("a")} == {f"{TOPIC}/{shard}" for shard in ("0-of-4", "2-of-4", "1-of-2")}
     landed.assert_equal()
-    assert landed.records("b") == [r for r in EVERYTHING if r.key != b"person 2"]
+    assert landed.records("b") == [r for r in everything if r.key != b"person 2"]
 
 
 def test_a_file_may_be_discarded_while_it_is_provisional_or_when_it_is_damaged(landed: Landed) -> None:
