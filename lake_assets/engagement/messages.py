@@ -21,10 +21,9 @@ NOT_JSON = "not JSON"
 UNKNOWN_ORG = "unknown org"
 _BROKEN = "_broken"
 _POLICY = "policy_"
+_NO_POLICIES: Mapping[str, str] = {}
 RECORD = "record"
 """The column with the typed values of a record that a message carries; of nulls, if it carries none."""
-
-NONE: Mapping[str, str] = {}
 
 ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
@@ -159,7 +158,7 @@ def _texts(fields: Mapping[str, str]) -> list[str]:
     return [f"{name} string" for name in fields]
 
 
-def _columns(shape: Format, base: str, policies: Mapping[str, str] = NONE) -> list[Column]:
+def _columns(shape: Format, base: str, policies: Mapping[str, str] = _NO_POLICIES) -> list[Column]:
     """The typed values of a parsed object. base: its column. policies: field → column with the value of the org."""
     from pyspark.sql import functions as F
 
@@ -218,7 +217,7 @@ def _ends(text: Column) -> Column:
     return F.coalesce(F.get(pair, F.lit(1)) == end, F.lit(False))
 
 
-def _verdicts(shape: Format, base: str, of: str = "", policies: Mapping[str, str] = NONE) -> list[Column]:
+def _verdicts(shape: Format, base: str, of: str = "", policies: Mapping[str, str] = _NO_POLICIES) -> list[Column]:
     """What may be wrong with a parsed object. base: its column. of: stands before the names of its fields. policies: as
     for `_columns`.
     """
