@@ -60,8 +60,10 @@ class LookingBack(Engine):
     lookback_hours: float = inf
     """How far it looks back; to the first hour by default."""
 
-    def _decide(self, target: Target, state: ProcessState, up_to: Heads | None) -> Decision:
-        planned = super()._decide(target, state, up_to)
+    def _decide(
+        self, target: Target, state: ProcessState, up_to: Heads | None = None, *, again: bool = False
+    ) -> Decision:
+        planned = super()._decide(target, state, up_to, again=again)
         if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
             return planned
         before = state.session.plan.hour_numbers if state.session else ()
