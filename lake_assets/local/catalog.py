@@ -92,7 +92,7 @@ def _scheme(address: str) -> str:
     if scheme not in found:
         raise ConfigurationError(
             f"LAKE_CATALOG_URI is {address!r}.",
-            remedy="Use sqlite:///FILE, postgresql://..., or a REST address http(s)://...",
+            remedy="Use sqlite:///FILE, postgresql+psycopg2://..., or a REST address http(s)://...",
         )
     return found[scheme]
 

@@ -22,8 +22,14 @@ POLICY = Policy(10, 1_000, 60_000)
 
 
 @pytest.fixture
-def manifest(bare_home: Settings) -> Manifest:
-    return open_manifest(bare_home)
+def configured(bare_home: Settings, address: str | None) -> Settings:
+    """A home whose manifest is in one store or in the other."""
+    return bare_home.model_copy(update={"landing_manifest_uri": address})
+
+
+@pytest.fixture
+def manifest(configured: Settings) -> Manifest:
+    return open_manifest(configured)
 
 
 def file(zone: str, first: int, last: int, *records: bytes, partition: int = 0) -> DataFile:
@@ -147,8 +153,8 @@ def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest:
         agreements.change_policies("nothing", max_bytes=500)
 
 
-def test_a_released_file_takes_the_place_of_the_other_zones(bare_home: Settings) -> None:
-    landed = Landed(bare_home)
+def test_a_released_file_takes_the_place_of_the_other_zones(configured: Settings) -> None:
+    landed = Landed(configured)
     landed.land("a", 0, 0, [sent(0, 0), sent(0, 1)])
     with pytest.raises(FilesDiffer):
         landed.land("b", 0, 0)
@@ -162,16 +168,16 @@ def test_a_released_file_takes_the_place_of_the_other_zones(bare_home: Settings)
     assert landed.land("a", 0, 0) == "verified"
 
 
-def test_zones_that_add_at_the_same_time_verify_each_other(bare_home: Settings) -> None:
+def test_zones_that_add_at_the_same_time_verify_each_other(configured: Settings) -> None:
     def add(zone: str) -> None:
-        manifest = open_manifest(bare_home)
+        manifest = open_manifest(configured)
         for number in range(20):
             manifest.add(file(zone, number, number, b"%d" % number), now=NOW)
         manifest.engine.dispose()
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(add, "ab"))
-    found = open_manifest(bare_home).entries()
+    found = open_manifest(configured).entries()
     assert len(found) == 40
     assert {e.verdict for e in found} == {"verified"}
     assert sorted({e.version for e in found}) == sorted(e.version for e in found)
