@@ -6,34 +6,15 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
+from lake_assets.incremental.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-TIMEOUT_SECONDS = 20
-LOG_ERRORS = 3
-"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
-
-PASSING = {
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-}
-"""What brokers answer about a partition that is new or moves: Kafka's own consumers ask again."""
-
-EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-
-
-def client(servers: str) -> dict[str, str | int | float | bool]:
-    """What every client is configured with. servers: `host:port`, comma-separated."""
-    return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
 
 
 @dataclass(frozen=True)
@@ -96,23 +77,8 @@ class KafkaTopic:
         )
 
 
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
-
-
-@retry(
-    retry=retry_if_exception(_passes),
-    stop=stop_after_delay(TIMEOUT_SECONDS),
-    wait=wait_random_exponential(multiplier=0.05, max=1),
-    reraise=True,
-)
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: OffsetSpec) -> Offsets:
-    asked = admin.list_offsets(
-        dict.fromkeys(partitions, which),
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=TIMEOUT_SECONDS,
-    )
-    return {partition.partition: found.result().offset for partition, found in asked.items()}
+    return {partition: offset for (_, partition), offset in offsets(admin, partitions, which).items()}
 
 
 def _as_json(topic: str, offsets: Offsets) -> str:

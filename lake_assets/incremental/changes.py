@@ -18,7 +18,7 @@ from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.data_files import DataFiles, FileChange, HourRange
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.hours import hour_key
-from lake_assets.incremental.manifests import entries
+from lake_assets.incremental.manifests import entries, own_manifests
 from lake_assets.incremental.tables import complete_through
 
 FILE_PATH_FIELD = 2147483546
@@ -231,7 +231,7 @@ class _Reader:
         if operation is Operation.REPLACE:
             return _snapshot_change(snapshot, operation, "none")
         if own is None:
-            own = [m for m in snapshot.manifests(self.io) if m.added_snapshot_id == snapshot.snapshot_id]
+            own = own_manifests(snapshot, self.io)
         added, gone, rows_gone, hours = [], False, 0, []
         for manifest, file, status in self._entries(own, snapshot.snapshot_id):
             if manifest.content is ManifestContent.DELETES:

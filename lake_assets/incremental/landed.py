@@ -18,7 +18,7 @@ from lake_assets.incremental.changes import raw_history
 from lake_assets.incremental.data_files import DataFiles
 from lake_assets.incremental.declaration import LANDED, RawTable, Source
 from lake_assets.incremental.lateness import ArrivalCounter, Lateness
-from lake_assets.incremental.manifests import entries
+from lake_assets.incremental.manifests import entries, own_manifests
 from lake_assets.incremental.run import LOOKBACK_HOURS
 
 
@@ -91,11 +91,10 @@ def _rows_by_hour(files: DataFiles, snapshot_id: int) -> dict[int, int]:
 def _own_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     """The files that a snapshot added or removed."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    for manifest in snapshot.manifests(table.io) if snapshot else []:
-        if manifest.added_snapshot_id == snapshot_id:
-            for entry in entries(manifest, table.io, discard_deleted=False):
-                if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
-                    yield entry
+    for manifest in own_manifests(snapshot, table.io) if snapshot else []:
+        for entry in entries(manifest, table.io, discard_deleted=False):
+            if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
+                yield entry
 
 
 def _moment(microseconds: int) -> datetime:

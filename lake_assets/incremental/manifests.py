@@ -26,6 +26,7 @@ from pyiceberg.manifest import (
     ManifestFile,
     _inherit_from_manifest,
 )
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 _SCHEMAS = 256
@@ -37,6 +38,11 @@ def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> lis
     with _Entries(io.new_input(manifest.manifest_path)) as file:
         found = [_inherit_from_manifest(entry, manifest) for entry in file]
     return [e for e in found if not discard_deleted or e.status is not ManifestEntryStatus.DELETED]
+
+
+def own_manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
+    """The manifests that a snapshot wrote itself: they tell what it added and removed."""
+    return [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot.snapshot_id]
 
 
 class _Entries(AvroFile[ManifestEntry]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -15,7 +15,7 @@ from pyiceberg.types import IntegerType
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.grain import DAY, HOUR, Grain
-from lake_assets.incremental.manifests import entries
+from lake_assets.incremental.manifests import entries, own_manifests
 
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
 """How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
@@ -38,15 +38,16 @@ def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
 
     Raises `ConfigurationError` if the table is partitioned otherwise.
     """
-    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-    return {hour for hours, _ in _rows(table, own, time_column, {ManifestEntryStatus.ADDED}) for hour in hours}
+    own = _entries(table, own_manifests(snapshot, table.io))
+    added = (e for e in own if e.status is ManifestEntryStatus.ADDED)
+    return {hour for hour in _hours_of(table, added, time_column) if hour is not None}
 
 
 def hours_removed(table: Table, snapshot: Snapshot, time_column: str) -> set[int | None]:
     """The hours of the data files that a snapshot removed, of a day all; None for a file of rows without a time."""
-    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-    removed = (e for e in _entries(table, own) if e.status is ManifestEntryStatus.DELETED)
-    return _hours_of(table, (e for e in removed if e.snapshot_id == snapshot.snapshot_id), time_column)
+    own = _entries(table, own_manifests(snapshot, table.io))
+    removed = (e for e in own if e.status is ManifestEntryStatus.DELETED and e.snapshot_id == snapshot.snapshot_id)
+    return _hours_of(table, removed, time_column)
 
 
 def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]) -> set[int | None]:
@@ -59,8 +60,7 @@ def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collec
 
 def deletes_rows(table: Table, snapshot: Snapshot) -> bool:
     """Whether a snapshot added delete files, which hide rows of data files that stay."""
-    own = [m for m in snapshot.manifests(table.io) if m.added_snapshot_id == snapshot.snapshot_id]
-    deletes = [m for m in own if m.content is ManifestContent.DELETES]
+    deletes = [m for m in own_manifests(snapshot, table.io) if m.content is ManifestContent.DELETES]
     return any(
         e.status is ManifestEntryStatus.ADDED for m in deletes for e in entries(m, table.io, discard_deleted=True)
     )
@@ -110,12 +110,10 @@ def rows_in_hours(
     return {hour: rows for hour, rows in found.items() if hour in hours}
 
 
-def _rows(
-    table: Table, manifests: list[ManifestFile], time_column: str, statuses: Container[ManifestEntryStatus] = _LIVE
-) -> Iterator[tuple[range, int]]:
-    """The hours of the partition of each data file that has one, and the file's rows."""
+def _rows(table: Table, manifests: list[ManifestFile], time_column: str) -> Iterator[tuple[range, int]]:
+    """The hours of the partition of each live data file that has one, and the file's rows."""
     for entry in _entries(table, manifests):
-        if entry.status in statuses and (hours := _partition(table, entry.data_file, time_column)) is not None:
+        if entry.status in _LIVE and (hours := _partition(table, entry.data_file, time_column)) is not None:
             yield hours, entry.data_file.record_count
 
 

@@ -33,6 +33,10 @@ from lake_assets.landing.writing import ZoneWriter
 Alarm = Callable[[str], None]
 
 
+def quiet(_: str) -> None:
+    """No alarm."""
+
+
 @dataclass(frozen=True)
 class Delivery:
     """Takes what the tails of a zone close."""
@@ -96,7 +100,7 @@ class ZoneTailer:
         *,
         policy: Policy,
         read_at_once: int = 1000,
-        alarm: Alarm = lambda _: None,
+        alarm: Alarm = quiet,
     ) -> None:
         self.delivery, self.read_at_once, self.alarm = delivery, read_at_once, alarm
         self.files = self.messages = 0

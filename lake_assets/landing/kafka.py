@@ -13,37 +13,22 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
-from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
+from confluent_kafka.admin import AdminClient
 
 from lake_assets.errors import ServiceError
+from lake_assets.incremental.kafka import END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.landing.records import Record
-
-TIMEOUT_SECONDS = 20
-LOG_ERRORS = 3
-"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
-
-PASSING = {
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-}
-"""What brokers answer about a partition that is new or moves: Kafka's own consumers ask again."""
 
 QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
 """What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
 
 FULL_MS = 10
 """Before a reader with so much ahead looks whether there is room again. The client's default is a second."""
-
-END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Place(NamedTuple):
@@ -55,11 +40,6 @@ class Place(NamedTuple):
 
 Starts = Mapping[Place, int | None]
 """Partition → the first offset to read; None: the earliest that is there."""
-
-
-def client(servers: str) -> dict[str, str | int | float | bool]:
-    """What every client is configured with. servers: `host:port`, comma-separated."""
-    return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
 
 
 def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -87,28 +67,10 @@ def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
     """The same of partitions of any topics."""
     admin = AdminClient(client(servers))  # kept until all have answered: its end would leave them waiting for ever
     try:
-        return _ends(admin, [TopicPartition(*place) for place in places])
+        found = offsets(admin, [TopicPartition(*place) for place in places], END)
     except KafkaException as error:
         raise _silent(servers, error) from error
-
-
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
-
-
-@retry(
-    retry=retry_if_exception(_passes),
-    stop=stop_after_delay(TIMEOUT_SECONDS),
-    wait=wait_random_exponential(multiplier=0.05, max=1),
-    reraise=True,
-)
-def _ends(admin: AdminClient, partitions: Iterable[TopicPartition]) -> dict[Place, int]:
-    asked = admin.list_offsets(
-        dict.fromkeys(partitions, END),
-        isolation_level=IsolationLevel.READ_COMMITTED,
-        request_timeout=TIMEOUT_SECONDS,
-    )
-    return {Place(place.topic, place.partition): found.result().offset for place, found in asked.items()}
+    return {Place(*place): offset for place, offset in found.items()}
 
 
 def _silent(servers: str, error: KafkaException) -> ServiceError:

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.erasures import Erasures, erasure_key
 from lake_assets.landing.cutover import Policy
-from lake_assets.landing.delivery import Alarm, Delivery, ZoneTailer
+from lake_assets.landing.delivery import Alarm, Delivery, ZoneTailer, quiet
 from lake_assets.landing.heartbeats import Heart
 from lake_assets.landing.kafka import partitions
 from lake_assets.landing.loading import Loaded, Loader
@@ -22,10 +22,6 @@ from lake_assets.landing.store import Manifest
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zones import open_zones
 from lake_assets.settings import Settings
-
-
-def _quiet(_: str) -> None:
-    """No alarm."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Station:
         return Heart(self.servers, tuple(feed.topic for feed in self.feeds), interval, self.clock)
 
     def tailer(
-        self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000, alarm: Alarm = _quiet
+        self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000, alarm: Alarm = quiet
     ) -> ZoneTailer:
         """What tails all topics in a zone, or one; a context manager. alarm: as `ZoneTailer` has it."""
         wanted = [feed for feed in self.feeds if topic in (None, feed.topic)]
@@ -91,7 +87,7 @@ class Station:
 
 
 @contextmanager
-def tailing(station: Station, zones: Iterable[str], alarm: Alarm = _quiet) -> Iterator[list[ZoneTailer]]:
+def tailing(station: Station, zones: Iterable[str], alarm: Alarm = quiet) -> Iterator[list[ZoneTailer]]:
     """The tailers of zones, by default all, at work within. Raises `UsageError` for one that is none."""
     with ExitStack() as stack:
         writers = open_zones(station.settings, zones)
@@ -99,7 +95,7 @@ def tailing(station: Station, zones: Iterable[str], alarm: Alarm = _quiet) -> It
 
 
 def run_once(
-    station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = _quiet
+    station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = quiet
 ) -> list[ZoneTailer]:
     """Land what Kafka holds in each zone, load what is ready then; the tailers, done. told: hears of each batch."""
     with tailing(station, zones, alarm) as tailers:
@@ -117,7 +113,7 @@ def run(
     told: Callable[[Loaded], None],
     ended: Callable[[], bool],
     beats: bool = True,
-    alarm: Alarm = _quiet,
+    alarm: Alarm = quiet,
 ) -> list[ZoneTailer]:
     """Land and load until `ended` says so, between two reads; the tailers, done. beats: send heartbeats, too."""
     heart, seen = station.heart, -1

@@ -6,7 +6,6 @@ Here belongs what only looks. Nothing is changed, and nothing is believed but th
 from __future__ import annotations
 
 import signal
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from itertools import combinations
 from multiprocessing import get_context
 from operator import add
 
-from lake_assets.errors import FileDamaged, OffsetsOverlap
+from lake_assets.errors import OffsetsOverlap
 from lake_assets.landing.again import lacking
 from lake_assets.landing.checksum import NOTHING
 from lake_assets.landing.compaction import graph
@@ -27,8 +26,8 @@ from lake_assets.landing.store import Manifest
 from lake_assets.landing.zone import DRAFT, Zone
 from lake_assets.landing.zones import topics_of
 
-Place = tuple[Zone, DataFile]
-Reader = Callable[[Place], str | None]
+Stored = tuple[Zone, DataFile]
+Check = Callable[[Stored], str | None]
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,10 @@ def _damaged(
     processes: int,
     told: Callable[[int, int], None],
 ) -> Iterator[Finding]:
-    places = [(zones[e.file.zone], e.file) for e in entries]
+    stored = [(zones[e.file.zone], e.file) for e in entries]
     done, total = 0, sum(e.file.size for e in entries)
     with _readers(processes) as each:
-        for entry, problem in zip(entries, each(_problem, places), strict=True):
+        for entry, problem in zip(entries, each(_problem, stored), strict=True):
             done += entry.file.size
             told(done, total)
             zone, name = entry.file.zone, entry.file.name
@@ -102,7 +101,7 @@ def _damaged(
 
 
 @contextmanager
-def _readers(processes: int) -> Iterator[Callable[[Reader, Iterable[Place]], Iterable[str | None]]]:
+def _readers(processes: int) -> Iterator[Callable[[Check, Iterable[Stored]], Iterable[str | None]]]:
     """`map`, or the same by processes of their own: threads would wait for each other when they hash small records."""
     if processes <= 1:
         yield map
@@ -116,14 +115,11 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _problem(place: Place) -> str | None:
+def _problem(stored: Stored) -> str | None:
     """What is wrong with a file as it lies in its zone."""
-    zone, file = place
-    try:
-        deque(zone.records(file), maxlen=0)
-    except FileDamaged as damaged:
-        return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
-    return None
+    zone, file = stored
+    damaged = zone.damage(file)
+    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".") if damaged else None
 
 
 def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Finding]:

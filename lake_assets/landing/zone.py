@@ -113,6 +113,10 @@ class Zone:
         """
         yield from read_checked(self.path(file.name), file)
 
+    def damage(self, file: DataFile) -> FileDamaged | None:
+        """What is wrong with a file, which is read to its end; None: it is what the manifest says."""
+        return _damage(self.path(file.name), file)
+
     def set_aside(self, name: str) -> None:
         """Move a file to quarantine, where it stays for whoever looks into it. Safe to repeat."""
         path, aside = self.path(name), self.folder / QUARANTINE / check_file_name(name)
@@ -166,12 +170,18 @@ class Draft:
 def checked(draft: Draft) -> Draft:
     """The draft, as any reader would read it. Raises `SumsDisagree` if it is not what was to be written."""
     file = draft.file
-    try:
-        deque(read_checked(draft.path, file), maxlen=0)
-    except FileDamaged as damaged:
+    if damaged := _damage(draft.path, file):
         draft.path.unlink()
         raise SumsDisagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
     return draft
+
+
+def _damage(path: Path, file: DataFile) -> FileDamaged | None:
+    try:
+        deque(read_checked(path, file), maxlen=0)
+    except FileDamaged as damaged:
+        return damaged
+    return None
 
 
 def digest_of(path: Path) -> str:

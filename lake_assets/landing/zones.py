@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal
 
-from lake_assets.errors import FileDamaged, UsageError
+from lake_assets.errors import UsageError
 from lake_assets.landing.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.sharding import Shard, parse_shard
 from lake_assets.landing.store import Manifest, open_manifest
@@ -69,11 +68,8 @@ def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decisi
 def _discardable(writer: ZoneWriter, name: str) -> Sequence[Verdict]:
     """What a file may be that is discarded: not verified, unless it is damaged."""
     entry = writer.manifest.entry(writer.zone.name, name)
-    try:
-        deque(writer.records(entry.file) if entry else (), maxlen=0)
-    except FileDamaged:
-        return ALL_VERDICTS
-    return ("quarantined", "provisional")
+    damaged = entry is not None and entry.verdict == "verified" and writer.zone.damage(entry.file)
+    return ALL_VERDICTS if damaged else ("quarantined", "provisional")
 
 
 def _no_zone(name: str) -> UsageError:
