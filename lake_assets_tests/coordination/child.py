@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from lake_assets.errors import CoordinationError
-from lake_assets_tests.coordination.faults import World
 from lake_assets_tests.coordination.ledger import take_turn
+from lake_assets_tests.coordination.world import World
 
 
 def main(hosts: str, lock_name: str, stream: str, folder: str, stop_at: str) -> str:

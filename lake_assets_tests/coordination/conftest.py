@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 import pytest
 from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.local.service import Service, all_running
-from lake_assets.local.state import run_folder
-from lake_assets.local.zookeeper import ensemble, mode
+from lake_assets_tests.coordination.ensembles import Ensemble, three_servers
 
 SESSION_SECONDS = 2.0
 Connect = Callable[[], KazooClient]
@@ -36,34 +32,8 @@ def lock_name() -> str:
     return f"lake-{uuid.uuid4().hex[:8]}"
 
 
-class Ensemble:
-    """The three servers, which a test may take away for a while."""
-
-    def __init__(self, servers: list[Service], restarted: ExitStack) -> None:
-        self.servers = servers
-        self._restarted = restarted
-
-    @property
-    def hosts(self) -> str:
-        return ",".join(f"127.0.0.1:{server.port}" for server in self.servers)
-
-    def servers_in(self, role: str) -> list[Service]:
-        return [server for server in self.servers if mode(server.port or 0) == role]
-
-    @contextmanager
-    def without(self, *servers: Service) -> Iterator[None]:
-        """Kills servers (-9), and starts them again when the block ends."""
-        for server in servers:
-            os.kill(int((run_folder(server.home) / f"{server.name}.pid").read_text()), signal.SIGKILL)
-        try:
-            yield
-        finally:
-            self._restarted.enter_context(all_running(servers))
-
-
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """An ensemble of three."""
-    servers = ensemble(tmp_path_factory.mktemp("ensemble"))
-    with all_running(servers), ExitStack() as restarted:
-        yield Ensemble(servers, restarted)
+    with three_servers(tmp_path_factory.mktemp("ensemble")) as found:
+        yield found

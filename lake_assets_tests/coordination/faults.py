@@ -8,73 +8,24 @@ plays all and writes docs/coordination-faults.md. The tests play the same, and h
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
-from kazoo.client import KazooClient
-
-from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
+from lake_assets.coordination import JobCoordinator
 from lake_assets.errors import TurnRefused
-from lake_assets.local.service import all_running
-from lake_assets.local.zookeeper import ensemble
 from lake_assets.settings import PROJECT
-from lake_assets_tests.coordination.ledger import POINTS, Ledger, take_turn
+from lake_assets_tests.coordination.breaking import play_faults
+from lake_assets_tests.coordination.ensembles import three_servers
+from lake_assets_tests.coordination.ledger import POINTS, take_turn
+from lake_assets_tests.coordination.world import SESSION_SECONDS, TAKEOVER_SECONDS, World, settle
 from lake_assets_tests.outcomes import Outcomes, table
 
 PAGE = PROJECT / "docs" / "coordination-faults.md"
-SESSION_SECONDS = 2.0
-TAKEOVER_SECONDS = SESSION_SECONDS + 1
-PREDECESSORS = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
-
-
-class World:
-    """One lock, one ledger, and the streams of an engagement lake; each coordinator has a session of its own."""
-
-    def __init__(self, hosts: str, lock_name: str, folder: Path) -> None:
-        self.hosts, self.lock_name, self.folder = hosts, lock_name, folder
-        self.ledger = Ledger(folder / "ledger.db")
-        self._clients = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clients.close()
-
-    def client(self) -> KazooClient:
-        return self._clients.enter_context(zookeeper_client(self.hosts, session_seconds=SESSION_SECONDS))
-
-    def coordinator(self, stream: str, *, timeout: float = TAKEOVER_SECONDS) -> JobCoordinator:
-        return JobCoordinator(
-            self.lock_name, stream, PREDECESSORS[stream], self.client(), timeout, claim=self.ledger.claim
-        )
-
-    def play(self, stream: str) -> None:
-        """A whole turn."""
-        take_turn(self.coordinator(stream), self.ledger, lambda point: None)
-
-    def start(self, stream: str, point: str) -> subprocess.Popen[str]:
-        """A turn in a process of its own, which has come to the point."""
-        command = [sys.executable, "-m", "lake_assets_tests.coordination.child"]
-        child = subprocess.Popen(
-            [*command, self.hosts, self.lock_name, stream, str(self.folder), point],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert child.stdout is not None
-        assert child.stdout.readline().strip() == point
-        return child
-
-    def contenders(self) -> list[str]:
-        return [str(name) for name in self.client().get_children(f"/coordination/{self.lock_name}/lock")]
+WITHOUT_QUORUM_SECONDS = 30.0
+SEEN = "what is seen"
 
 
 def killed(world: World, point: str) -> str:
@@ -119,16 +70,6 @@ def overtaken(world: World, point: str) -> str:
     return said if said == "ended" else f"stops: {said}"
 
 
-def settle(world: World) -> None:
-    """Another round of turns; then all batches are there, once and in order, and no contender is left."""
-    world.play("ingestion")
-    world.play("mutation")
-    for stream in ("ingestion", "mutation"):
-        found = world.ledger.batches(stream)
-        assert found == list(range(1, len(found) + 1)), found
-    assert world.contenders() == []
-
-
 SCENARIOS: dict[str, Callable[[World, str], str]] = {"killed": killed, "stopped and overtaken": overtaken}
 
 
@@ -147,9 +88,9 @@ def play(scenario: str, hosts: str, folder: Path) -> Outcomes:
         return dict(zip(POINTS, pool.map(one, POINTS), strict=True))
 
 
-def page(found: Mapping[str, Outcomes]) -> str:
-    """The page: a row for each point, a column for each scenario."""
-    return HEAD + table("when it has", POINTS, found) + "\n" + TAIL
+def page(hit: Mapping[str, Outcomes], broken: Outcomes) -> str:
+    """The page: a row for each point, a column for each scenario; then a row for each of the other faults."""
+    return HEAD + table("when it has", POINTS, hit) + "\n" + BROKEN + table("fault", broken, {SEEN: broken}) + TAIL
 
 
 HEAD = f"""# Faults of a turn
@@ -163,25 +104,37 @@ Written by `python -m lake_assets_tests.coordination.faults`, which plays each c
 play them again, and fail if this page says anything else.
 
 """
-TAIL = """
+BROKEN = """
 - **killed**: the process is killed (`kill -9`). `ingestion`, which may follow anybody, asks next: it is refused while
   the turn is not done, and `mutation` goes on with it.
 - **stopped and overtaken**: the process is stopped (SIGSTOP) for longer than its session; a second process of its
   stream takes a turn; then it goes on (SIGCONT). The lock's node is gone, and the ledger bears a later token: each
   refuses its next write.
 
-Faults of the ensemble and of the connection are played in `test_ensemble.py` and `test_lost_replies.py`.
+## The ensemble, the connection, the registry
+
+Something breaks while `ingestion` has its turn; the registry, after it. In the end, as above, every batch is in the
+ledger once and in order, and no contender is left behind.
+
+"""
+TAIL = f"""
+
+- **the leader**, or **a follower**, **is killed** (`kill -9`): the turn's writes go on at the servers that are left.
+  `mutation`, which waits for the lock, has it only when `ingestion` has let go. Then the server is started again.
+- **two of the three servers are killed**, for {WITHOUT_QUORUM_SECONDS:g} s; for a shorter time in the tests. The holder
+  knows within its session that it cannot be sure of its lock; whoever asks gives up in the time that it has.
+- **the reply is lost**: the request arrives, and then the connection breaks.
 """
 
 
 def main() -> None:
     """Play all scenarios and write the page."""
     with tempfile.TemporaryDirectory(prefix="lake-faults-") as folder:
-        servers = ensemble(Path(folder) / "servers")
-        with all_running(servers):
-            hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-            found = {scenario: play(scenario, hosts, Path(folder) / scenario) for scenario in SCENARIOS}
-    PAGE.write_text(page(found))
+        place = Path(folder)
+        with three_servers(place / "servers") as three:
+            hit = {scenario: play(scenario, three.hosts, place / scenario) for scenario in SCENARIOS}
+            broken = play_faults(three, place / "broken", without_quorum=WITHOUT_QUORUM_SECONDS)
+    PAGE.write_text(page(hit, broken))
     print(f"written: {PAGE.relative_to(PROJECT)}")
 
 
