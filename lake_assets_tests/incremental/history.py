@@ -45,6 +45,8 @@ subjects = st.sampled_from([*TARGETS, TARGETS[-1]])
 targets = st.runner().flatmap(lambda history: st.sampled_from(history.targets))
 raw_tables = st.runner().flatmap(lambda history: st.sampled_from(history.raw))
 sources = st.runner().flatmap(lambda history: st.sampled_from([*history.raw, *history.facts_read]))
+settling = st.sampled_from([True, False, False])
+"""Whether a history settles in its middle, too, which costs as much as all else of it."""
 modes = st.sampled_from(["copy-on-write", "merge-on-read"])
 numbers = st.integers(0, 1000)
 
@@ -76,14 +78,15 @@ class History(RuleBasedStateMachine):
         finally:
             self.spark.stop()
 
-    @initialize(of=subjects, seed=numbers)
-    def first_rows(self, of: str, seed: int) -> None:
+    @initialize(of=subjects, seed=numbers, settles=settling)
+    def first_rows(self, of: str, seed: int, settles: bool) -> None:
         target = PIPELINE.target(of)
         built = [*PIPELINE.upstream_of(target), target]
         read = {source.table for each in built for source in each.sources}
         self.targets = [each.name for each in built]
         self.raw = [table for table in KEY if table in read]
         self.facts_read = [each.table for each in built if each.table in read and isinstance(each.mode, Stateless)]
+        self.settles = settles
         self.coming = generate(landings(seed))
         self.land(FIRST)
 
@@ -111,6 +114,7 @@ class History(RuleBasedStateMachine):
             if tables.load(self.lake.catalog, table).scan("account_id IS NULL").count():
                 self.spark.sql(f"UPDATE lake.{table} SET account_id = 'a' WHERE account_id IS NULL")
 
+    @precondition(lambda history: history.settles)
     @rule()
     def settle(self) -> None:
         """Whatever has happened: once all is caught up, every target equals a full rebuild."""
