@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
@@ -25,7 +26,7 @@ from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.landed import RawSnapshot
 from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.partitions import check_grain, rows_between
-from lake_assets.incremental.plan import Question, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.plan import Question, another, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore, create_tables
@@ -119,7 +120,8 @@ class Engine:
         work = self._resumed(target, state)
         if work is None:
             state = self.store.state(target.table)
-            decision = plan(self._question(target, state, {}))  # one that an audit stopped, too: the job may be mended
+            found = plan(self._question(target, state, {}))  # one that an audit stopped, too: the job may be mended
+            decision = self._unpublished(target, found)
             if self.door.drops(decision):
                 return self.open_session(target, run_id=run_id)
             if isinstance(decision, Waiting):
@@ -170,7 +172,7 @@ class Engine:
         if reset:  # hours that a former source had and this one lacks are to be emptied
             present |= hours_present(tables.load(self.catalog, target.table), target.time_column)
         token = f"{run_id}|{target.code_version}|{state.revision}"
-        decision = plan_rebuild(question, hours, present=present, token=token)
+        decision = self._unpublished(target, plan_rebuild(question, hours, present=present, token=token))
         if self.door.drops(decision):
             return self.rebuild(target, hours, run_id=run_id, reset=reset)
         if isinstance(decision, Waiting):
@@ -181,7 +183,7 @@ class Engine:
         """Move a waiting target's watermark to its sources' heads; the hours that changed are pending then."""
         began = time.perf_counter()
         state = self.store.state(target.table)
-        decision = plan_acknowledged(self._question(target, state, {}))
+        decision = self._unpublished(target, plan_acknowledged(self._question(target, state, {})))
         if self.door.drops(decision):
             return self.acknowledge(target, run_id=run_id)
         if isinstance(decision, Waiting):
@@ -201,8 +203,18 @@ class Engine:
     ) -> Decision:
         heads = {source: Head(*head) for source, head in up_to.items()} if up_to else {}
         question = self._question(target, state, heads)
-        decision = self._narrowed(target, state, question, plan(question))
+        decision = self._unpublished(target, self._narrowed(target, state, question, plan(question)))
         return decision if again else _blocked(state, decision) or decision
+
+    def _unpublished(self, target: Target, decision: Decision) -> Decision:
+        """The decision, under an id that was never published: where watermarks were lost, an old plan comes again.
+
+        It would else be taken for done, by an attempt that published it and died.
+        """
+        if not isinstance(decision, SessionPlan) or (table := tables.find(self.catalog, target.table)) is None:
+            return decision
+        ids = chain([decision], (another(decision, number) for number in count(1)))
+        return next(found for found in ids if not publish.is_published(table, found.session_id))
 
     def _narrowed(self, target: Target, state: ProcessState, question: Question, decision: Decision) -> Decision:
         """The decision; of a session that rebuilds hours, whose rows it recomputes."""

@@ -129,6 +129,12 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     return _identified(draft, question.revision, token)
 
 
+def another(planned: SessionPlan, number: int) -> SessionPlan:
+    """The same plan as a session of its own: the number-th after the one whose id it would have."""
+    digest = hashlib.sha256(f"{planned.session_id}|{number}".encode()).hexdigest()[:16]
+    return replace(planned, session_id=f"{planned.process.split('.')[-1]}-{digest}")
+
+
 def committed_after(
     mode: Mode,
     before: Committed,

@@ -17,7 +17,7 @@ from lake_assets.incremental import publish, tables
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import SessionReport, Waiting
-from lake_assets.incremental.sessions import QUARANTINE
+from lake_assets.incremental.sessions import HIGH_WATERMARK, QUARANTINE
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.membership import oracle
@@ -96,6 +96,10 @@ class Lake:
         found = tables.load(self.catalog, table)
         old = [s.snapshot_id for s in found.metadata.snapshots if s.snapshot_id != publish.main_id(found)]
         found.maintenance.expire_snapshots().by_ids(old).commit()
+
+    def lose_watermark(self, name: str) -> None:
+        """The process of a target forgets how far it has read."""
+        tables.load(self.catalog, HIGH_WATERMARK).delete(f"process_name = '{self.target(name).table}'")
 
     def bad_rows(self, raw: str) -> int:
         """How many rows of a raw table belong in quarantine."""
