@@ -9,6 +9,7 @@ from datetime import datetime
 from lake_assets.incremental.grain import HOUR, Grain
 from lake_assets.incremental.session import AuditResult
 from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.incremental.verdicts import capped
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,13 @@ def lookback(
 ) -> range:
     """The event hours that a fixed lookback would have reprocessed instead of building `built`; none for none.
 
-    through, before: the target's complete-through after the session, and before it; what lies after `before` is new, so
-    a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches; of whole partitions,
-    as `grain` says.
+    through: the target's complete-through that the session moved to; None: it did not. before: as it was; what lies
+    after it is new, so a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches;
+    of whole partitions, as `grain` says.
     """
     if not built:
         return range(0)
-    last = max(built) if through is None else max(through, *built)
+    last = max(hour for hour in (through, before, *built) if hour is not None)
     first_new = min(built) if before is None else before + 1
     first = max(start, min(last - hours + 1, first_new))
     return range(grain.first(first), grain.last(last) + 1)
@@ -101,7 +102,8 @@ def costs(
         span = lookback(compared, through=through, before=before, start=start, hours=hours, grain=grain)
         found.append(_cost(record, built, span, rows_by_hour))
         if is_done:
-            before = max((h for h in (before, through) if h is not None), default=None)
+            reached = capped(through, [h.hour for h in record.held], before)
+            before = max((h for h in (before, reached) if h is not None), default=None)
     return tuple(found)
 
 

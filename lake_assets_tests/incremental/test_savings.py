@@ -35,7 +35,7 @@ def test_sessions_against_a_six_hour_lookback() -> None:
         session(3, (1, 7, 11), 11),
         session(4, (), 12),
         session(5, (13, 25), 25),
-        session(6, (2,), 25),
+        session(6, (2,), None),  # late rows alone
     ]
     assert hours(history) == [
         (list(range(10)), []),  # at first everything is new
@@ -87,7 +87,7 @@ def test_a_lookback_does_the_last_hours_and_the_new_ones(
     built: set[int], through: int | None, before: int | None, reach: int
 ) -> None:
     span = lookback(built, through=through, before=before, start=3, hours=reach)
-    reached = max([*built, *([] if through is None else [through])], default=3)
+    reached = max([*built, *(h for h in (through, before) if h is not None)], default=3)
     recent = [h for h in range(reached - reach + 1, reached + 1) if h >= 3]
     new = [h for h in range(3, reached + 1) if (h >= min(built, default=3) if before is None else h > before)]
     assert list(span) == (sorted({*recent, *new}) if built else [])
