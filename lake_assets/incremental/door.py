@@ -62,9 +62,7 @@ class Door:
         if span.to_snapshot_id is None or span.from_snapshot_id == span.to_snapshot_id:
             return False
         table = tables.load(self.catalog, raw.table)
-        since = table.snapshot_by_id(span.from_snapshot_id) if span.from_snapshot_id is not None else None
-        number = (since.sequence_number or 0) if since else 0
-        erased = self._erased(table, raw, span.to_snapshot_id, number, among)
+        erased = self._erased(table, raw, span.to_snapshot_id, _read_up_to(table, span), among)
         if erased is None or not _count(table, erased, span.to_snapshot_id):
             return False
         delete_rows(self.catalog, raw.table, erased)
@@ -119,6 +117,16 @@ def _sent_before(raw: RawTable, columns: Iterable[str], value: str, erased_at: d
 
 def _by(column: str, moment: datetime) -> BooleanExpression:
     return LessThanOrEqual(column, moment.isoformat())  # type: ignore[call-arg, arg-type]
+
+
+def _read_up_to(table: Table, span: SourceRange) -> int:
+    """The sequence number up to which a plan's files were read; 0, so all are looked at, where history does not tell.
+
+    After a rollback the watermark's snapshot may be the younger one, and rows are back that it had dropped.
+    """
+    before = publish.ancestors(table, span.to_snapshot_id)
+    since = next((s for s in before if s.snapshot_id == span.from_snapshot_id), None)
+    return (since.sequence_number or 0) if since else 0
 
 
 def _files(table: Table, snapshot_id: int, since: int) -> list[DataFile]:

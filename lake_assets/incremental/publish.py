@@ -149,10 +149,10 @@ def _properties(table: Table, name: str, session_id: str, complete_through: int 
     return properties
 
 
-def ancestors(table: Table) -> Iterator[Snapshot]:
-    """The snapshots of main, newest first, by parent id; never by clock."""
+def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """A snapshot, of main by default, and those before it, newest first, by parent id; never by clock."""
     by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-    current = by_id.get(main_id(table) or 0)
+    current = by_id.get(snapshot_id or main_id(table) or 0)
     while current is not None:
         yield current
         current = by_id.get(current.parent_snapshot_id or 0)
