@@ -21,7 +21,7 @@ SUMMED = ("awaited", *OF_THE_DAY)
 
 @incremental_asset(
     namespace="flights",
-    mode=Sequential(),
+    mode=Sequential(chunk_hours=None),  # a flight also acts in the hour in which it left, not in that of its row alone
     sources=[Source("flights.flight_fact", time_column="scheduled_at")],
     key="origin",
     time_column="state_hour",

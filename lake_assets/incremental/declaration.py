@@ -76,7 +76,8 @@ class Sequential:
     catchup_threshold: as for `Stateful`; hours that were never built are always built.
     chunk_hours: more hours that were built before are cut into sessions, from the earliest on. Where one ends in the
         state that is published, nothing follows: the hours behind it are left alone, but for those that changed
-        themselves. New hours come last: they stand on the state before them.
+        themselves. New hours come last: they stand on the state before them. None: no limit; so it must be where a
+        source row acts in another hour than that of its own time, which an equal state in between would not tell of.
     entity: a column of the target and of every source, such as an account's id, that tells which rows hang together:
         those of one entity depend on no row of another. Of hours that were built before, only entities whose source
         rows changed are then recomputed, where that is cheaper. None: all are, always.
