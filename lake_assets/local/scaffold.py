@@ -6,8 +6,10 @@ Pure text: identifiers are checked, then put into templates. Nothing of the plat
 from __future__ import annotations
 
 import keyword
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
@@ -35,6 +37,7 @@ class NewTable:
         _require_one_of("The grain", self.grain, GRAINS)
         _require_table("The table", self.table)
         _require_table("The source", self.source)
+        _require_own_module(self.name)
         _require_column("The time column", self.time_column)
         _require_column("The key", self.key)
         if self.key == self.time_column:
@@ -65,6 +68,13 @@ def _require_one_of(what: str, value: str, known: Collection[str]) -> None:
 def _require_table(what: str, table: str) -> None:
     if not TABLE.fullmatch(table) or keyword.iskeyword(table.split(".")[1]):
         raise UsageError(f"{what} is called {table!r}.", remedy=f"{_LETTERS}; a table is namespace.name.")
+
+
+def _require_own_module(name: str) -> None:
+    if name in sys.stdlib_module_names or find_spec(name):
+        raise UsageError(
+            f"{name}.py would stand in the way of Python's module {name}.", remedy="Give the table another name."
+        )
 
 
 def _require_column(what: str, column: str) -> None:

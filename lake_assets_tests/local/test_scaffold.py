@@ -87,6 +87,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ({"grain": "week"}, "The grain is 'week'"),
         ({"table": "core.Payments"}, r"The table is called 'core\.Payments'"),
         ({"table": "core.import"}, r"The table is called 'core\.import'"),
+        ({"table": "core.calendar"}, "calendar.py would stand in the way"),
+        ({"table": "core.pyspark"}, "pyspark.py would stand in the way"),
         ({"source": "payments"}, "The source is called 'payments'"),
         ({"time_column": "paid at"}, "The time column is called 'paid at'"),
         ({"key": 'id"); import os  # '}, "The key is called"),
