@@ -48,6 +48,9 @@ class Settings(BaseSettings):
     keep_snapshots: int = Field(10, description="so many of a table's newest snapshots are kept, however old", ge=1)
     orphan_hours: int = Field(72, description="files that nothing refers to are removed when they are older", ge=24)
     maintenance_cron: str = Field("17 3 * * *", description="when all tables are maintained, in UTC")
+    max_delay_minutes: int | None = Field(
+        None, description="a target that declares no max_delay is late after so many; default: it never is", ge=0
+    )
     alert_webhook: SecretStr | None = Field(
         None, description="where failed audits, crashed sessions and late tables are POSTed as JSON; never logged"
     )

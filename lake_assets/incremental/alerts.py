@@ -1,7 +1,8 @@
 """Alerts to a webhook: what is wrong with which target, and what to do, as JSON.
 
-Failure model: the receiver may be slow, gone or broken. A delivery has a time limit and is tried a few times; one that
-fails is logged and told to the caller, never raised. The address is a secret: it is in no log and no message.
+Failure model: the receiver may be slow, gone or broken. A delivery has a time limit and is tried a few times, unless
+the receiver refuses it for good; one that fails is logged and told to the caller, never raised. The address is a
+secret: it is in no log and no message.
 """
 
 from __future__ import annotations
@@ -34,8 +35,19 @@ class Alert:
     run_id: str | None = None
 
 
-class _Refused(Exception):
+Answer = Literal["taken", "refused", "absent"]
+"""To an alert: taken (any 2xx), refused for good (4xx), or no answer that says either."""
+
+TRY_AGAIN = {408, 425, 429}
+"""Answers of 4xx that are about the moment, not about the alert."""
+
+
+class _Busy(Exception):
     """The receiver answered, but not that it took the alert; another try may help."""
+
+
+class _Refused(Exception):
+    """The receiver does not take this alert; another try would not help."""
 
 
 class Webhook:
@@ -46,11 +58,11 @@ class Webhook:
         for name in ("httpx", "httpcore"):  # they log addresses, at INFO and DEBUG
             logging.getLogger(name).setLevel(logging.WARNING)
 
-    def send(self, alert: Alert) -> bool:
-        """POST an alert; whether it was taken (any 2xx). Never raises for what the receiver or the network does."""
+    def send(self, alert: Alert) -> Answer:
+        """POST an alert. Never raises for what the receiver or the network does."""
         try:
             for attempt in Retrying(
-                retry=retry_if_exception_type((httpx.TransportError, _Refused)),
+                retry=retry_if_exception_type((httpx.TransportError, _Busy)),
                 wait=wait_exponential(multiplier=self.wait, max=5),
                 stop=stop_after_attempt(self.attempts),
             ):
@@ -58,20 +70,24 @@ class Webhook:
                     self._post(alert)
         except RetryError as error:
             self._complain(alert, error.last_attempt.exception())
-            return False
+            return "absent"
+        except _Refused as error:
+            self._complain(alert, error)
+            return "refused"
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             self._complain(alert, error)
-            return False
-        return True
+            return "absent"
+        return "taken"
 
     def _post(self, alert: Alert) -> None:
         answer = httpx.post(self._url.get_secret_value(), json=asdict(alert), timeout=self.timeout)
         if not answer.is_success:
-            raise _Refused(f"HTTP status {answer.status_code}")
+            for_good = answer.is_client_error and answer.status_code not in TRY_AGAIN
+            raise (_Refused if for_good else _Busy)(f"HTTP status {answer.status_code}")
 
     def _complain(self, alert: Alert, error: BaseException | None) -> None:
         # Of httpx's errors only their name: their text may hold the address.
-        why = str(error) if isinstance(error, _Refused) else type(error).__name__
+        why = str(error) if isinstance(error, (_Busy, _Refused)) else type(error).__name__
         log.warning("The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s", *_about(alert), why)
 
 

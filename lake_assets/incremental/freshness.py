@@ -6,7 +6,7 @@ Judged from table properties alone, so it can be told also when nothing runs. Th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
@@ -69,6 +69,14 @@ def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetim
 def with_max_delay(pipeline: Pipeline) -> list[Target]:
     """The targets that declare how late they may be."""
     return [t for t in pipeline.targets if t.max_delay is not None]
+
+
+def promised(pipeline: Pipeline, max_delay: timedelta | None) -> Pipeline:
+    """The pipeline, with a promise for the targets that declare none; None: as it is declared."""
+    return replace(
+        pipeline,
+        targets=tuple(t if t.max_delay is not None else replace(t, max_delay=max_delay) for t in pipeline.targets),
+    )
 
 
 def _through(catalog: Catalog, name: str) -> int | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, merge
+from lake_assets.incremental.freshness import promised
 from lake_assets.incremental.retention import Policy
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 def open_pipeline(settings: Settings) -> Pipeline:
     """The pipelines that the settings name, as one. Raises `ConfigurationError` for one that cannot be loaded."""
-    return merge(_resolve(name.strip()) for name in settings.pipelines.split(","))
+    minutes = settings.max_delay_minutes
+    pipeline = merge(_resolve(name.strip()) for name in settings.pipelines.split(","))
+    return promised(pipeline, None if minutes is None else timedelta(minutes=minutes))
 
 
 def _resolve(name: str) -> Pipeline:

@@ -29,7 +29,7 @@ def quick(url: SecretStr) -> Webhook:
 
 
 def test_an_alert_says_what_is_wrong_where_and_what_to_do(hook: Receiver) -> None:
-    assert quick(hook.url).send(ALERT)
+    assert quick(hook.url).send(ALERT) == "taken"
     assert hook.got == [
         {
             "target": "core.click_fact",
@@ -44,20 +44,27 @@ def test_an_alert_says_what_is_wrong_where_and_what_to_do(hook: Receiver) -> Non
 
 def test_it_is_tried_again_and_then_given_up(hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     hook.statuses = [500, 503, 204]
-    assert quick(hook.url).send(ALERT)
+    assert quick(hook.url).send(ALERT) == "taken"
     assert len(hook.got) == 3
-    hook.statuses = [500]
-    assert not quick(hook.url).send(ALERT)
+    hook.statuses = [500, 429, 503]
+    assert quick(hook.url).send(ALERT) == "absent"
     assert len(hook.got) == 6
-    assert "could not be delivered to LAKE_ALERT_WEBHOOK: HTTP status 500" in caplog.text
+    assert "could not be delivered to LAKE_ALERT_WEBHOOK: HTTP status 503" in caplog.text
+
+
+def test_what_is_refused_for_good_is_not_tried_again(hook: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    hook.statuses = [413]
+    assert quick(hook.url).send(ALERT) == "refused"
+    assert len(hook.got) == 1
+    assert "could not be delivered to LAKE_ALERT_WEBHOOK: HTTP status 413" in caplog.text
 
 
 def test_a_receiver_that_is_slow_gone_or_none_at_all_harms_nobody(hook: Receiver) -> None:
     hook.seconds = 0.6
-    assert not quick(hook.url).send(ALERT)
-    assert not quick(SecretStr(f"http://127.0.0.1:{free_port()}/")).send(ALERT)
+    assert quick(hook.url).send(ALERT) == "absent"
+    assert quick(SecretStr(f"http://127.0.0.1:{free_port()}/")).send(ALERT) == "absent"
     for nonsense in ("not an address", "http://[", "http://\udc80", "http://host:port/"):
-        assert not quick(SecretStr(nonsense)).send(ALERT)
+        assert quick(SecretStr(nonsense)).send(ALERT) == "absent"
 
 
 def test_the_address_is_in_no_log_and_no_setting_that_is_shown(

@@ -9,9 +9,9 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.freshness import Freshness, judge
+from lake_assets.incremental.freshness import Freshness, judge, promised
 from lake_assets.incremental.grain import DAY
-from lake_assets_tests.incremental.clicks import START, at, click_fact
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))
 
@@ -57,6 +57,13 @@ def test_a_day_may_last_and_its_delay_counts_from_its_end() -> None:
     )
     assert [(f.fresh, f.delay) for f in (of_day_1, of_day_2)] == [(True, timedelta(0)), (False, timedelta(hours=1))]
     assert of_day_2.remedy.startswith("raw.clicks is not complete through 2026-01-02-23:00")
+
+
+def test_who_promises_nothing_gets_the_promise_of_all() -> None:
+    pipeline = replace(CLICKS, targets=(HALF_AN_HOUR, click_state))
+    assert promised(pipeline, None) == pipeline
+    delays = [t.max_delay for t in promised(pipeline, timedelta(hours=2)).targets]
+    assert delays == [timedelta(minutes=30), timedelta(hours=2)]
 
 
 def test_a_max_delay_below_zero_is_refused() -> None:

@@ -5,6 +5,7 @@ The sensor of `sensors.py` reports verdicts too, so that a target turns red also
 
 import dagster as dg
 
+from lake_assets.errors import LakeError
 from lake_assets.incremental.asset import asset_key
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.freshness import Freshness, freshness
@@ -44,6 +45,17 @@ def freshness_evaluation(found: Freshness) -> dg.AssetCheckEvaluation:
         severity=dg.AssetCheckSeverity.ERROR,
         description=description(found),
         metadata=freshness_metadata(found),
+    )
+
+
+def unknown_evaluation(target: Target, error: LakeError) -> dg.AssetCheckEvaluation:
+    """The verdict on a target of which nobody can tell whether it is fresh: it is not."""
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key(target.table),
+        check_name=FRESHNESS,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"{error.problem} {error.remedy}",
     )
 
 

@@ -5,8 +5,8 @@ tick. A tick that dies after a delivery delivers it again: better twice than nev
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import groupby, takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter
 
 import dagster as dg
@@ -22,7 +22,7 @@ from lake_assets.incremental.run import failures
 from lake_assets.incremental.sensors import FINISHED, SESSION_TAG, Clock, ended_attempts, rest_seconds
 from lake_assets.incremental.session import HeldHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
-from lake_assets.incremental.upkeep.checks import freshness_check, freshness_evaluation
+from lake_assets.incremental.upkeep.checks import freshness_check, freshness_evaluation, unknown_evaluation
 from lake_assets.incremental.verdicts import in_words
 
 TICK_SECONDS = 30
@@ -35,9 +35,12 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
         catalog, told = context.resources.iceberg.catalog(), json.loads(context.cursor or "{}")
         now, seen, events = clock(), {}, []
         for target in with_max_delay(pipeline):
-            found = freshness(catalog, pipeline, target, now)
-            mark = [found.fresh, f"{now:%Y-%m-%d %H}"]
-            events += [] if told.get(target.table) == mark else [freshness_evaluation(found)]
+            try:
+                verdict = freshness_evaluation(freshness(catalog, pipeline, target, now))
+            except LakeError as error:  # of this target: the others are told of
+                verdict = unknown_evaluation(target, error)
+            mark = [verdict.passed, f"{now:%Y-%m-%d %H}"]
+            events += [] if told.get(target.table) == mark else [verdict]
             seen[target.table] = mark
         reason = f"{len(events)} verdicts were reported." if events else "No verdict has changed."
         return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
@@ -61,8 +64,7 @@ def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.Sens
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         due = {f"{a.target}|{a.kind}|{a.session_id}": a for a in alerts(engine, context.instance)}
         told = set(json.loads(context.cursor or "[]")) & due.keys()
-        # After one failure the rest waits for the next tick: a tick has a minute, and the receiver is not there.
-        sent = set(takewhile(lambda key: webhook.send(due[key]), (key for key in due if key not in told)))
+        sent = set(_delivered(webhook, {key: alert for key, alert in due.items() if key not in told}))
         failed = len(due) - len(told) - len(sent)
         reason = f"{len(sent)} alerts were sent, {failed} are still to be sent, {len(told)} were sent before."
         return dg.SensorResult(cursor=json.dumps(sorted(told | sent)), skip_reason=reason)
@@ -76,6 +78,16 @@ def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.Sens
         description="Sends alerts to LAKE_ALERT_WEBHOOK.",
         required_resource_keys={"iceberg"},
     )
+
+
+def _delivered(webhook: Webhook, due: Mapping[str, Alert]) -> Iterator[str]:
+    """Those that were taken. A tick has a minute: where the receiver is not there, the rest waits for the next one."""
+    for key, alert in due.items():
+        answer = webhook.send(alert)
+        if answer == "taken":
+            yield key
+        if answer == "absent":
+            return
 
 
 def alerts(engine: Engine, instance: dg.DagsterInstance) -> Iterator[Alert]:

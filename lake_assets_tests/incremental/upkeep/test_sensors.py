@@ -21,6 +21,7 @@ from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.sensors import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.incremental.tables import COMPLETE_THROUGH
 from lake_assets.incremental.upkeep.sensors import watch_definitions
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
@@ -98,6 +99,15 @@ def test_a_target_turns_red_while_nothing_runs_and_green_again(watch: Watch) -> 
     assert newest.status.value == "SUCCEEDED"
 
 
+def test_of_a_target_that_cannot_be_judged_the_verdict_says_why(watch: Watch) -> None:
+    with watch.catalog.load_table("core.click_fact").transaction() as transaction:
+        transaction.set_properties({COMPLETE_THROUGH: "soon"})
+    (verdict,) = watch.tick("freshness_sensor").asset_events
+    assert isinstance(verdict, dg.AssetCheckEvaluation)
+    assert not verdict.passed
+    assert "is 'soon', which is not an hour key" in (verdict.description or "")
+
+
 def test_the_check_can_be_run_by_hand(watch: Watch) -> None:
     watch.now = at(5)
     job = watch.daemon.repository.get_implicit_job_def_for_assets([FACT])
@@ -127,6 +137,16 @@ def test_an_alert_that_was_not_delivered_comes_with_the_next_tick(watch: Watch) 
     assert told.skip_message == "0 alerts were sent, 1 are still to be sent, 0 were sent before."
     watch.hook.statuses = [200]
     assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
+
+
+def test_an_alert_that_is_refused_keeps_no_other_waiting(watch: Watch) -> None:
+    watch.now = at(2)
+    land_clicks(watch.catalog, [0], landing=0)
+    watch.engine.store.record(SessionRecord(planned(watch), "blocked", 0, 1, "run-7", at(1)), after=None)
+    watch.hook.statuses = [413, 200]
+    assert [a["kind"] for a in watch.alerts()] == ["audit_failed", "not_fresh"]
+    watch.hook.statuses = [200]
+    assert [a["kind"] for a in watch.alerts()] == ["audit_failed"]
 
 
 def test_a_failed_audit_is_told_with_its_session_and_run(watch: Watch) -> None:
