@@ -26,11 +26,10 @@ def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch, requests: D
     """
     from pyspark.sql import functions as F
 
-    log = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
     rows = arrivals(tables, spark, batch)
-    if rows is None or log.isEmpty():
+    if rows is None:
         return spark.createDataFrame([], LATE)
-    spans = aliased(log, requests).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
+    spans = aliased(_former(tables, spark, batch), requests).withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
     same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
     from_then = F.col("after").isNull() | (F.col("engaged_at") > F.col("after"))
     until_then = F.col("until").isNull() | (F.col("engaged_at") <= F.col("until"))
@@ -38,12 +37,21 @@ def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch, requests: D
 
 
 def arrivals(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:
-    """The rows that came since the last batch: `ROW_ID`, each once. None if ingestion committed nothing since."""
+    """The rows that came since the last batch: `ROW_ID`, each once. None if ingestion committed nothing since.
+
+    None as well if no request was applied before: then none of them can be late. Nor does a batch come because of them
+    alone, so maintenance may have removed the feed by the time that one does.
+    """
     versions = [v for v in came(tables, batch.since.get(ENGAGEMENT)) if v <= batch.reads[ENGAGEMENT]]
-    if not versions:
+    if not versions or _former(tables, spark, batch).isEmpty():
         return None
     rows = tables.changes(spark, ENGAGEMENT, min(versions), max(versions)).where("_change_type = 'insert'")
     return rows.select(*ROW_ID).distinct()
+
+
+def _former(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
+    """The requests that were applied before the batch."""
+    return applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
 
 
 def came(tables: LakeTables, since: int | None) -> list[int]:

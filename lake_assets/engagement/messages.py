@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.identity import OPS
@@ -29,6 +30,10 @@ ISO_DATE = r"^\d{4}-\d{2}-\d{2}$"
 ISO_TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:?\d{2})?$"
 """Spark also takes a time alone for a moment, of today: another one tomorrow. Without a zone it is UTC."""
 PATTERNS = {"date": ISO_DATE, "timestamp": ISO_TIME}
+TIMES = (date(1800, 1, 1), date(2200, 1, 1))
+"""Dates and times are from the first day on, and before the second. What works out requests counts nanoseconds in 64
+bits (`pandas.Timestamp`: from 1677 to 2262), and a cut-off is `TTL_DAYS` earlier than its request.
+"""
 
 
 @dataclass(frozen=True)
@@ -175,13 +180,15 @@ def _columns(shape: Format, base: str, policies: Mapping[str, str] = _NO_POLICIE
 
 
 def _cast(path: str, kind: str) -> Column:
-    """The value of a type; null where the text is none."""
+    """The value of a type; null where the text is none, or is a time out of `TIMES`."""
     from pyspark.sql import functions as F
 
     text = F.col(path)
-    if kind in PATTERNS:
-        text = F.when(text.rlike(PATTERNS[kind]), text)
-    return text.try_cast(kind)
+    if kind not in PATTERNS:
+        return text.try_cast(kind)
+    value = F.when(text.rlike(PATTERNS[kind]), text).try_cast(kind)
+    first, end = (F.lit(day).cast(kind) for day in TIMES)
+    return F.when((value >= first) & (value < end), value)
 
 
 def _reason(shape: Format, policies: Mapping[str, str]) -> Column:

@@ -80,13 +80,13 @@ class Metrics:
     def refresh(self, orgs: Collection[str] = ()) -> Refresh:
         """Compute the cells anew that changed since the last time; of these orgs, all cells.
 
-        Everything, the first time and when the changes have expired. Raises what Delta does if somebody else commits
-        to the same cells meanwhile: then nothing was written.
+        Everything, the first time and when the changes have expired. Commits that changed no row move the cursor alone.
+        Raises what Delta does if somebody else commits to the same cells meanwhile: then nothing was written.
         """
         before = _last_batch(self.tables)
         since = before // REBUILDS
         cursor, cells = self._changed(since)
-        if not orgs and cells is not None and not cells:
+        if cursor == since and not orgs:
             return Refresh(since, cursor, (), 0, None)
         batch_id = max(cursor * REBUILDS, before + 1)
         commit = self._write(batch_id, cursor, _everything() if cells is None else _within(cells, orgs))
@@ -160,9 +160,10 @@ def _everything() -> Column:
 
 
 def _within(cells: Iterable[Cell], orgs: Collection[str]) -> Column:
-    """Whether a row lies in one of the cells, or is of one of the orgs: at least one must be given."""
+    """Whether a row lies in one of the cells, or is of one of the orgs."""
     from pyspark.sql import functions as F
 
     org, day = F.col("org_id"), F.col("engagement_date")
     within = [org.isin(sorted(orgs))] if orgs else []
-    return reduce(or_, [*within, *(org.isin(*block.orgs) & day.isin(*block.days) for block in blocks(cells))])
+    within += [org.isin(*block.orgs) & day.isin(*block.days) for block in blocks(cells)]
+    return reduce(or_, within, F.lit(False))

@@ -231,9 +231,20 @@ def assert_metrics_follow_by_org(mail: Traffic, daemon: Daemon) -> None:
     assert daemon.run("mail_metrics_job").success
     assert sorted(daemon.instance.get_materialized_partitions(key)) == list(ORGS)
     assert daemon.tick("mail_metrics_sensor").run_requests == []
+    assert_a_batch_without_rows_is_shown_once(mail, daemon)
     again = daemon.run("mail_metrics_job", partition_key="globex")
     assert again.success
     assert [event.partition for event in again.get_asset_materialization_events()] == ["globex"]
     idle = daemon.run("mail_metrics_job")
     assert idle.success
     assert idle.get_asset_materialization_events() == []
+
+
+def assert_a_batch_without_rows_is_shown_once(mail: Traffic, daemon: Daemon) -> None:
+    """Dead letters alone: the metrics take note of the commit, and are not asked for again."""
+    mail.spoil("ingestion", [b"{"])
+    daemon.turn("ingestion")
+    assert daemon.tick("mail_metrics_sensor").run_requests
+    shown = daemon.run("mail_metrics_job")
+    assert (shown.success, shown.get_asset_materialization_events()) == (True, [])
+    assert daemon.tick("mail_metrics_sensor").run_requests == []

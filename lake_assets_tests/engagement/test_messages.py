@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 from lake_assets.engagement.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.messages import RETENTION_FORMAT, Format, ingestion_format, judged, mutation_format
+from lake_assets.engagement.messages import RETENTION_FORMAT, TIMES, Format, ingestion_format, judged, mutation_format
+from lake_assets.engagement.retention import TTL_DAYS
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -30,6 +32,15 @@ REQUEST = {
     "new_id": "b",
     "executed_at": "2026-01-02 10:00:00",
 }
+FAR_OFF = (
+    "9999-12-31T00:00:00Z",
+    "2200-01-01T00:00:00Z",
+    "2199-12-31T23:30:00-01:00",
+    "1799-12-31T23:59:59.999999Z",
+    "1700-01-01T00:00:00Z",
+    "0001-01-01T00:00:00+05:00",
+)
+FARTHEST = ("2199-12-31T23:59:59.999999Z", "1800-01-01T00:00:00Z")
 REASONS = {
     json.dumps(SOUND): None,
     json.dumps({**SOUND, "something": ["else", 1]}): None,
@@ -51,6 +62,8 @@ REASONS = {
     json.dumps({**SOUND, "engaged_at": "soon"}): "bad date engaged_at",
     json.dumps({**SOUND, "engaged_at": "2026-02-30T00:00:00Z"}): "bad date engaged_at",
     json.dumps({**SOUND, "engaged_at": "12:30:00"}): "bad date engaged_at",
+    **{json.dumps({**SOUND, "engaged_at": moment}): "bad date engaged_at" for moment in FAR_OFF},
+    **{json.dumps({**SOUND, "engaged_at": moment}): None for moment in FARTHEST},
     json.dumps({**SOUND, "engagement": {"opens": "many"}}): "bad int engagement.opens",
     json.dumps({**SOUND, "org_id": "nobody"}): "unknown org",
 }
@@ -64,12 +77,20 @@ REQUEST_REASONS = {
     json.dumps({**REQUEST, "new_id": None}): "missing field new_id",
     json.dumps({**REQUEST, "op": None}): "missing field op",
     json.dumps({**REQUEST, "engagement_date": "1 January"}): "bad date engagement_date",
+    **{json.dumps({**REQUEST, "executed_at": moment}): "bad date executed_at" for moment in FAR_OFF},
+    json.dumps({**REQUEST, "engagement_date": "2200-01-01"}): "bad date engagement_date",
+    json.dumps({**REQUEST, "engagement_date": "1799-12-31"}): "bad date engagement_date",
+    json.dumps({**REQUEST, "engagement_date": "1800-01-01"}): None,
     json.dumps({**REQUEST, "insert_record": SOUND}): None,
     json.dumps({**REQUEST, "insert_record": None}): None,
     json.dumps({**REQUEST, "insert_record": "e1"}): "bad object insert_record",
     json.dumps({**REQUEST, "insert_record": json.dumps(SOUND) + " garbage"}): "bad object insert_record",
     json.dumps({**REQUEST, "insert_record": {**SOUND, "who_id": " "}}): "missing field insert_record.who_id",
     json.dumps({**REQUEST, "insert_record": {**SOUND, "engaged_at": "soon"}}): "bad date insert_record.engaged_at",
+    **{
+        json.dumps({**REQUEST, "insert_record": {**SOUND, "engaged_at": moment}}): "bad date insert_record.engaged_at"
+        for moment in FAR_OFF
+    },
     json.dumps({**REQUEST, "insert_record": {**SOUND, "engagement": {"opens": "x"}}}): (
         "bad int insert_record.engagement.opens"
     ),
@@ -85,6 +106,10 @@ RETENTION_REASONS = {
     json.dumps({**RETENTION, "op": "ttl", "ttl_days": 0}): "bad int ttl_days",
     json.dumps({**RETENTION, "op": "ttl", "ttl_days": 1_000_000}): "bad int ttl_days",
     json.dumps({**RETENTION, "op": "ttl", "ttl_days": "long"}): "bad int ttl_days",
+    **{
+        json.dumps({**RETENTION, "op": "ttl", "ttl_days": 30, "requested_at": moment}): "bad date requested_at"
+        for moment in FAR_OFF
+    },
     json.dumps({**RETENTION, "op": "forget", "ttl_days": 1, "who_id": "lead 1"}): "unknown op",
 }
 
@@ -110,6 +135,13 @@ def test_each_message_has_its_reason(
 ) -> None:
     found = judge(spark, shape, list(reasons))
     assert dict(zip(reasons, (row["reason"] for row in found), strict=True)) == reasons
+
+
+def test_what_works_out_requests_knows_every_time_that_a_message_may_have_and_every_cut_off() -> None:
+    first, end = map(pd.Timestamp, TIMES)
+    _, most = TTL_DAYS
+    assert first - timedelta(days=most) > pd.Timestamp.min
+    assert end < pd.Timestamp.max
 
 
 def test_a_sound_message_is_a_typed_row(spark: SparkSession) -> None:
