@@ -16,7 +16,16 @@ from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import LakeTables
 from lake_assets.engagement.turn import open_stream
 from lake_assets_tests.engagement.faults import PAGE, PARTS, PLAYED, page, seen
-from lake_assets_tests.engagement.interrupted import ANEW, reached, stretches, walk
+from lake_assets_tests.engagement.interrupted import (
+    ANEW,
+    die,
+    points_of,
+    prepare,
+    reached,
+    settle,
+    stretches,
+    walk,
+)
 from lake_assets_tests.engagement.world import World
 
 if TYPE_CHECKING:
@@ -35,6 +44,17 @@ def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(p
     said = seen()
     for column, outcomes in PARTS[part](world).items():
         assert outcomes == {point: said[column][point] for point in outcomes}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mutation", "retention"])
+def test_d4_what_a_stream_has_written_and_not_recorded_is_not_written_again(name: StreamName, world: World) -> None:
+    """At the one kind of point where a redo could double something; the others are played by hand."""
+    mail = world.mail(f"written_{name}")
+    prepare(mail, name)
+    deaths = [point for point in points_of(mail, name) if point.startswith("written-")]
+    assert die(mail, name, deaths) == {point: seen()[name][point] for point in deaths}
+    settle(mail)
 
 
 def test_the_page_says_nothing_else() -> None:
