@@ -78,7 +78,8 @@ class Requests:
 
     def _present(self, batch: Batch, requests: DataFrame) -> DataFrame:
         """The ids that requests name and rows have: org_id string, who_id string; arrived timestamp: when rows engaged
-        that just came, null for those that were there; and the dates of these rows, first_date and last_date.
+        that just came, null for those that were there, and for all as long as no request was applied; and the dates of
+        these rows, first_date and last_date.
 
         requests: as `mutation_request` has them.
         """

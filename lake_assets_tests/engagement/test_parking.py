@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.identity import MutationRequest, collapse
 from lake_assets.engagement.parking import met, status
 from lake_assets_tests.engagement.oracle import replay
-from lake_assets_tests.engagement.test_identity import IDS, apply, chain, histories
+from lake_assets_tests.engagement.test_identity import IDS, START, apply, chain, histories
 
 
 def test_a_request_meets_rows_that_an_earlier_one_brought() -> None:
@@ -23,6 +25,15 @@ def test_those_that_meet_none_can_be_left_out(requests: list[MutationRequest], p
     rows = {f"row of {identity}": identity for identity in present}
     found = met(requests, present)
     assert apply(collapse([r for r in requests if r.request_id in found]), rows) == replay(requests, rows)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(), st.sets(st.sampled_from(IDS)), st.sets(st.tuples(st.sampled_from(IDS), st.integers(-1, 4))))
+def test_while_none_was_applied_a_row_that_just_came_is_like_any_other(
+    requests: list[MutationRequest], present: set[str], came: set[tuple[str, int]]
+) -> None:
+    arrived = [(identity, START + timedelta(minutes=minute)) for identity, minute in came]
+    assert met(requests, present, arrived=arrived) == met(requests, present | {identity for identity, _ in came})
 
 
 def test_a_request_is_tried_so_often_and_no_more() -> None:

@@ -140,7 +140,7 @@ def charts(rows: Sequence[Row]) -> dict[str, list[Trace]]:
     return {"emails": counts(EMAIL_KINDS), "email-rates": rates("sent"), "calls": calls, "call-rates": rates("calls")}
 
 
-@pytest.mark.skipif(not BROWSER, reason=f"what the page's script adds up needs one of these on the path: {BROWSERS}")
+@pytest.mark.skipif(not BROWSER, reason=f"not looked at without one of these on the path: {', '.join(BROWSERS)}")
 def test_what_the_page_shows_for_a_choice_is_what_adding_up_gives(tmp_path: Path) -> None:
     rows = made_up()
     assert looks(rows, tmp_path) == [expected(rows, chosen) for chosen in CHOSEN]
