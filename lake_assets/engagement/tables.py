@@ -221,9 +221,23 @@ class LakeTables:
         strike(CLAIM_CHECKED)
         check_claim(self.location(ENGAGEMENT), self._put_epoch(spark, token, since=read), token)
 
+    def reclaim(self, spark: SparkSession, token: int) -> bool:
+        """Write a token over a greater one, which is of another ZooKeeper: whether there was one.
+
+        Nobody else may be at work on the lake: whoever still holds the other lock would not be refused.
+        """
+        found = self.epoch()
+        if found is None or found <= token:
+            return False
+        self._write_epoch(spark, token)
+        return True
+
+    def _write_epoch(self, spark: SparkSession, token: int) -> None:
+        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+
     def _put_epoch(self, spark: SparkSession, token: int, *, since: int) -> int:
         """Write a token, and again the greatest that was written after a version, if that is another; the greatest."""
-        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+        self._write_epoch(spark, token)
         found = [self.epoch(version) or 0 for version in range(since + 1, self.version(ENGAGEMENT) + 1)]
         latest = max(found)
         return latest if found[-1] == latest else self._put_epoch(spark, latest, since=since)
