@@ -90,7 +90,8 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
 """A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts.
 
 insert_record: the object as the message had it, in JSON. first_date, last_date: of the rows of old_id when the batch
-began, both included; null if there were none.
+began, both included; null if there were none. Of a request that names somebody erased there may be left that a record
+of somebody else was put in place: then old_id and new_id are null, and of the record there is its engagement_id.
 """
 
 ERASURE_COLUMNS: Mapping[str, str] = {
@@ -328,8 +329,8 @@ class LakeTables:
 
 
 def applied(log: DataFrame) -> DataFrame:
-    """Those requests of `mutation_request` that were carried out."""
-    return log.where("status = 'applied'")
+    """Those requests of `mutation_request` that were carried out, and not forgotten since."""
+    return log.where("status = 'applied' and old_id is not null")
 
 
 def _commit(entry: Mapping[str, Any]) -> Commit:
