@@ -11,9 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.engagement.failpoints import TURN_GIVEN
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.ring import coordinator_of
 from lake_assets.engagement.tables import LakeTables
+from lake_assets.incremental.failpoints import strike
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -45,6 +47,7 @@ def reclaim(tables: LakeTables, spark: SparkSession, zk: KazooClient, *, timeout
         before, unfinished = tables.epoch(), _unfinished(tables)
         if unfinished is not None:
             coordinated.give_turn(unfinished)
+        strike(TURN_GIVEN)
         coordinated.confirm()
         return Reclaimed(before, token, tables.reclaim(spark, token), unfinished)
 

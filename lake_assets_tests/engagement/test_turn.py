@@ -11,14 +11,17 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.batch import run_batch
 from lake_assets.engagement.cli import engagement, reclaimed
+from lake_assets.engagement.failpoints import TURN_GIVEN
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.reclaiming import reclaim
 from lake_assets.engagement.ring import coordinator_of
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
-from lake_assets.errors import ClaimRefused, LockNotFree, TurnRefused
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
+from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
+from lake_assets_tests.engagement.child import RECLAIM
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, Traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,28 +135,40 @@ def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> 
     mail.tables.claim(mail.spark, 8)
 
 
+class Fading(Alone):
+    """The guard of a batch that has its intent, and then loses its lock."""
+
+    confirmed = False
+
+    def confirm(self) -> None:
+        if self.confirmed:
+            raise LockLost("mutation", "its session is gone")
+        self.confirmed = True
+
+
 def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
     mail: Traffic, turn: Turn
 ) -> None:
-    """The registry is lost while mutation is in its batch, and the table was claimed with a token far ahead."""
+    """The registry is lost while mutation has a batch, and the table was claimed with a token far ahead."""
     mail.send(range(14))
     turn("ingestion")
     mail.ask("acme", "convert", "lead 0", "contact 0")
-    mail.die("written-request", "mutation")
+    with pytest.raises(LockLost):
+        run_batch(mail.stream("mutation"), Fading())
     mail.tables.claim(mail.spark, AHEAD)
     mail.send(range(14, 17))
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=2 * SESSION_SECONDS).locked():
+        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1).locked():
             zk.delete(f"/coordination/{mail.lake.lock}/turn")
             with pytest.raises(LockNotFree):
                 reclaim(mail.tables, mail.spark, zk, timeout=0.2)
         with pytest.raises(ClaimRefused, match="lake engagement reclaim"):
             turn("ingestion")
-        done = reclaim(mail.tables, mail.spark, zk, timeout=1)
-        assert (
-            reclaimed(done)
-            == f"token {mail.tables.epoch()} is there instead of {AHEAD}; mutation goes on with its batch"
-        )
+        mail.die(TURN_GIVEN, RECLAIM)
+        assert mail.tables.epoch() == AHEAD
+        done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
+        words = f"token {mail.tables.epoch()} is there instead of {AHEAD}; mutation goes on with its batch"
+        assert reclaimed(done) == words
         ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
         assert ingestion.lock()
         with pytest.raises(TurnRefused, match="of mutation, is not done"):
