@@ -275,7 +275,8 @@ class ClaimRefused(CoordinationError):
     def __init__(self, resource: str, *, token: int, found: int) -> None:
         super().__init__(
             f"{resource} was claimed with token {found}, after this turn got its own, {token}.",
-            remedy="Stop this batch without another commit; the next turn redoes it from its checkpoint.",
+            remedy="Stop this batch without another commit; the next turn redoes it from its checkpoint. If each turn "
+            "is refused, since ZooKeeper was moved or has lost its data: `lake engagement reclaim LAKE`.",
         )
 
 

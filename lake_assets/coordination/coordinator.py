@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lake_assets.coordination.contender import holder, in_background, persistently
 from lake_assets.coordination.hold import Hold, acquire
 from lake_assets.coordination.registry import Registry
-from lake_assets.coordination.rules import Refused, Turn, decide, stream
+from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream
 from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, NotHolder, TurnRefused
 
 if TYPE_CHECKING:
@@ -135,6 +135,24 @@ class JobCoordinator:
         """
         hold, self._hold, self._turn = self._hold, None, None
         return hold is not None and hold.release(self._timeout)
+
+    @contextmanager
+    def locked(self) -> Iterator[int]:
+        """The lock around work that is no turn; yields the token. `LockNotFree` after the coordinator's timeout."""
+        if not self.lock():
+            raise self._not_free(self._timeout)
+        try:
+            yield self.token
+        finally:
+            self.unlock()
+
+    def give_turn(self, name: str) -> None:
+        """Records a stream's turn as running, whoever ran last: it alone can go on then, as if it had died in it.
+
+        For a registry that was lost while the stream's work was not done. `NotHolder` without the lock, `LockLost`.
+        """
+        hold = self._held()
+        self._registry.write(hold, Turn(checked_name(name), "running", hold.token))
 
     def give_up(self) -> None:
         """No longer waits: an any-stream need not yield to this one any more."""

@@ -6,11 +6,9 @@ of raw tables and targets (`incremental.certificate`), and what Kafka still hold
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -22,14 +20,17 @@ from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.retained import Held, held
 from lake_assets.engagement.tables import ENGAGEMENT
+from lake_assets.engagement.telling import People, people, said, tells
 from lake_assets.errors import UsageError
-from lake_assets.incremental.certificate import Certificate, Finding, Kind, Needle, Progress, Reference, content, search
+from lake_assets.incremental.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
 from lake_assets.incremental.cleaning import ListedFile, listing, place
+from lake_assets.incremental.needle import Needle
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"
-TEXTS = ("message", "insert_record")
-"""Columns that hold JSON: searched as what it says, not as it is spelled."""
+MESSAGE = "message"
+TEXTS = (MESSAGE, "insert_record")
+"""Columns that hold JSON: searched as what it says, not as it is spelled. A record is of its request's org."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def certify(
         progress(done, size)
     created = [lake for lake in lakes if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}")]
     topics = [KafkaTopic(servers, lake.topic(stream)) for lake in created for stream in STREAMS]
-    kept = [found for topic in topics if (found := held(topic, partial(_tells_of, needle=needle, org=org)))]
+    kept = [found for topic in topics if (found := held(topic, partial(_tells, of=people([(org, value)]))))]
     return LakeCertificate(f"org {org}", len(files), size, tuple(findings), tuple(undecoded), tuple(kept))
 
 
@@ -85,7 +86,7 @@ def _own_rows(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
         of = rows.column("org_id")
         rows = rows.filter(pc.or_kleene(pc.is_null(of), pc.fill_null(pc.equal(of, org), False)))
     for name in set(TEXTS) & set(rows.schema.names):
-        texts = [_said(text, org) for text in rows.column(name).to_pylist()]
+        texts = [said(text, org if name == MESSAGE else None) for text in rows.column(name).to_pylist()]
         rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(texts, pa.string()))
     return rows
 
@@ -95,19 +96,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 
-def _said(text: str | None, org: str) -> str | None:
-    """What a text of JSON says, without escapes; None if it is another org's. What is none stays as it is."""
-    try:
-        values: Any = json.loads(text or "null")
-    except ValueError:
-        return text
-    if isinstance(values, dict) and values.get("org_id", org) != org:
-        return None
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _tells_of(message: bytes, *, needle: Needle, org: str) -> bool:
-    return needle.in_value(_said(message.decode(errors="replace"), org)) > 0
+def _tells(message: bytes, *, of: People) -> bool:
+    return tells(message.decode(errors="replace"), of)
 
 
 def _finding(file: ListedFile, root: str, count: int) -> Finding:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lake_assets.engagement.certificate import LakeCertificate
     from lake_assets.engagement.lake import StreamName
     from lake_assets.engagement.maintenance import MaintenanceReport
+    from lake_assets.engagement.reclaiming import Reclaimed
     from lake_assets.engagement.tables import LakeTables
 
 engagement = typer.Typer(help="The engagement lakes: a turn of a stream, and how far each is.", no_args_is_help=True)
@@ -95,6 +96,35 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     with _spark_and_zookeeper() as (spark, zk):
         done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=found.retain_hours)
     typer.echo(show.as_json(done) if as_json else f"{lake}: {maintained(done)}")
+
+
+@engagement.command()
+def reclaim(
+    lake: LakeName,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask: no process of the lake runs, on any machine")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let LAKE go on with another ZooKeeper than before, or one that lost its data: else it refuses every claim.
+
+    Only while no process of the lake runs, on any machine: one that still holds the lock of the ZooKeeper before could
+    write between the turns of the new one. A batch that is open is gone on with first.
+    """
+    from lake_assets.coordination.client import SESSION_SECONDS
+    from lake_assets.engagement.reclaiming import reclaim
+    from lake_assets.local import show
+
+    tables = _engagement_tables(lake)
+    if not yes:
+        typer.confirm(f"Does no process of {lake} run, on any machine?", abort=True)
+    with _spark_and_zookeeper() as (spark, zk):
+        done = reclaim(tables, spark, zk, timeout=2 * SESSION_SECONDS)
+    typer.echo(show.as_json(done) if as_json else f"{lake}: {reclaimed(done)}")
+
+
+def reclaimed(done: Reclaimed) -> str:
+    """What was put right, in words."""
+    token = f"token {done.token} is there instead of {done.before}" if done.replaced else "its claim is not in the way"
+    return f"{token}; {f'{done.next} goes on with its batch' if done.next else 'no batch is open'}"
 
 
 def maintained(done: MaintenanceReport) -> str:

@@ -12,6 +12,9 @@ METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
 CLAIM_CHECKED = "claim-checked"
 """Of a claim: when it has seen no later holder's token, before it writes its own."""
 
+TURN_GIVEN = "turn-given"
+"""Of going on with another ZooKeeper: the next turn is given to an open batch, and the former token is still there."""
+
 
 def points(processes: Iterable[str]) -> tuple[str, ...]:
     """All points of a batch with these processes, in their order."""

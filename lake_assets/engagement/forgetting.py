@@ -5,7 +5,7 @@ No id becomes a literal of a statement: Delta's log keeps the conditions of a ME
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -17,12 +17,14 @@ from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.limits import Limits
 from lake_assets.engagement.memory import Memory
-from lake_assets.engagement.messages import mutation_format, record_format, typed
+from lake_assets.engagement.messages import RECORD, mutation_format, record_format, typed
 from lake_assets.engagement.tables import DEAD_LETTER, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.telling import people, tells
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
+_LETTER_ID = ("topic", "partition", "offset", "batch_id")
 _ERASURE = pa.schema(
     [
         ("org_id", pa.string()),
@@ -45,8 +47,8 @@ class Erasures:
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        people = self.limits.people(batch)
-        if not people:
+        erased = self.limits.people(batch)
+        if not erased:
             return
         memory = Memory(tables, spark)
         rows = [
@@ -58,7 +60,7 @@ class Erasures:
                 "erased_until": person["until"],
                 "batch_id": batch.batch_id,
             }
-            for person in people
+            for person in erased
         ]
         found = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ERASURE))
         tables.append(ERASURE, found, app_id=app_id, batch_id=batch.batch_id)
@@ -68,6 +70,8 @@ class Erasures:
 class ForgottenRequests:
     """The process that deletes the requests of mutation that name somebody erased and were executed by then, and those
     with a record of somebody who was engaged by then.
+
+    Of one that has put a record of somebody else in place, the id of that engagement stays, or it would come twice.
     """
 
     limits: Limits
@@ -85,22 +89,27 @@ class ForgottenRequests:
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
         carried = typed(log, "insert_record", record_format(tables.lake))
         named = carried.join(F.broadcast(self.limits.erased(batch)), F.col("org_id") == F.col("of_org"))
-        people = mutation_format(tables.lake).people
-        gone = named.where(reduce(or_, (_by_then(who, at) for who, at in people.items())))
-        found = once(gone.select("of_org", F.col("request_id").alias("of_request")).distinct())
+        told = {who: _by_then(who, at) for who, at in mutation_format(tables.lake).people.items()}
+        others = F.col("insert_record").isNotNull() & ~told[f"{RECORD}.who_id"]
+        kept = F.when(others, F.to_json(F.struct(f"{RECORD}.engagement_id"))).alias("kept")
+        gone = named.where(reduce(or_, told.values()))
+        found = once(gone.select("of_org", F.col("request_id").alias("of_request"), kept).distinct())
         if found.isEmpty():
             return
         same = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))
         merge = found.mergeInto(tables.identifier(MUTATION_REQUEST), same)
+        in_place = (F.col("status") == "applied") & F.col("kept").isNotNull()
+        left = {**dict.fromkeys(("old_id", "new_id"), F.lit(None)), "insert_record": F.col("kept")}
         with statement(spark, app_id, batch.batch_id):
-            merge.whenMatched().delete().merge()
+            merge.whenMatched(in_place).update(left).whenMatched().delete().merge()
 
 
 @dataclass(frozen=True)
 class RedactedLetters:
     """The process that takes the message from each dead letter that has the id of somebody erased as a word in it.
 
-    What can be read of a message decides its org; one that tells none may be anybody's. Place and reason stay.
+    What can be read of a message decides its org; one that tells none may be anybody's. Place and reason stay. The
+    letters of the batch itself come later, and are written without the message (`redacted`).
     """
 
     limits: Limits
@@ -110,14 +119,26 @@ class RedactedLetters:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
+        from lake_assets.incremental.stage import once
+
         if not self.limits.people(batch):
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        every = self.limits.ids(batch).agg(F.collect_list(F.struct("org_id", "who_id")).alias("people"))
-        told = F.exists("people", lambda person: _tells_of(F.col("message"), person))
-        merge = every.mergeInto(tables.identifier(DEAD_LETTER), told)
+        letters = tables.read(spark, DEAD_LETTER, version=batch.reads[DEAD_LETTER])
+        named = letters.where(_tells(self.limits, batch)(F.col("message")))
+        found = once(named.select(F.struct(*_LETTER_ID).alias("letter")).distinct())
+        merge = found.mergeInto(tables.identifier(DEAD_LETTER), F.struct(*_LETTER_ID) == F.col("letter"))
         with statement(spark, app_id, batch.batch_id):
             merge.whenMatched().update({"message": F.lit(None)}).merge()
+
+
+def redacted(letters: DataFrame, batch: Batch, limits: Limits) -> DataFrame:
+    """The same dead letters; message is null of those that tell of somebody whom the batch erases."""
+    from pyspark.sql import functions as F
+
+    if not limits.people(batch):
+        return letters
+    return letters.withColumn("message", F.when(~_tells(limits, batch)(F.col("message")), F.col("message")))
 
 
 def _by_then(who: str, at: str) -> Column:
@@ -127,10 +148,13 @@ def _by_then(who: str, at: str) -> Column:
     return F.coalesce(F.col(at) <= F.try_element_at("erased", F.col(who)), F.lit(False))
 
 
-def _tells_of(message: Column, person: Column) -> Column:
+def _tells(limits: Limits, batch: Batch) -> Callable[[Column], Column]:
+    """Whether a message tells of somebody whom the batch erases; false for none. As the certificate has it."""
     from pyspark.sql import functions as F
 
-    org = F.try_parse_json(message)
-    own = F.coalesce(F.try_variant_get(org, "$.org_id", "string") == person["org_id"], F.lit(True))
-    quoted = F.concat(F.lit("(?U)(?<![\\w-])\\Q"), F.replace(person["who_id"], F.lit("\\E"), F.lit("\\E\\\\E\\Q")))
-    return own & F.rlike(message, F.concat(quoted, F.lit("\\E(?![\\w-])")))
+    of = people((person["org_id"], person["who_id"]) for person in limits.people(batch))
+
+    def told(message: str | None) -> bool:
+        return tells(message, of)
+
+    return F.udf(told, "boolean", useArrow=False)

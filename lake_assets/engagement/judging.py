@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class Messages:
     def once(self, batch: Batch) -> DataFrame:
         """The same, read and judged once, and kept until `forget`. Of a sound message the text is null.
 
-        Those that name somebody who was known to be erased when the batch began are not sound.
+        Those that name somebody who was known to be erased when the batch began are not sound, unless they ask for it.
         """
         from pyspark.sql import functions as F
 
@@ -45,7 +45,7 @@ class Messages:
                 return found
         text = F.when(F.col("reason").isNotNull(), F.col("message"))
         kept = once(self.of(batch).withColumn("message", text))
-        found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch)
+        found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch, sound=not self.shape.erases)
         self._kept.append((batch, found))
         return found
 
@@ -57,17 +57,22 @@ class Messages:
         release(self.spark)
 
 
+def _as_they_are(letters: DataFrame, batch: Batch) -> DataFrame:
+    return letters
+
+
 @dataclass(frozen=True)
 class DeadLetters:
-    """The process that sets the other messages aside, each once."""
+    """The process that sets the other messages aside, each once. redact: what takes away of a batch's letters first."""
 
     messages: Messages
+    redact: Callable[[DataFrame, Batch], DataFrame] = _as_they_are
     name: str = "dead_letter"
     table: str = DEAD_LETTER
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         dead = self.messages.once(batch).where("reason is not null").withColumn("batch_id", number(batch))
-        rows = dead.select(*DEAD_LETTER_COLUMNS)
+        rows = self.redact(dead.select(*DEAD_LETTER_COLUMNS), batch)
         self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
         self.messages.forget()
 

@@ -50,9 +50,10 @@ class Limits:
             requests = self.messages.once(batch).where("reason is null")
             links = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
             found = once(limited(requests, links))
-            if again := self._erased_before(batch, found):
-                merges = self._merges(batch, links, again)
-                found = once(limited(requests, links.select(merges.columns).unionByName(merges)))
+            again = self._erased_before(batch, found)
+            if again and (merges := self._merges(batch, links, again)):
+                known = spark.createDataFrame(pa.Table.from_pylist(merges, schema=_MERGE))
+                found = once(limited(requests, links.select(known.columns).unionByName(known)))
             self._made[batch.batch_id] = found
         return self._made[batch.batch_id]
 
@@ -63,25 +64,23 @@ class Limits:
         named = found.where("who_id is not null").select("org_id", "who_id").distinct()
         return sorted({org for org, _ in self._by_person(batch, named)})
 
-    def _merges(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> DataFrame:
+    def _merges(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> list[dict[str, str]]:
         """The ids of rows, requests and messages of some orgs that were erased as one person's: as merges of them.
 
-        They are known by their hashes alone, so all ids of these orgs are hashed.
+        They are known by their hashes alone, so all ids of these orgs are hashed. Empty if nobody has two.
         """
         from pyspark.sql import functions as F
 
-        spark = self.messages.spark
-        rows = self.messages.tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
+        rows = self.messages.tables.read(self.messages.spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
         ids = rows.select("org_id", "who_id").union(self.messages.once(batch).select("org_id", "who_id"))
         for name in ("old_id", "new_id"):
             ids = ids.union(links.select("org_id", name))
         named = ids.where(F.col("org_id").isin(list(orgs)) & F.col("who_id").isNotNull()).distinct()
-        merges = [
+        return [
             {"org_id": org, "request_id": "erased", "op": "merge", "old_id": one, "new_id": other}
             for (org, _), same in self._by_person(batch, named).items()
             for one, other in pairwise(same)
         ]
-        return spark.createDataFrame(pa.Table.from_pylist(merges, schema=_MERGE))
 
     def _by_person(self, batch: Batch, ids: DataFrame) -> Mapping[Hashed, list[str]]:
         """Those of some ids that were erased before, person by person. ids: org_id string, who_id string, each once."""

@@ -44,21 +44,24 @@ class Memory:
     tables: LakeTables
     spark: SparkSession
 
-    def drop(self, judged: DataFrame, people: Mapping[str, str], batch: Batch) -> DataFrame:
+    def drop(self, judged: DataFrame, people: Mapping[str, str], batch: Batch, *, sound: bool = True) -> DataFrame:
         """The same messages; of those that name somebody erased, `ERASED` is the reason, and message null.
 
         judged: as `messages.judged` gives them. people: column that names a person → column of the record's time. One
-        without a time of its own may have been sent by then. As long as nobody was erased, nothing is computed.
+        without a time of its own may have been sent by then. sound: whether those without a reason are looked at, too.
+        As long as nobody was erased, nothing is computed.
         """
         from pyspark.sql import functions as F
 
         erased = self.erased(batch.reads[ERASURE]) if people else {}
-        found = self._named(judged, people, erased) if erased else {}
+        looked_at = F.lit(True) if sound else F.col("reason").isNotNull()
+        found = self._named(judged.where(looked_at), people, erased) if erased else {}
         if not found:
             return judged
         rows = [{"org_id": org, "who_id": who, "until": until} for (org, who), until in found.items()]
         by_org = erased_by_org(self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_UNTIL)))
-        hit = reduce(or_, (F.coalesce(_sent_by_then(who, at), F.lit(False)) for who, at in people.items()))
+        named = reduce(or_, (F.coalesce(_sent_by_then(who, at), F.lit(False)) for who, at in people.items()))
+        hit = looked_at & named
         marked = judged.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
         told = {"reason": F.when(hit, ERASED).otherwise(F.col("reason")), "message": F.when(~hit, F.col("message"))}
         return marked.withColumns(told).select(*judged.columns)

@@ -44,7 +44,8 @@ class Format:
     object within, if any: (its name, its fields). choices: field → the values that it may have. required_unless: field
     → (another field, and its value that makes the first unnecessary). range: number → its least and its greatest value.
     record: a field that may hold an object of another format, which is kept as its text: (its name, that format).
-    people: column that names a person → column with the time of what it says of them. policies: fields that the org may
+    people: column that names a person → column with the time of what it says of them. erases: whether a sound one asks
+    for the erasure of these: it is carried out, though they are erased already. policies: fields that the org may
     have a value of, which then stands for one that is missing.
     """
 
@@ -56,6 +57,7 @@ class Format:
     range: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     record: tuple[str, Format] | None = None
     people: Mapping[str, str] = field(default_factory=dict)
+    erases: bool = False
     policies: tuple[str, ...] = ()
 
 
@@ -107,6 +109,8 @@ RETENTION_FORMAT = Format(
     choices={"op": RETENTION_OPS},
     required_unless={"ttl_days": ("op", "gdpr"), "who_id": ("op", "ttl")},
     range={"ttl_days": TTL_DAYS},
+    people={"who_id": "requested_at"},
+    erases=True,
     policies=("ttl_days",),
 )
 """A request, as the retention topic of any lake brings it. A ttl without days asks for what the org's policy says."""

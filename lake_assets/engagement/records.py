@@ -13,7 +13,7 @@ from lake_assets.engagement.collapsing import RECORD_IDS, placed_records
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.engagement.late import ROW_ID
 from lake_assets.engagement.messages import RECORD, record_format, typed
-from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS, MUTATION_REQUEST, LakeTables, applied
+from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS, MUTATION_REQUEST, LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,11 +69,14 @@ def insertions(records: DataFrame) -> DataFrame:
 
 
 def set_aside(judged: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """The same messages of ingestion; of those whose engagement a record has put in place, `REPLACED` is the reason."""
+    """The same messages of ingestion; of those whose engagement a record has put in place, `REPLACED` is the reason.
+
+    The records of requests that are forgotten since count, too.
+    """
     from pyspark.sql import functions as F
 
     log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-    carried = with_record_ids(applied(log).where("insert_record is not null"), tables.lake)
+    carried = with_record_ids(log.where("status = 'applied' and insert_record is not null"), tables.lake)
     there = carried.select(F.col("org_id").alias("of_org"), F.col(RECORD_IDS[0]).alias("there")).distinct()
     same = (F.col("org_id") == F.col("of_org")) & (F.col("engagement_id") == F.col("there"))
     reason = F.coalesce("reason", F.when(F.col("there").isNotNull(), REPLACED))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.batch import Stream
 from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.forgetting import Erasures, ForgottenRequests, RedactedLetters
+from lake_assets.engagement.forgetting import Erasures, ForgottenRequests, RedactedLetters, redacted
 from lake_assets.engagement.idempotent import statement
 from lake_assets.engagement.judging import DeadLetters, Messages
 from lake_assets.engagement.kafka import KafkaTopic
@@ -32,7 +33,8 @@ def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
     notification = Notification(tables, spark, tables.lake.app_name("retention"))
     limits = Limits(messages)
     forgotten = (ForgottenRequests(limits), RedactedLetters(limits))
-    processes = (Erasures(limits), Removals(limits), *forgotten, DeadLetters(messages), notification)
+    letters = DeadLetters(messages, partial(redacted, limits=limits))
+    processes = (Erasures(limits), Removals(limits), *forgotten, letters, notification)
     return Stream("retention", tables, topic.state, processes, reads=(ORG,))
 
 

@@ -90,7 +90,8 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
 """A log: each batch appends the requests that it tries, so the row with the greatest batch_id counts.
 
 insert_record: the object as the message had it, in JSON. first_date, last_date: of the rows of old_id when the batch
-began, both included; null if there were none.
+began, both included; null if there were none. Of a request that names somebody erased there may be left that a record
+of somebody else was put in place: then old_id and new_id are null, and of the record there is its engagement_id.
 """
 
 ERASURE_COLUMNS: Mapping[str, str] = {
@@ -221,9 +222,23 @@ class LakeTables:
         strike(CLAIM_CHECKED)
         check_claim(self.location(ENGAGEMENT), self._put_epoch(spark, token, since=read), token)
 
+    def reclaim(self, spark: SparkSession, token: int) -> bool:
+        """Write a token over a greater one, which is of another ZooKeeper: whether there was one.
+
+        Nobody else may be at work on the lake: whoever still holds the other lock would not be refused.
+        """
+        found = self.epoch()
+        if found is None or found <= token:
+            return False
+        self._write_epoch(spark, token)
+        return True
+
+    def _write_epoch(self, spark: SparkSession, token: int) -> None:
+        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+
     def _put_epoch(self, spark: SparkSession, token: int, *, since: int) -> int:
         """Write a token, and again the greatest that was written after a version, if that is another; the greatest."""
-        spark.sql(f"ALTER TABLE {self.identifier(ENGAGEMENT)} SET TBLPROPERTIES ('{EPOCH}' = '{int(token)}')")
+        self._write_epoch(spark, token)
         found = [self.epoch(version) or 0 for version in range(since + 1, self.version(ENGAGEMENT) + 1)]
         latest = max(found)
         return latest if found[-1] == latest else self._put_epoch(spark, latest, since=since)
@@ -314,8 +329,8 @@ class LakeTables:
 
 
 def applied(log: DataFrame) -> DataFrame:
-    """Those requests of `mutation_request` that were carried out."""
-    return log.where("status = 'applied'")
+    """Those requests of `mutation_request` that were carried out, and not forgotten since."""
+    return log.where("status = 'applied' and old_id is not null")
 
 
 def _commit(entry: Mapping[str, Any]) -> Commit:

@@ -29,13 +29,14 @@ from pyiceberg.table import Table
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.catch_up import catch_up
-from lake_assets.incremental.certificate import Needle, search, word
+from lake_assets.incremental.certificate import search
 from lake_assets.incremental.cleaning import forget, head_has_deletes, remove, remove_files, scrub, unreferenced
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.door import DROPPED, delete_rows, holders, holds
 from lake_assets.incremental.erasures import Erasure
 from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import hour_of
+from lake_assets.incremental.needle import Needle, word
 from lake_assets.incremental.needs import read_needs
 from lake_assets.incremental.session import Waiting
 from lake_assets.incremental.sessions import QUARANTINE, SESSION

@@ -233,6 +233,20 @@ def test_a_claim_needs_a_registered_turn_and_a_hook(streams: Streams) -> None:
         streams.ingestion.claim()
 
 
+def test_whoever_is_given_the_turn_goes_on_before_anybody_else(streams: Streams) -> None:
+    with pytest.raises(NotHolder):
+        streams.ingestion.give_turn("mutation")
+    with streams.ingestion.locked():
+        streams.ingestion.give_turn("mutation")
+        with pytest.raises(LockNotFree, match="retention waits, and ingestion holds it"), streams.retention.locked():
+            pass
+    assert streams.contenders() == []
+    assert streams.ingestion.lock()
+    with pytest.raises(TurnRefused, match="of mutation, is not done"):
+        streams.ingestion.register()
+    assert [play(c) for c in (streams.mutation, streams.retention)] == [None, "mutation"]
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -14,6 +14,7 @@ from lake_assets.engagement.batch import Stream, run_batch
 from lake_assets.engagement.lake import StreamName
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.metrics import Metrics
+from lake_assets.engagement.reclaiming import reclaim
 from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import LakeTables, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
@@ -23,6 +24,9 @@ from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_o
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RECLAIM = "reclaim"
+"""Instead of a stream: the lake goes on with another ZooKeeper."""
 
 
 def turn(argument: str) -> str:
@@ -53,6 +57,9 @@ def _turn(name: str, topic: str, stream_name: str) -> None:
     with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
         if stream_name == MAINTENANCE:
             maintenance.take_turn(tables, spark, zk, max_wait=wait, retain_hours=retain_hours)
+            return
+        if stream_name == RECLAIM:
+            reclaim(tables, spark, zk, timeout=wait)
             return
         stream = _stream(stream_name, tables, spark)
         take_turn(stream, coordinator(stream, zk, spark, timeout=wait), max_wait=wait)

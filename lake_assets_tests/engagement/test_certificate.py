@@ -30,8 +30,8 @@ def root(tmp_path: Path) -> str:
     return f"file://{tmp_path}"
 
 
-def certified(root: str, kafka: str, *lakes: EngagementLake) -> LakeCertificate:
-    return certify(root, lakes, ORG, WHO, kafka)
+def certified(root: str, kafka: str, *lakes: EngagementLake, org: str = ORG) -> LakeCertificate:
+    return certify(root, lakes, org, WHO, kafka)
 
 
 def table(root: str, name: str, **columns: list[Any]) -> str:
@@ -62,8 +62,12 @@ def test_columns_that_come_back_as_views_are_decoded(root: str, kafka: str, tmp_
 def test_messages_count_by_what_they_say(root: str, kafka: str) -> None:
     own, other = ({"org_id": org, "who_id": WHO} for org in (ORG, "globex"))
     letters = [json.dumps(own), json.dumps(other), json.dumps(own, ensure_ascii=False)[:-1], f"{WHO}1", None]
-    table(root, "dead_letter", message=letters)
-    assert [finding.occurrences for finding in certified(root, kafka).findings] == [2]
+    nobodys = json.dumps({"org_id": None, "who_id": WHO})
+    table(root, "dead_letter", message=[*letters, nobodys, json.dumps({**own, "org_id": 17})])
+    assert [finding.occurrences for finding in certified(root, kafka).findings] == [3]
+    assert [finding.occurrences for finding in certified(root, kafka, org="17").findings] == [3]
+    table(root, "mutation_request", org_id=[ORG, "globex"], insert_record=2 * [json.dumps(other)])
+    assert [finding.occurrences for finding in certified(root, kafka).findings] == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +103,7 @@ def test_messages_in_kafka_are_told_until_they_are_gone(root: str, kafka: str) -
         done.result(20)
     own, other = ({"org_id": org, "who_id": WHO} for org in (ORG, "globex"))
     producer = Producer({"bootstrap.servers": kafka})
-    for place, values in enumerate([own, other, own, other]):
+    for place, values in enumerate([own, other, {**own, "org_id": None}, other]):
         at = int((SENT + timedelta(minutes=place)).timestamp() * 1000)
         producer.produce(topics["ingestion"], json.dumps(values).encode(), partition=place % 2, timestamp=at)
     producer.produce(topics["retention"], b"\xff " + WHO.encode())

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
 from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.batch import run_batch
+from lake_assets.engagement.cli import engagement, reclaimed
+from lake_assets.engagement.failpoints import TURN_GIVEN
 from lake_assets.engagement.lake import StreamName
+from lake_assets.engagement.reclaiming import reclaim
+from lake_assets.engagement.ring import coordinator_of
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.turn import TurnReport, coordinator, take_turn
-from lake_assets.errors import ClaimRefused, TurnRefused
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
+from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
+from lake_assets_tests.engagement.child import RECLAIM
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, Traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +30,8 @@ if TYPE_CHECKING:
 
 ENGAGED_AFTER_CONVERSION = 1464
 """Number of an email of acme to lead 1, a day after START and some minutes."""
+AHEAD = 2**60
+"""A token that no ZooKeeper of a test comes to."""
 Turn = Callable[[StreamName], TurnReport]
 
 
@@ -123,3 +133,55 @@ def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> 
     with pytest.raises(ClaimRefused):
         mail.tables.claim(mail.spark, 7)
     mail.tables.claim(mail.spark, 8)
+
+
+class Fading(Alone):
+    """The guard of a batch that has its intent, and then loses its lock."""
+
+    confirmed = False
+
+    def confirm(self) -> None:
+        if self.confirmed:
+            raise LockLost("mutation", "its session is gone")
+        self.confirmed = True
+
+
+def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
+    mail: Traffic, turn: Turn
+) -> None:
+    """The registry is lost while mutation has a batch, and the table was claimed with a token far ahead."""
+    mail.send(range(14))
+    turn("ingestion")
+    mail.ask("acme", "convert", "lead 0", "contact 0")
+    with pytest.raises(LockLost):
+        run_batch(mail.stream("mutation"), Fading())
+    mail.tables.claim(mail.spark, AHEAD)
+    mail.send(range(14, 17))
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1).locked():
+            zk.delete(f"/coordination/{mail.lake.lock}/turn")
+            with pytest.raises(LockNotFree):
+                reclaim(mail.tables, mail.spark, zk, timeout=0.2)
+        with pytest.raises(ClaimRefused, match="lake engagement reclaim"):
+            turn("ingestion")
+        mail.die(TURN_GIVEN, RECLAIM)
+        assert mail.tables.epoch() == AHEAD
+        done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
+        words = f"token {mail.tables.epoch()} is there instead of {AHEAD}; mutation goes on with its batch"
+        assert reclaimed(done) == words
+        ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
+        assert ingestion.lock()
+        with pytest.raises(TurnRefused, match="of mutation, is not done"):
+            ingestion.register()
+        resumed = turn("mutation").batch
+        assert resumed is not None
+        assert resumed.resumed
+        turn("ingestion")
+        mail.assert_true()
+        done = reclaim(mail.tables, mail.spark, zk, timeout=1)
+        assert reclaimed(done) == "its claim is not in the way; no batch is open"
+
+
+def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(engagement, ["reclaim", "email_event"], input="n\n", env={"LAKE_HOME": str(tmp_path)})
+    assert (done.exit_code, "on any machine?" in done.output) == (1, True)
