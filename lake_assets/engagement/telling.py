@@ -40,7 +40,7 @@ def said(text: str | None, org: str | None = None) -> str | None:
 
 
 def _may_be(org: str, named: frozenset[str]) -> bool:
-    """Whether a text is of an org; one that names none may be anybody's."""
+    """Whether a text is of an org; one that names none, or a blank, may be anybody's."""
     return not named or org in named
 
 
@@ -55,7 +55,8 @@ def _decoded(text: str) -> tuple[frozenset[str], str]:
     except (ValueError, RecursionError):
         return frozenset(), text
     pairs = values if isinstance(values, tuple) else ()
-    orgs = frozenset(_spelled(value) for name, value in pairs if name == _ORG and value is not None)
+    named = (_spelled(value) for name, value in pairs if name == _ORG and value is not None)
+    orgs = frozenset(org for org in named if org.strip())
     return orgs, words.encode(errors="replace").decode()  # half a pair of surrogates can be written nowhere
 
 

@@ -47,6 +47,7 @@ def test_an_id_counts_as_a_word_in_any_spelling_and_at_any_depth(org: Any, text:
         (f'{{"org_id": "initech", "who_id": "{WHO}"', True),
         (f'{{"who_id": "{WHO}", "who_id": "other"}}', True),
         (f'{{"org_id": "initech", "org_id": "{ORG}", "who_id": "{WHO}"}}', True),
+        (f'{{"org_id": " ", "who_id": "{WHO}"}}', True),
         (f'{{"org_id": true, "who_id": "{WHO}"}}', False),
         (f'[{{"org_id": "initech", "who_id": "{WHO}"}}]', True),
         pytest.param(f'{{"org_id": {"9" * 5000}, "who_id": "{WHO}"}}', False, id="long number"),
