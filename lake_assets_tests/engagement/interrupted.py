@@ -55,10 +55,13 @@ def convert(mail: Traffic) -> None:
 
 
 def erase(mail: Traffic) -> None:
-    """A person who was not erased before goes: the lead is asked for, the contact has the rows."""
+    """A person who was not erased before goes: the lead is asked for, the contact has the rows. A request for the same
+    that is not sound is no reason to keep the name.
+    """
     number = len(mail.erased) // 2
     org, lead = who(number)
     mail.retain(org, "gdpr", ASKED, who_id=lead)
+    mail.spoil("retention", [json.dumps({"org_id": org, "op": "gdpr", "who_id": lead}).encode()])
     mail.erased |= {(org, lead), (org, contact(number))}
 
 
