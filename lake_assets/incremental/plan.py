@@ -131,8 +131,7 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
 
 def another(planned: SessionPlan, number: int) -> SessionPlan:
     """The same plan as a session of its own: the number-th after the one whose id it would have."""
-    digest = hashlib.sha256(f"{planned.session_id}|{number}".encode()).hexdigest()[:16]
-    return replace(planned, session_id=f"{planned.process.split('.')[-1]}-{digest}")
+    return replace(planned, session_id=_session_id(planned.process, [planned.session_id, str(number)]))
 
 
 def committed_after(
@@ -420,8 +419,12 @@ def _identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPl
     parts = [draft.process, draft.kind, draft.load, str(draft.complete_through), str(revision), token]
     parts += [f"{s.source}:{s.table_uuid}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
     parts += [spell(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows)]
+    return replace(draft, session_id=_session_id(draft.process, parts))
+
+
+def _session_id(process: str, parts: Iterable[str]) -> str:
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    return replace(draft, session_id=f"{draft.process.split('.')[-1]}-{digest}")
+    return f"{process.split('.')[-1]}-{digest}"
 
 
 def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
