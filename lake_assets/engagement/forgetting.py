@@ -81,7 +81,7 @@ class ForgottenRequests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         if not self.limits.people(batch):
             return
@@ -93,7 +93,7 @@ class ForgottenRequests:
         others = F.col("insert_record").isNotNull() & ~told[f"{RECORD}.who_id"]
         kept = F.when(others, F.to_json(F.struct(f"{RECORD}.engagement_id"))).alias("kept")
         gone = named.where(reduce(or_, told.values()))
-        found = once(gone.select("of_org", F.col("request_id").alias("of_request"), kept).distinct())
+        found = checkpoint_rows(gone.select("of_org", F.col("request_id").alias("of_request"), kept).distinct())
         if found.isEmpty():
             return
         same = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))
@@ -119,14 +119,14 @@ class RedactedLetters:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         if not self.limits.people(batch):
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         letters = tables.read(spark, DEAD_LETTER, version=batch.reads[DEAD_LETTER])
         named = letters.where(_tells(self.limits, batch)(F.col("message")))
-        found = once(named.select(F.struct(*_LETTER_ID).alias("letter")).distinct())
+        found = checkpoint_rows(named.select(F.struct(*_LETTER_ID).alias("letter")).distinct())
         merge = found.mergeInto(tables.identifier(DEAD_LETTER), F.struct(*_LETTER_ID) == F.col("letter"))
         with statement(spark, app_id, batch.batch_id):
             merge.whenMatched().update({"message": F.lit(None)}).merge()

@@ -55,6 +55,6 @@ class Engagements:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        sound = self.messages.once(batch).where("reason is null")
+        sound = self.messages.checkpointed(batch).where("reason is null")
         rows = sound.withColumn("engagement_date", F.to_date("engaged_at")).select(*ENGAGEMENT_COLUMNS, "engagement")
         self.messages.tables.append(ENGAGEMENT, rows, app_id=app_id, batch_id=batch.batch_id)

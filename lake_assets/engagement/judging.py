@@ -31,30 +31,30 @@ class Messages:
         orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
         return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
 
-    def once(self, batch: Batch) -> DataFrame:
+    def checkpointed(self, batch: Batch) -> DataFrame:
         """The same, read and judged once, and kept until `forget`. Of a sound message the text is null.
 
         Those that name somebody who was known to be erased when the batch began are not sound, unless they ask for it.
         """
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         for known, found in self._kept:
             if known == batch:
                 return found
         text = F.when(F.col("reason").isNotNull(), F.col("message"))
-        kept = once(self.of(batch).withColumn("message", text))
+        kept = checkpoint_rows(self.of(batch).withColumn("message", text))
         found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch, sound=not self.shape.erases)
         self._kept.append((batch, found))
         return found
 
     def forget(self) -> None:
-        """What `once` has kept is not needed any more."""
-        from lake_assets.incremental.stage import release
+        """What `checkpointed` has kept is not needed any more."""
+        from lake_assets.incremental.row_checkpoint import release_checkpoints
 
         self._kept.clear()
-        release(self.spark)
+        release_checkpoints(self.spark)
 
 
 def _as_they_are(letters: DataFrame, batch: Batch) -> DataFrame:
@@ -71,7 +71,7 @@ class DeadLetters:
     table: str = DEAD_LETTER
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        dead = self.messages.once(batch).where("reason is not null").withColumn("batch_id", number(batch))
+        dead = self.messages.checkpointed(batch).where("reason is not null").withColumn("batch_id", number(batch))
         rows = self.redact(dead.select(*DEAD_LETTER_COLUMNS), batch)
         self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
         self.messages.forget()

@@ -43,17 +43,17 @@ class Limits:
 
     def of(self, batch: Batch) -> DataFrame:
         """As `collapsing.limited` gives them: `LIMITED`; worked out at once."""
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         if batch.batch_id not in self._made:
             tables, spark = self.messages.tables, self.messages.spark
-            requests = self.messages.once(batch).where("reason is null")
+            requests = self.messages.checkpointed(batch).where("reason is null")
             links = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
-            found = once(limited(requests, links))
+            found = checkpoint_rows(limited(requests, links))
             again = self._erased_before(batch, found)
             if again and (merges := self._merges(batch, links, again)):
                 known = spark.createDataFrame(pa.Table.from_pylist(merges, schema=_MERGE))
-                found = once(limited(requests, links.select(known.columns).unionByName(known)))
+                found = checkpoint_rows(limited(requests, links.select(known.columns).unionByName(known)))
             self._made[batch.batch_id] = found
         return self._made[batch.batch_id]
 
@@ -72,7 +72,7 @@ class Limits:
         from pyspark.sql import functions as F
 
         rows = self.messages.tables.read(self.messages.spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
-        ids = rows.select("org_id", "who_id").union(self.messages.once(batch).select("org_id", "who_id"))
+        ids = rows.select("org_id", "who_id").union(self.messages.checkpointed(batch).select("org_id", "who_id"))
         for name in ("old_id", "new_id"):
             ids = ids.union(links.select("org_id", name))
         named = ids.where(F.col("org_id").isin(list(orgs)) & F.col("who_id").isNotNull()).distinct()

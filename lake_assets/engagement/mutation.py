@@ -62,13 +62,15 @@ class Requests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        requests = once(self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch)))
+        requests = checkpoint_rows(
+            self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch))
+        )
         former = applied(log).join(requests.select("org_id").distinct(), "org_id", "left_semi")
-        present = once(self._present(batch, requests.unionByName(former)))
+        present = checkpoint_rows(self._present(batch, requests.unionByName(former)))
         carried = with_record_ids(requests, tables.lake)
         outcomes = tried(carried, former, present, max_attempts=tables.lake.max_attempts)
         first, last = (least(name).alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
@@ -104,7 +106,7 @@ class Requests:
         from pyspark.sql import functions as F
 
         first = F.row_number().over(Window.partitionBy(_ID).orderBy("executed_at", "partition", "offset"))
-        sound = self.messages.once(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
+        sound = self.messages.checkpointed(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
         unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
         fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
         fresh = fresh.withColumns({name: F.lit(None).cast("date") for name in _DATES})
@@ -126,16 +128,16 @@ class Mutations:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.stage import once
+        from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         requests = applied(log.where(F.col("batch_id") == batch.batch_id))
         records = arriving(requests, self.tables.lake)
-        late = once(self._late(batch, requests, records))
+        late = checkpoint_rows(self._late(batch, requests, records))
         changes = _changes(collapsed(requests), late)
         if records is not None:
             changes = changes.unionByName(insertions(records), allowMissingColumns=True)
-        changes = once(changes)
+        changes = checkpoint_rows(changes)
         if changes.isEmpty():
             return
         reach = dated(requests.select("org_id", *_DATES).unionByName(_dates(late)))

@@ -41,7 +41,7 @@ def arriving(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.incremental.stage import once
+    from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
     carried = applied.where("insert_record is not null")
     if carried.isEmpty():
@@ -49,7 +49,7 @@ def arriving(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     values = typed(carried, "insert_record", record_format(lake)).select("org_id", "request_id", f"{RECORD}.*")
     places = placed_records(with_record_ids(applied, lake))
     rows = places.join(values.drop("who_id", "engagement_id"), ["org_id", "request_id"])
-    return once(rows.withColumn("engagement_date", F.to_date("engaged_at")).select(*COLUMNS))
+    return checkpoint_rows(rows.withColumn("engagement_date", F.to_date("engaged_at")).select(*COLUMNS))
 
 
 def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records: DataFrame) -> DataFrame:

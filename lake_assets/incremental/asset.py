@@ -298,7 +298,6 @@ def report_metadata(report: SessionReport) -> Metadata:
         "hours": spell(report.hours_built) or "none",
         "hours left as they were": spell(report.hours_unchanged),
         "hours rebuilt": len(report.hours_built),
-        **_against_lookback(report),
         **{f"rows {fate}": count for fate, count in rows.items()},
         "lateness p50 (minutes)": report.lateness_p50_minutes,
         "lateness p95 (minutes)": report.lateness_p95_minutes,
@@ -316,18 +315,6 @@ def report_metadata(report: SessionReport) -> Metadata:
         "notes": "\n".join(plan.notes),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}
-
-
-def _against_lookback(report: SessionReport) -> Metadata:
-    """What a six-hour lookback would have done, and what was saved; nothing where there is nothing to compare."""
-    if not report.lookback_hours:
-        return {}
-    return {
-        "hours a six-hour lookback would reprocess": report.lookback_hours,
-        "hours saved against a six-hour lookback": report.lookback_hours - len(report.hours_built),
-        "rows saved against a six-hour lookback": report.lookback_rows - report.rows_written,
-        "late hours a six-hour lookback would miss": report.missed_hours,
-    }
 
 
 def _source_table(plan: SessionPlan) -> dg.TableMetadataValue:

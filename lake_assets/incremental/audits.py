@@ -7,20 +7,20 @@ were, or everything, if it cannot tell. To add one, write one function that retu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.grain import Grain
 
 SAMPLE = 10
@@ -30,68 +30,6 @@ MOST_HOURS = 100
 """An audit that fails in more hours, or days, than this is not told by hour: something is wrong with all of them."""
 
 KEY, HOUR = "k", "h"
-
-RowsByHour = Callable[[Collection[int]], Mapping[int, int]]
-"""Event hours → rows of each of them that has any."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """counts: what was counted, by name. sample: keys of offending rows, at most `SAMPLE`.
-
-    hours: event hour → what offends in it; empty where that cannot be told.
-    """
-
-    passed: bool
-    counts: Mapping[str, int] = field(default_factory=dict)
-    sample: tuple[str, ...] = ()
-    hours: Mapping[int | None, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Offenders:
-    """The rows that should not be, not counted yet: an audit passes if there are none.
-
-    rows: `k`, the key of each, a string; `h`, its event hour (long), null where that cannot be told, which then holds
-        for the whole audit. counted: what their number is called.
-    """
-
-    rows: DataFrame
-    counted: str
-
-
-@dataclass(frozen=True)
-class AuditScope:
-    """What an audit may look at.
-
-    staged: the staged snapshot's rows within `hours` (columns of the target).
-    kept: the driving (first) source's rows that should show in `staged`: no quarantined row, no repeated delivery
-        (columns of the source).
-    counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`; and `written`, the rows staged.
-    table: any other table by name, as this session reads it.
-    staged_rows, earlier_rows: of the staged snapshot, and of the target before this session; any hours.
-    few: whether staged and kept are few rows, each one partition.
-    """
-
-    target: Target
-    hours: tuple[int, ...]
-    staged: DataFrame
-    kept: DataFrame
-    counts: Mapping[str, int]
-    table: Callable[[str], DataFrame]
-    staged_rows: RowsByHour
-    earlier_rows: RowsByHour
-    few: bool = False
-
-
-@dataclass(frozen=True)
-class Audit:
-    """A named check of a staged snapshot. blocking: if it fails, the hours that it fails in are not published."""
-
-    name: str
-    run: Callable[[AuditScope], Verdict | Offenders]
-    description: str
-    blocking: bool = True
 
 
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
@@ -252,13 +190,13 @@ def _offences(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, _Offence
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.incremental.stage import once
+    from lake_assets.incremental.row_checkpoint import checkpoint_rows
 
     numbered = [frame.select(F.lit(i).alias("i"), KEY, HOUR) for i, frame in rows.items()]
     if not numbered:
         return {}
     every = reduce(lambda a, b: a.unionByName(b), numbered)
-    every = once(every.coalesce(1) if few else every)
+    every = checkpoint_rows(every.coalesce(1) if few else every)
     found: dict[int, _Offences] = {}
     for row in every.groupBy("i", HOUR).count().collect():
         found.setdefault(row["i"], _Offences()).hours[row[HOUR]] = row["count"]

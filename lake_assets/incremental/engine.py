@@ -27,7 +27,7 @@ from lake_assets.incremental.landed import RawSnapshot
 from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.partitions import check_grain, rows_between
 from lake_assets.incremental.plan import Question, another, plan, plan_acknowledged, plan_rebuild
-from lake_assets.incremental.run import LOOKBACK_HOURS, Runner, Work, failures
+from lake_assets.incremental.run import Runner, Work, failures
 from lake_assets.incremental.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore, create_tables
 
@@ -351,6 +351,3 @@ def _is_declared(work: Work) -> bool:
     declared = [source.table for source in work.target.sources]
     same_pattern = work.record.pattern_id == work.target.mode.pattern_id
     return same_pattern and declared == [span.source for span in work.plan.sources]
-
-
-__all__ = ["LOOKBACK_HOURS", "Engine", "Heads", "utc_now"]

@@ -13,8 +13,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.incremental.declaration import LANDED
-from lake_assets.incremental.hours import hour_key, hour_start
+from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import Fates
+from lake_assets.incremental.time_filters import moment
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source, Target
@@ -23,11 +24,6 @@ HASH, REASON, DELIVERY, HOUR = OWN = ("_row_hash", "_reason", "_delivery", "_hou
 """A row's hash; why it is set aside (null: it is not); 1 for the delivery that counts; its event hour."""
 
 COUNTS, CONTESTED = 1, 0
-
-
-def moment(hour: int) -> Column:
-    """The start of an hour, spelled with its zone: a literal that hangs on no session setting, and is pushed down."""
-    return F.expr(f"TIMESTAMP '{hour_start(hour):%Y-%m-%d %H:%M:%S}Z'")
 
 
 def judged(rows: DataFrame, source: Source, *, columns: Sequence[str], start: int) -> DataFrame:

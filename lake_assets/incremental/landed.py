@@ -17,9 +17,8 @@ from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from lake_assets.incremental.changes import raw_history
 from lake_assets.incremental.data_files import DataFiles
 from lake_assets.incremental.declaration import LANDED, RawTable, Source
-from lake_assets.incremental.lateness import ArrivalCounter, Lateness
+from lake_assets.incremental.lateness import LOOKBACK_HOURS, ArrivalCounter, Lateness
 from lake_assets.incremental.manifests import entries, own_manifests
-from lake_assets.incremental.run import LOOKBACK_HOURS
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ import pyarrow.compute as pc
 from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.hours import HOUR_MICROSECONDS
 
+LOOKBACK_HOURS = 6
+"""The fixed lookback that arrivals and sessions are compared with, in reports."""
+
 EXACT_SECONDS = 256
 SECOND_MICROSECONDS = 1_000_000
 

@@ -17,9 +17,8 @@ from pyiceberg.table import DataScan, FileScanTask
 
 from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.lateness import ArrivalCounter, Arrivals
+from lake_assets.incremental.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
 from lake_assets.incremental.partitions import rows_by_hour
-from lake_assets.incremental.run import LOOKBACK_HOURS
 from lake_assets.incremental.savings import Saving, SessionCost, costs, saving
 from lake_assets.incremental.session import HeldHour
 from lake_assets.incremental.sessions import QUARANTINE, SessionStore

@@ -29,7 +29,6 @@ from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
 from lake_assets.incremental.plan import committed_after
-from lake_assets.incremental.savings import lookback
 from lake_assets.incremental.scope import audit_scope
 from lake_assets.incremental.session import AuditResult, Fates, HeldHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState, SessionRecord, SessionStore
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 3
 """How often a session is staged when main keeps moving under it."""
-
-LOOKBACK_HOURS = 6
-"""The fixed lookback that sessions are compared with in their figures."""
 
 
 @dataclass
@@ -367,7 +363,6 @@ class Runner:
         fates: Fates | None = None,
     ) -> SessionReport:
         fates, done = fates or staged.fates, status != "blocked"
-        span = self._lookback(work, staged.hours)
         return SessionReport(
             plan=work.plan,
             status=status,
@@ -385,32 +380,18 @@ class Runner:
             lateness_p50_minutes=fates.lateness_p50,
             lateness_p95_minutes=fates.lateness_p95,
             lateness_max_minutes=fates.lateness_max,
-            lookback_hours=len(span),
-            lookback_rows=self._rows_within(work, span),
-            missed_hours=sum(hour < span.start for hour in staged.hours) if span else 0,
             audits=staged.audits,
             seconds=work.seconds,
             data_version=str(staged.snapshot_id) if staged.snapshot_id else None,
         )
 
-    def _lookback(self, work: Work, hours: tuple[int, ...]) -> range:
-        """Hours that a fixed lookback would have reprocessed; none for a rebuild, which a person asked for."""
-        built = hours if work.plan.kind == "session" else ()
-        through, before = work.plan.complete_through, work.state.committed.complete_through
-        start, grain = self.pipeline.start_hour, work.target.grain
-        return lookback(built, through=through, before=before, start=start, hours=LOOKBACK_HOURS, grain=grain)
-
-    def _rows_within(self, work: Work, span: range) -> int:
-        if not span:
-            return 0
-        table = tables.load(self.catalog, work.target.table)
-        return rows_between(table, work.target.time_column, span.start, span.stop - 1)
-
     def _release(self, work: Work) -> None:
         if work.plan.load != "none" or work.plan.processing_uris:
-            from lake_assets.incremental.stage import release  # a session without rows imports no Spark
+            from lake_assets.incremental.row_checkpoint import (
+                release_checkpoints,  # a session without rows imports no Spark
+            )
 
-            release(self.spark())
+            release_checkpoints(self.spark())
 
     def spark(self) -> SparkSession:
         assert self._spark is not None, "an engine without Spark can only decide"

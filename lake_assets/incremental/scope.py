@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.audits import AuditScope, RowsByHour, rows_by_hour
+from lake_assets.incremental.audits import rows_by_hour
+from lake_assets.incremental.declaration.target import AuditScope, RowsByHour
 from lake_assets.incremental.partitions import rows_in_hours
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def audit_scope(
 
     hours: those to be judged. rows: that the snapshot added.
     """
-    from lake_assets.incremental.stage import once, read_at, within
+    from lake_assets.incremental.row_checkpoint import checkpoint_rows
+    from lake_assets.incremental.stage import read_at
+    from lake_assets.incremental.time_filters import within
 
     judged_id, fates, few = snapshot_id or parent, staging.fates, staging.few
     staged = within(read_at(spark, target.table, judged_id), target.time_column, hours)
@@ -42,7 +45,7 @@ def audit_scope(
     return AuditScope(
         target=target,
         hours=hours,
-        staged=once(staged.coalesce(1) if few else staged),
+        staged=checkpoint_rows(staged.coalesce(1) if few else staged),
         kept=staging.kept,
         counts={**counts, "written": rows + staging.rows_unchanged},
         table=_reader(catalog, spark, {s.source: s.to_snapshot_id for s in plan.sources} | {target.table: parent}),
@@ -66,7 +69,8 @@ def _reader(catalog: Catalog, spark: SparkSession, at: Mapping[str, int | None])
 
 def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapshot_id: int | None) -> RowsByHour:
     """Counts the rows of a target's snapshot by metadata, and by Spark only where these cannot tell."""
-    from lake_assets.incremental.stage import read_at, within
+    from lake_assets.incremental.stage import read_at
+    from lake_assets.incremental.time_filters import within
 
     def count(hours: Collection[int]) -> Mapping[int, int]:
         told = rows_in_hours(tables.load(catalog, target.table), snapshot_id, target.time_column, hours)

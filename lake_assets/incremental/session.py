@@ -206,8 +206,6 @@ class SessionReport:
     held: planned hours that a blocking audit holds back, while the others were published; ascending.
     released: planned hours that had been held back, and are not any more; ascending.
     rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
-    lookback_hours, lookback_rows: what a fixed six-hour lookback would have reprocessed of the target instead: its last
-        hours and all that are new. missed_hours: those built that it would have left wrong. 0 for a rebuild.
     seconds: wall time per step (plan, stage, audit, publish, commit).
     data_version: changes if and only if the published content of the hours built may have.
     """
@@ -228,9 +226,6 @@ class SessionReport:
     lateness_p50_minutes: float | None = None
     lateness_p95_minutes: float | None = None
     lateness_max_minutes: float | None = None
-    lookback_hours: int = 0
-    lookback_rows: int = 0
-    missed_hours: int = 0
     audits: tuple[AuditResult, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     data_version: str | None = None

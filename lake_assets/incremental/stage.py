@@ -11,28 +11,23 @@ from dataclasses import dataclass
 from functools import reduce
 from math import inf
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
 
 from lake_assets.incremental import judge
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
 from lake_assets.incremental.entity_rows import ChangedEntities, differing, ids_of
-from lake_assets.incremental.hours import ranges
-from lake_assets.incremental.judge import moment
+from lake_assets.incremental.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.session import Fates, SessionPlan, SourceRange
 from lake_assets.incremental.sessions import QUARANTINE
+from lake_assets.incremental.time_filters import before, hours_condition, within
 
 CATALOG = "lake"
 WAP_ID = "spark.wap.id"
 
 FEW_ROWS = 50_000
 """Up to so many rows are handled as one partition, so nothing is shuffled: of a small session, tasks cost the most."""
-
-
-_kept: WeakKeyDictionary[SparkSession, list[CachedRemoteRelation]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -77,28 +72,6 @@ class Staging:
         return reduce(DataFrame.unionByName, self.quarantined)
 
 
-def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
-    """The rows whose time lies in the hours, which may have gaps."""
-    return rows.where(hours_condition(time_column, hours))
-
-
-def outside(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
-    """The rows whose time lies in none of the hours."""
-    return rows.where(~hours_condition(time_column, hours))
-
-
-def before(rows: DataFrame, time_column: str, hour: int) -> DataFrame:
-    """The rows whose time lies before an hour."""
-    return rows.where(F.col(time_column) < moment(hour))
-
-
-def hours_condition(time_column: str, hours: Sequence[int]) -> Column:
-    """Time in the hours, as ranges that end on hours: so Iceberg can tell whole partitions by it."""
-    time = F.col(time_column)
-    spans = [(time >= moment(first)) & (time < moment(last + 1)) for first, last in ranges(hours)]
-    return reduce(lambda a, b: a | b, spans) if spans else F.lit(False)
-
-
 def hashes(columns: Sequence[str]) -> tuple[Column, Column]:
     """Two hashes of a row, of unlike input, 64 bits each.
 
@@ -136,32 +109,6 @@ def beside(rows: DataFrame, *, few: bool) -> DataFrame:
     Left to itself, Spark sends so small a side to all tasks of the other, which is a job of its own.
     """
     return rows.hint("shuffle_hash") if few else rows
-
-
-def once(rows: DataFrame) -> DataFrame:
-    """The rows, computed now and kept until `release`, or the end of this Spark session.
-
-    Now, because jobs that a query starts side by side would wait for each other, each with a core, to compute them.
-
-    Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
-    whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
-    """
-    kept = rows.localCheckpoint()
-    relation = getattr(kept, "_plan", None)
-    if isinstance(relation, CachedRemoteRelation):
-        # Left to itself it asks the server to forget it when it is collected, and waits for the answer: in the thread
-        # that reads answers, if collection falls into that one, and so for ever.
-        relation._spark_session = None  # type: ignore[assignment]
-        _kept.setdefault(rows.sparkSession, []).append(relation)
-    return kept
-
-
-def release(spark: SparkSession) -> None:
-    """Forget what `once` has kept on a session."""
-    connected: Any = spark
-    for relation in _kept.pop(spark, []):
-        client = connected.client
-        client.execute_command(RemoveRemoteCachedRelation(relation).command(client))
 
 
 def write(spark: SparkSession, target: Target, staging: Staging, wap_id: str) -> None:
@@ -229,7 +176,7 @@ class Stager:
             stored = within(self._published(), self.target.time_column, plan.hour_numbers)
             stored = beside(stored, few=self.rows <= FEW_ROWS)
             rows = judge.against(stored, rows, source, self.target, columns=columns)
-        rows = once(rows)
+        rows = checkpoint_rows(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         if fates.contested:
             return None
@@ -243,7 +190,7 @@ class Stager:
         """The planned hours, recomputed from all sources as of the plan's snapshots; without hours, for quarantine."""
         hours, source = plan.hour_numbers, self.target.sources[0]
         rows, columns = self._in_scope(source, plan.sources[0], plan)
-        rows = rows if source.trusted else once(rows)
+        rows = rows if source.trusted else checkpoint_rows(rows)
         fates = judge.measured(rows, source, columns=columns, complete_through=self.complete_through)
         kept = within(rows, source.time_column, hours).where(judge.counting())
         compared = self._compared(plan, kept) if hours else Compared(kept)
@@ -272,7 +219,7 @@ class Stager:
         old = [h for h in hours if self.main is not None and self.known is not None and h <= self.known]
         if not old:
             return Compared(built)
-        built = once(built)
+        built = checkpoint_rows(built)
         same = self._unchanged(built, self._published(), old)
         return Compared(built, tuple(sorted(self.target.grain.whole(same))), sum(same.values()))
 
@@ -282,7 +229,7 @@ class Stager:
         old = [h for h in plan.hour_numbers if h <= through]
         changed = self._changed_entities(plan, through)
         theirs = self._in_sequence(plan, old, changed.of(published), changed.of)
-        theirs = once(gathered(within(theirs, time, old), self.rows))
+        theirs = checkpoint_rows(gathered(within(theirs, time, old), self.rows))
         same = self._unchanged(theirs, changed.of(published), old) if self.known is not None else {}
         unchanged = tuple(sorted(self.target.grain.whole(same)))
         built = theirs.unionByName(changed.others(within(published, time, old)))
@@ -300,7 +247,7 @@ class Stager:
         assert mode.entity is not None
         spans = zip(self.target.sources, plan.sources, strict=True)
         rows = [within(self._moved(span), source.time_column, hours) for source, span in spans]
-        return ChangedEntities(mode.entity, once(gathered(ids_of(rows, mode.entity), self.rows)))
+        return ChangedEntities(mode.entity, checkpoint_rows(gathered(ids_of(rows, mode.entity), self.rows)))
 
     def _moved(self, span: SourceRange) -> DataFrame:
         """The rows of a source that came or went within a range of its snapshots."""

@@ -39,7 +39,8 @@ class Comparison:
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     """Compare a target with its full rebuild as of the watermark. Pending, skipped and held hours are left aside."""
-    from lake_assets.incremental.stage import Stager, hours_condition, read_at
+    from lake_assets.incremental.stage import Stager, read_at
+    from lake_assets.incremental.time_filters import hours_condition
 
     state = engine.store.state(target.table)
     published = read_at(spark, target.table, publish.main_id(tables.load(engine.catalog, target.table)))

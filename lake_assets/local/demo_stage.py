@@ -15,8 +15,8 @@ from rich.markup import escape
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental import tables
-from lake_assets.incremental.engine import LOOKBACK_HOURS
 from lake_assets.incremental.hours import hour_start, parse_hour, spell
+from lake_assets.incremental.lateness import LOOKBACK_HOURS
 from lake_assets.incremental.partitions import rows_between
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.landing.messages import feed_of

@@ -16,7 +16,7 @@ from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, Usage
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import OpenedSession, Waiting
-from lake_assets.incremental.stage import hours_condition, within
+from lake_assets.incremental.time_filters import hours_condition, within
 from lake_assets.local.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW

@@ -14,7 +14,7 @@ import pytest
 
 from lake_assets.errors import ConfigurationError, PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.audits import Audit, AuditScope, Verdict
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Verdict
 from lake_assets.incremental.session import SessionReport, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target

@@ -1,0 +1,33 @@
+"""What a user declares: raw tables, sources, targets with their modes, keys, columns, audits and transforms.
+
+Here belongs what can be said without looking at a table. Nothing here reads, writes or plans. It may import `base` and
+`errors`, and nothing of the engine.
+"""
+
+from lake_assets.incremental.declaration.decorator import incremental_asset
+from lake_assets.incremental.declaration.modes import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
+from lake_assets.incremental.declaration.pipeline import Pipeline, merge
+from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject
+from lake_assets.incremental.declaration.target import SessionContext, Target, Transform
+
+__all__ = [
+    "IDENTIFIER",
+    "LANDED",
+    "LANDING_COLUMNS",
+    "TABLE",
+    "Mode",
+    "Pipeline",
+    "RawTable",
+    "Rule",
+    "Sequential",
+    "SessionContext",
+    "Source",
+    "Stateful",
+    "Stateless",
+    "Subject",
+    "Target",
+    "Transform",
+    "incremental_asset",
+    "merge",
+]

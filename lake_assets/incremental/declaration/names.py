@@ -1,0 +1,39 @@
+"""Names, column types and limits of a declaration: refused here, before a table is looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lake_assets.errors import ConfigurationError
+
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
+TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+
+
+def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
+    if not pattern.fullmatch(value):
+        raise ConfigurationError(
+            f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
+        )
+
+
+def require_columns(table: str, columns: Mapping[str, Any]) -> None:
+    from pyiceberg.exceptions import ValidationError
+    from pyiceberg.types import NestedField
+
+    for column, iceberg_type in columns.items():
+        require_name(IDENTIFIER, column, f"A column of {table}")
+        try:
+            NestedField(1, column, iceberg_type, required=False)
+        except (ValueError, ValidationError):
+            raise ConfigurationError(
+                f"{table}.{column} is declared as {iceberg_type!r}, which is no Iceberg type.",
+                remedy="Use a type such as string, int, long, double, boolean, date, timestamptz or decimal(9, 2).",
+            ) from None
+
+
+def require_hours(name: str, hours: int | None) -> None:
+    if hours is not None and hours < 1:
+        raise ConfigurationError(f"The {name} is {hours} hours.", remedy="Use 1 or more, or None for no limit.")
