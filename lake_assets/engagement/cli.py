@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.certificate import LakeCertificate
     from lake_assets.engagement.lake import StreamName
-    from lake_assets.engagement.maintenance import MaintenanceReport
     from lake_assets.engagement.reclaiming import Reclaimed
     from lake_assets.engagement.tables import LakeTables
 
@@ -95,7 +93,9 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     found, tables = settings(), _engagement_tables(lake)
     with _spark_and_zookeeper() as (spark, zk):
         done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=found.retain_hours)
-    typer.echo(show.as_json(done) if as_json else f"{lake}: {maintained(done)}")
+    typer.echo(show.as_json(done) if as_json else f"{lake}: {show_engagement.maintained(done)}")
+
+    from lake_assets.local import show_engagement
 
 
 @engagement.command()
@@ -127,38 +127,20 @@ def reclaimed(done: Reclaimed) -> str:
     return f"{token}; {f'{done.next} goes on with its batch' if done.next else 'no batch is open'}"
 
 
-def maintained(done: MaintenanceReport) -> str:
-    """What a maintenance did, in words."""
-    before, after, removed = done.before, done.after, sum(done.removed.values())
-    kept = f"old versions stay readable for {done.kept_hours} hours" if done.kept_hours else "no old version is kept"
-    files = f"{before.files:,} files ({before.bytes:,} bytes) are now {after.files:,} ({after.bytes:,} bytes)"
-    return f"{done.orgs} orgs sorted; {files}; {removed:,} files removed; {kept}"
-
-
 def certify(org: str, who_id: str, *, as_json: bool) -> bool:
     """What `lake erasure certify org ORG ID` does: print where the id is in the lakes. Whether it is nowhere."""
     from lake_assets.engagement.certificate import certify
     from lake_assets.engagement.lakes import LAKES
     from lake_assets.engagement.tables import folder
-    from lake_assets.local import erasing
+    from lake_assets.local import erasing, show_engagement
 
     with erasing.bar(shown=not as_json) as progress:
         found = certify(folder(settings()), LAKES, org, who_id, _kafka(), progress=progress)
     if as_json:
         typer.echo(erasing.as_json(found))
         return found.nowhere
-    show_certificate(found)
+    show_engagement.certificate(found)
     return found.nowhere
-
-
-def show_certificate(found: LakeCertificate) -> None:
-    """Print where an id still is in the lakes, and until when Kafka holds messages of it."""
-    from lake_assets.local import erasing
-
-    erasing.certificate(found)
-    for kept in found.kafka:
-        until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without end"
-        typer.echo(f"  Kafka holds {kept.messages:,} messages of {kept.topic} {until}")
 
 
 @engagement.command()

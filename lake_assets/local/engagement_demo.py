@@ -18,7 +18,6 @@ from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
 from lake_assets.engagement.audits import untold_batches
 from lake_assets.engagement.certificate import certify
-from lake_assets.engagement.cli import maintained, show_certificate
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.lakes import EMAIL_EVENT
@@ -28,6 +27,7 @@ from lake_assets.engagement.simulator import Message, Simulation, batches, gener
 from lake_assets.engagement.simulator.replay import Person, erasure, flawed, replay
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
+from lake_assets.local import show_engagement
 from lake_assets.local.demo_home import prepare_home
 from lake_assets.local.demo_stage import console
 from lake_assets.local.lake_stack import lake_services
@@ -94,14 +94,14 @@ class _Stage:
         done = maintenance.take_turn(
             self.tables, self.spark, self.zk, max_wait=WAIT_SECONDS, retain_hours=self.home.retain_hours
         )
-        console.print(f"  [green]■[/] maintenance follows retention: {maintained(done)}")
+        console.print(f"  [green]■[/] maintenance follows retention: {show_engagement.maintained(done)}")
 
     def certified(self, person: Person) -> bool:
         """The certificate of an id, printed; whether the id is nowhere in the lake."""
         org, who_id = person
         console.print(f"  [cyan]?[/] lake erasure certify org {org} {who_id}")
         found = certify(self.tables.root, [LAKE], org, who_id, str(self.home.kafka))
-        show_certificate(found)
+        show_engagement.certificate(found)
         return found.nowhere
 
     def _turn(self, name: StreamName) -> bool:
