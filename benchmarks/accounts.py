@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
+from lake_assets.base.grain import HOUR
+from lake_assets.connections.addresses import run_folder
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.grain import HOUR
 from lake_assets.incremental.session import SessionReport
-from lake_assets.local.catalog import open_catalog
 from lake_assets.local.service import free_port, running
-from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import spark as spark_service
-from lake_assets.local.state import run_folder
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate, land, measure
 from lake_assets.settings import Settings, settings

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
 from benchmarks.sides import DayBack, EngineSide, LookingBack, Side, SixHoursBack
 from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
+from lake_assets.base.grain import HOUR
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.grain import HOUR
-from lake_assets.local.catalog import open_catalog
 from lake_assets.local.service import free_port, running
-from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import (

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
+from lake_assets.connections.spark import open_spark
 from lake_assets.engagement.batch import BatchReport, run_batch
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lakes import EMAIL_EVENT
@@ -30,7 +31,6 @@ from lake_assets.engagement.pruning import dated
 from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
 from lake_assets.local.lake_stack import lake_services
-from lake_assets.local.spark import open_spark
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 
 from benchmarks.timeline import SIZE, Window, drawn, summary
+from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import JobCoordinator, zookeeper_client
 from lake_assets.engagement.batch import BatchReport, Guard, Stream, run_batch
 from lake_assets.engagement.kafka import KafkaTopic
@@ -40,7 +41,6 @@ from lake_assets.engagement.tables import LakeTables, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
 from lake_assets.local.lake_stack import lake_services
-from lake_assets.local.spark import open_spark
 from lake_assets.settings import Settings, settings
 
 SIDES = {"with": "with the coordinator", "without": "without it"}

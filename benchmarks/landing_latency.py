@@ -23,13 +23,13 @@ from confluent_kafka import Producer
 from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.engine import utc_now
 from lake_assets.incremental.tables import create_raw
 from lake_assets.landing.progress import read_progress
 from lake_assets.landing.station import Station, run
-from lake_assets.local.catalog import open_catalog
 from lake_assets.local.kafka import kafka
 from lake_assets.local.service import free_port, running
 from lake_assets.membership import PIPELINE

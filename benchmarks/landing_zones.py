@@ -23,13 +23,13 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.tables import create_raw
 from lake_assets.landing.heartbeats import beat
 from lake_assets.landing.station import Station
 from lake_assets.landing.zones import open_zones
-from lake_assets.local.catalog import open_catalog
 from lake_assets.local.kafka import kafka
 from lake_assets.local.service import free_port, running
 from lake_assets.membership import PIPELINE

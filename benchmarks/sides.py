@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.engine import Engine, Heads
 from lake_assets.incremental.run import Runner
 from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.sessions import ProcessState
 from lake_assets.incremental.verify import compare
-from lake_assets.local.catalog import open_catalog
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:

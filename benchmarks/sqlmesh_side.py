@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.sides import Done, opened
+from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
 from lake_assets.incremental import tables
 from lake_assets.incremental.engine import Engine
 from lake_assets.local import bootstrap
-from lake_assets.local.spark import session_conf
 from lake_assets.settings import PROJECT, Settings
 
 if TYPE_CHECKING:

@@ -120,8 +120,8 @@ def rebuild(
     as_json: AsJson = False,
 ) -> None:
     """Rebuild the hours FROM..TO of TARGET from its sources as of the watermark, which stays: a backfill."""
+    from lake_assets.base.hours import parse_hour
     from lake_assets.errors import UsageError
-    from lake_assets.incremental.hours import parse_hour
     from lake_assets.incremental.session import SessionReport
     from lake_assets.local import show
 
@@ -187,7 +187,7 @@ def why(
     target: Name, hour: Annotated[str, typer.Argument(help="such as 2026-01-01-05:00")], as_json: AsJson = False
 ) -> None:
     """Tell which session last rebuilt HOUR of TARGET, and because of what."""
-    from lake_assets.incremental.hours import parse_hour
+    from lake_assets.base.hours import parse_hour
     from lake_assets.local import show
 
     engine = _engine()
@@ -266,8 +266,8 @@ def complete(
     force: Annotated[bool, typer.Option("--force", help="also if the table is complete further than that")] = False,
 ) -> None:
     """Declare a raw TABLE complete through HOUR, inclusive: for a source that went silent, or lands by other means."""
+    from lake_assets.base.hours import hour_key, parse_hour
     from lake_assets.incremental.completeness import declare_complete
-    from lake_assets.incremental.hours import hour_key, parse_hour
 
     engine = _engine()
     declared = declare_complete(engine.catalog, engine.pipeline, table, parse_hour(hour, where="HOUR"), force=force)

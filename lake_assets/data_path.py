@@ -18,6 +18,8 @@ from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.hours import hour_key, spell
+from lake_assets.connections.addresses import kafka_address, zookeeper_address
 from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.lakes import LAKES, metrics_locations
 from lake_assets.engagement.metrics import metrics_cursor
@@ -26,7 +28,6 @@ from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
 from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.freshness import freshness
-from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.overview import Overview, TargetOverview
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.landing.compaction import next_offsets
@@ -39,7 +40,6 @@ from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.store import Manifest, has_landed, open_manifest
 from lake_assets.landing.verify import quarantined
 from lake_assets.local.data_path import DataPath, Fact, Stage
-from lake_assets.local.state import kafka_address, zookeeper_address
 from lake_assets.serving.lineage import State
 from lake_assets.serving.registry import Registry
 from lake_assets.serving.sources import Source, metrics_sources, pipeline_sources

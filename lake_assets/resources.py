@@ -16,9 +16,9 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
 from dagster_shared.serdes import deserialize_value
 
+from lake_assets.connections.addresses import kafka_address, required, zookeeper_address
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.tables import open_tables
-from lake_assets.local.catalog import open_catalog
-from lake_assets.local.state import kafka_address, required, zookeeper_address
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]
     """
     from dagster_pyspark import LazyPySparkResource
 
-    from lake_assets.local.spark import session_conf
+    from lake_assets.connections.spark import session_conf
 
     spark = LazyPySparkResource(spark_config=session_conf(settings))
     return {

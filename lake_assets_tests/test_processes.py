@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from lake_assets.incremental.failpoints import EXIT_CODE, PAUSE, reach
+from lake_assets.base.failpoints import EXIT_CODE, PAUSE, reach
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.processes import Child, environment
 

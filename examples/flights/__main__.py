@@ -12,9 +12,9 @@ from examples.flights import PIPELINE
 from examples.flights.data import observe, package
 from examples.flights.expected import Comparison
 from examples.flights.replay import WEEKS, Step, replay, verdict
+from lake_assets.base.hours import hour_start
 from lake_assets.errors import LakeError
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_start
 from lake_assets.settings import Settings, settings
 
 SAMPLE = 10

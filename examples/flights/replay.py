@@ -15,8 +15,8 @@ import pandas as pd
 
 from examples.flights.expected import Comparison, compare
 from examples.flights.landing import Batch, batches, land, landed_until
+from lake_assets.base.hours import hour_start
 from lake_assets.incremental.catch_up import catch_up
-from lake_assets.incremental.hours import hour_start
 
 if TYPE_CHECKING:
     from examples.flights.data import Observations

@@ -1,6 +1,6 @@
 """ENGINE: jobs that write one resource take turns on a ZooKeeper lock. Needs nothing else of this package."""
 
-from lake_assets.coordination.client import zookeeper_client
+from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination.coordinator import JobCoordinator
 from lake_assets.coordination.rules import ANY, Stream, check_claim, check_ring, stream
 

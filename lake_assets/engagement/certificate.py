@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyiceberg.io import load_file_io
 
+from lake_assets.base.id_matcher import Needle
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.lake import STREAMS, EngagementLake
 from lake_assets.engagement.retained import Held, held
@@ -24,7 +25,6 @@ from lake_assets.engagement.telling import People, people, said, tells
 from lake_assets.errors import UsageError
 from lake_assets.incremental.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
 from lake_assets.incremental.cleaning import ListedFile, listing, place
-from lake_assets.incremental.needle import Needle
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"

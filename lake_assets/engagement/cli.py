@@ -32,7 +32,7 @@ def init(
     partitions: Annotated[int, typer.Option(help="of topics that are not there yet")] = 4,
 ) -> None:
     """Create the tables and topics of LAKE that are not there yet, and make orgs known. Safe to repeat."""
-    from lake_assets.local.spark import open_spark
+    from lake_assets.connections.spark import open_spark
 
     tables = _engagement_tables(lake)
     tables.create(open_spark(settings()))
@@ -88,14 +88,12 @@ def retain(lake: LakeName, as_json: AsJson = False) -> None:
 def maintain(lake: LakeName, as_json: AsJson = False) -> None:
     """Take a turn of maintenance of LAKE: files are written anew, sorted, and what no version needs is removed."""
     from lake_assets.engagement import maintenance
-    from lake_assets.local import show
+    from lake_assets.local import show, show_engagement
 
     found, tables = settings(), _engagement_tables(lake)
     with _spark_and_zookeeper() as (spark, zk):
         done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=found.retain_hours)
     typer.echo(show.as_json(done) if as_json else f"{lake}: {show_engagement.maintained(done)}")
-
-    from lake_assets.local import show_engagement
 
 
 @engagement.command()
@@ -109,7 +107,7 @@ def reclaim(
     Only while no process of the lake runs, on any machine: one that still holds the lock of the ZooKeeper before could
     write between the turns of the new one. A batch that is open is gone on with first.
     """
-    from lake_assets.coordination.client import SESSION_SECONDS
+    from lake_assets.connections.zookeeper import SESSION_SECONDS
     from lake_assets.engagement.reclaiming import reclaim
     from lake_assets.local import show
 
@@ -150,9 +148,9 @@ def metrics(
     as_json: AsJson = False,
 ) -> None:
     """Bring the metrics of LAKE up to date: the days of orgs that notifications since the last time name."""
+    from lake_assets.connections.spark import open_spark
     from lake_assets.engagement.metrics import Metrics
     from lake_assets.local import show
-    from lake_assets.local.spark import open_spark
 
     done = Metrics(_engagement_tables(lake), open_spark(settings())).refresh(orgs or ())
     if as_json:
@@ -218,9 +216,9 @@ def _take_turn(lake: str, name: StreamName, *, as_json: bool) -> None:
 @contextmanager
 def _spark_and_zookeeper() -> Iterator[tuple[SparkSession, KazooClient]]:
     """What a turn needs. ZooKeeper is asked for first: Spark takes longer to start."""
+    from lake_assets.connections.addresses import required, zookeeper_address
+    from lake_assets.connections.spark import open_spark
     from lake_assets.coordination import zookeeper_client
-    from lake_assets.local.spark import open_spark
-    from lake_assets.local.state import required, zookeeper_address
 
     hosts = required(zookeeper_address(settings()), "ZooKeeper")
     spark = open_spark(settings())
@@ -245,6 +243,6 @@ def _engagement_tables(lake: str) -> LakeTables:
 
 
 def _kafka() -> str:
-    from lake_assets.local.state import kafka_address, required
+    from lake_assets.connections.addresses import kafka_address, required
 
     return required(kafka_address(settings()), "Kafka")

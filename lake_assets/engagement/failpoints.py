@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lake_assets.incremental.failpoints import strike
+from lake_assets.base.failpoints import strike
 
 METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
 """Of a refresh of the metrics: before its one commit, and after it."""

@@ -81,7 +81,7 @@ class ForgottenRequests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         if not self.limits.people(batch):
             return
@@ -119,7 +119,7 @@ class RedactedLetters:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         if not self.limits.people(batch):
             return

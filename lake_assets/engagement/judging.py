@@ -38,7 +38,7 @@ class Messages:
         """
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         for known, found in self._kept:
             if known == batch:
@@ -51,7 +51,7 @@ class Messages:
 
     def forget(self) -> None:
         """What `checkpointed` has kept is not needed any more."""
-        from lake_assets.incremental.row_checkpoint import release_checkpoints
+        from lake_assets.connections.row_checkpoint import release_checkpoints
 
         self._kept.clear()
         release_checkpoints(self.spark)

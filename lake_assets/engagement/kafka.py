@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
+from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.engagement.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -43,7 +43,7 @@ class Limits:
 
     def of(self, batch: Batch) -> DataFrame:
         """As `collapsing.limited` gives them: `LIMITED`; worked out at once."""
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         if batch.batch_id not in self._made:
             tables, spark = self.messages.tables, self.messages.spark

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
+from lake_assets.base.failpoints import strike
 from lake_assets.coordination import JobCoordinator
 from lake_assets.engagement.batch import Guard
 from lake_assets.engagement.checkpoint import opened
@@ -35,7 +36,6 @@ from lake_assets.engagement.tables import (
     ORG,
     LakeTables,
 )
-from lake_assets.incremental.failpoints import strike
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

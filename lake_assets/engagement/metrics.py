@@ -13,6 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+from lake_assets.base.failpoints import strike
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.cells import Cell, blocks
 from lake_assets.engagement.changes import ChangeReader
@@ -26,7 +27,6 @@ from lake_assets.engagement.tables import (
     LakeTables,
 )
 from lake_assets.errors import ChangesExpired
-from lake_assets.incremental.failpoints import strike
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -62,7 +62,7 @@ class Requests:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         tables, spark = self.messages.tables, self.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
@@ -128,7 +128,7 @@ class Mutations:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        from lake_assets.incremental.row_checkpoint import checkpoint_rows
+        from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
         requests = applied(log.where(F.col("batch_id") == batch.batch_id))

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.failpoints import strike
 from lake_assets.engagement.failpoints import TURN_GIVEN
 from lake_assets.engagement.lake import STREAMS, StreamName
 from lake_assets.engagement.ring import coordinator_of
 from lake_assets.engagement.tables import LakeTables
-from lake_assets.incremental.failpoints import strike
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

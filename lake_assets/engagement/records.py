@@ -41,7 +41,7 @@ def arriving(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.incremental.row_checkpoint import checkpoint_rows
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
 
     carried = applied.where("insert_record is not null")
     if carried.isEmpty():

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.kafka import TIMEOUT_SECONDS, client
 
 _FOREVER = -1
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
+from lake_assets.base.failpoints import strike
 from lake_assets.coordination import check_claim
 from lake_assets.engagement import idempotent
 from lake_assets.engagement.checkpoint import CheckpointStore, opened
@@ -21,7 +22,6 @@ from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.engagement.retention import check_days
 from lake_assets.incremental.erasures import KeyedHash, erasure_key
-from lake_assets.incremental.failpoints import strike
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

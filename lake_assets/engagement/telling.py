@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lake_assets.incremental.needle import Needle
+from lake_assets.base.id_matcher import Needle
 
 People = Mapping[str, Sequence[Needle]]
 """Org → ids of it that are looked for."""

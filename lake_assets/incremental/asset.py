@@ -12,12 +12,12 @@ from typing import Any
 
 import dagster as dg
 
+from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.hours import hour_of, hour_start, parse_hour, spell
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
 from lake_assets.incremental.checks import check_results, check_specs, may_skip, partition_evaluations, skipped_result
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.grain import DAY, HOUR, Grain
-from lake_assets.incremental.hours import hour_of, hour_start, parse_hour, spell
 from lake_assets.incremental.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, Rhythm, all_sensors
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting
 from lake_assets.incremental.verdicts import in_words

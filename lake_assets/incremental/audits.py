@@ -13,15 +13,15 @@ from functools import reduce
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from lake_assets.incremental.grain import Grain
+    from lake_assets.base.grain import Grain
 
 SAMPLE = 10
 """How many offending keys a verdict names at most."""
@@ -190,7 +190,7 @@ def _offences(rows: Mapping[int, DataFrame], *, few: bool) -> dict[int, _Offence
     """
     from pyspark.sql import functions as F
 
-    from lake_assets.incremental.row_checkpoint import checkpoint_rows
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
 
     numbered = [frame.select(F.lit(i).alias("i"), KEY, HOUR) for i, frame in rows.items()]
     if not numbered:

@@ -22,10 +22,10 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
+from lake_assets.base.id_matcher import Needle
 from lake_assets.errors import UsageError
 from lake_assets.incremental import publish
 from lake_assets.incremental.cleaning import ListedFile, listing, place
-from lake_assets.incremental.needle import Needle
 
 Kind = Literal[
     "data",

@@ -14,10 +14,10 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, Manif
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.data_files import DataFiles, FileChange, HourRange
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.manifests import entries, own_manifests
 from lake_assets.incremental.tables import complete_through
 

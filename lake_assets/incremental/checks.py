@@ -11,9 +11,9 @@ from itertools import islice
 
 import dagster as dg
 
+from lake_assets.base.grain import Grain
+from lake_assets.base.hours import hour_key, spell
 from lake_assets.incremental.declaration import Stateless, Target
-from lake_assets.incremental.grain import Grain
-from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import AuditResult, SessionReport
 
 QUARANTINE = "quarantine"

@@ -24,9 +24,9 @@ from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.failpoints import reach
 
 _TOTALS = "total-"
 _WRITTEN = (".parquet", ".orc", ".puffin", ".avro", ".metadata.json", ".crc")

@@ -8,10 +8,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.hours import hour_key
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import DateType
 
+from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.declaration import LANDED, Source
-from lake_assets.incremental.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.tables import complete_through
 
 HourRange = tuple[int, int]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.incremental import entities, landed, publish, tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present
@@ -22,7 +23,6 @@ from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Targ
 from lake_assets.incremental.door import Door
 from lake_assets.incremental.erasures import Erasures
 from lake_assets.incremental.erasures import create_table as create_erasure_table
-from lake_assets.incremental.failpoints import reach
 from lake_assets.incremental.landed import RawSnapshot
 from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.partitions import check_grain, rows_between

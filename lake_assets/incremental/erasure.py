@@ -26,6 +26,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, EqualTo, In, NotNull
 from pyiceberg.table import Table
 
+from lake_assets.base.failpoints import reach
+from lake_assets.base.hours import hour_of
+from lake_assets.base.id_matcher import Needle, word
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.catch_up import catch_up
@@ -34,9 +37,6 @@ from lake_assets.incremental.cleaning import forget, head_has_deletes, remove, r
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.door import DROPPED, delete_rows, holders, holds
 from lake_assets.incremental.erasures import Erasure
-from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.hours import hour_of
-from lake_assets.incremental.needle import Needle, word
 from lake_assets.incremental.needs import read_needs
 from lake_assets.incremental.session import Waiting
 from lake_assets.incremental.sessions import QUARANTINE, SESSION

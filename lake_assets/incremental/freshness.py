@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Pipeline, Target
-from lake_assets.incremental.hours import hour_key, hour_start
 
 
 @dataclass(frozen=True)

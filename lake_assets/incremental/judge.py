@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.base.hours import hour_key
+from lake_assets.base.time_filters import moment
 from lake_assets.incremental.declaration import LANDED
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import Fates
-from lake_assets.incremental.time_filters import moment
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source, Target

@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.declaration import LANDED
-from lake_assets.incremental.hours import HOUR_MICROSECONDS
 
 LOOKBACK_HOURS = 6
 """The fixed lookback that arrivals and sessions are compared with, in reports."""

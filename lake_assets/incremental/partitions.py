@@ -13,8 +13,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from pyiceberg.types import IntegerType
 
+from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.grain import DAY, HOUR, Grain
 from lake_assets.incremental.manifests import entries, own_manifests
 
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import hour_key, spell
 from lake_assets.incremental.changes import SourceChanges, describe
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.grain import HOUR, Grain
-from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import Cost, Decision, HeldHour, PlannedHour, SessionPlan, SourceRange, Waiting
 from lake_assets.incremental.verdicts import capped, check_none_held, in_words, still_held
 

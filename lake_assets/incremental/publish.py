@@ -17,9 +17,9 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import ManageSnapshots
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_key
 
 WAP_ID = "wap.id"
 PUBLISHED_WAP_ID = "published-wap-id"

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.base.failpoints import reach
+from lake_assets.base.hours import spell
 from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved, UsageError
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.audits import evaluate
 from lake_assets.incremental.declaration import Pipeline, Stateless, Target
-from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import hours_added, rows_between
 from lake_assets.incremental.plan import committed_after
 from lake_assets.incremental.scope import audit_scope
@@ -387,7 +387,7 @@ class Runner:
 
     def _release(self, work: Work) -> None:
         if work.plan.load != "none" or work.plan.processing_uris:
-            from lake_assets.incremental.row_checkpoint import (
+            from lake_assets.connections.row_checkpoint import (
                 release_checkpoints,  # a session without rows imports no Spark
             )
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from lake_assets.incremental.grain import HOUR, Grain
+from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.session import AuditResult
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.verdicts import capped

@@ -35,9 +35,9 @@ def audit_scope(
 
     hours: those to be judged. rows: that the snapshot added.
     """
-    from lake_assets.incremental.row_checkpoint import checkpoint_rows
+    from lake_assets.base.time_filters import within
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
     from lake_assets.incremental.stage import read_at
-    from lake_assets.incremental.time_filters import within
 
     judged_id, fates, few = snapshot_id or parent, staging.fates, staging.few
     staged = within(read_at(spark, target.table, judged_id), target.time_column, hours)
@@ -69,8 +69,8 @@ def _reader(catalog: Catalog, spark: SparkSession, at: Mapping[str, int | None])
 
 def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapshot_id: int | None) -> RowsByHour:
     """Counts the rows of a target's snapshot by metadata, and by Spark only where these cannot tell."""
+    from lake_assets.base.time_filters import within
     from lake_assets.incremental.stage import read_at
-    from lake_assets.incremental.time_filters import within
 
     def count(hours: Collection[int]) -> Mapping[int, int]:
         told = rows_in_hours(tables.load(catalog, target.table), snapshot_id, target.time_column, hours)

@@ -15,10 +15,10 @@ from datetime import datetime
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
+from lake_assets.base.failpoints import reach
+from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.failpoints import reach
-from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.landed import RawSnapshot
 from lake_assets.incremental.lateness import Lateness
 from lake_assets.incremental.session import SessionPlan, SessionReport, Waiting

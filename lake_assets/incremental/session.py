@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from lake_assets.base.hours import spell
 from lake_assets.incremental.changes import Totals
-from lake_assets.incremental.hours import spell
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import PrimitiveType
 
+from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals, Watermark
-from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.incremental.verdicts import held_by

@@ -15,13 +15,13 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lake_assets.base.time_filters import before, hours_condition, within
+from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.incremental import judge
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
 from lake_assets.incremental.entity_rows import ChangedEntities, differing, ids_of
-from lake_assets.incremental.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.session import Fates, SessionPlan, SourceRange
 from lake_assets.incremental.sessions import QUARANTINE
-from lake_assets.incremental.time_filters import before, hours_condition, within
 
 CATALOG = "lake"
 WAP_ID = "spark.wap.id"

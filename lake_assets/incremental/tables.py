@@ -17,8 +17,8 @@ from pyiceberg.transforms import IdentityTransform, Transform
 from pyiceberg.types import NestedField
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ColumnMismatch, TableMissing, WriteAuditPublishDisabled
-from lake_assets.incremental.hours import parse_hour
 from lake_assets.incremental.partitions import TRANSFORMS
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from itertools import groupby
 from math import inf
 from operator import attrgetter
 
+from lake_assets.base.hours import hour_key, parse_hour, spell
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential
-from lake_assets.incremental.hours import hour_key, parse_hour, spell
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan
 
 NAMED = 3

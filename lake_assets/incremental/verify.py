@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.hours import spell
 from lake_assets.incremental import publish, tables
 from lake_assets.incremental.changes import Head, Watermark, changes
-from lake_assets.incremental.hours import spell
 from lake_assets.incremental.plan import Committed, Question, plan
 from lake_assets.incremental.session import SessionPlan
 
@@ -39,8 +39,8 @@ class Comparison:
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     """Compare a target with its full rebuild as of the watermark. Pending, skipped and held hours are left aside."""
+    from lake_assets.base.time_filters import hours_condition
     from lake_assets.incremental.stage import Stager, read_at
-    from lake_assets.incremental.time_filters import hours_condition
 
     state = engine.store.state(target.table)
     published = read_at(spark, target.table, publish.main_id(tables.load(engine.catalog, target.table)))

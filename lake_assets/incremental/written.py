@@ -8,9 +8,9 @@ from __future__ import annotations
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.base.hours import spell
 from lake_assets.errors import NotAsPlanned
 from lake_assets.incremental import publish
-from lake_assets.incremental.hours import spell
 from lake_assets.incremental.partitions import deletes_rows, hours_left, hours_removed
 from lake_assets.incremental.session import SessionPlan
 

@@ -342,7 +342,7 @@ def _interrupted() -> Callable[[], bool]:
 
 
 def _tell(loaded: Loaded) -> None:
-    from lake_assets.incremental.hours import hour_key
+    from lake_assets.base.hours import hour_key
 
     through = loaded.complete_through
     complete = "nothing is complete yet" if through is None else f"complete through {hour_key(through)}"
@@ -359,9 +359,9 @@ def _sum_up(tailer: ZoneTailer) -> None:
 
 
 def _station() -> Station:
+    from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.engine import utc_now
     from lake_assets.landing.station import Station
-    from lake_assets.local.catalog import open_catalog
     from lake_assets.local.platform import open_pipeline
 
     found = settings()
@@ -369,6 +369,6 @@ def _station() -> Station:
 
 
 def _kafka() -> str:
-    from lake_assets.local.state import kafka_address, required
+    from lake_assets.connections.addresses import kafka_address, required
 
     return required(kafka_address(settings()), "Kafka")

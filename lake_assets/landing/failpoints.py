@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lake_assets.incremental.failpoints import strike
+from lake_assets.base.failpoints import strike
 
 STEPS = (
     "landing-round-opened",

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.kafka import TIMEOUT_SECONDS, client
 from lake_assets.landing.kafka import partitions
 from lake_assets.landing.messages import HEARTBEAT
 from lake_assets.landing.schema import milliseconds

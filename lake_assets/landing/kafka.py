@@ -20,8 +20,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.kafka import END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.landing.records import Record
 
 QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000

@@ -13,7 +13,7 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
-from lake_assets.incremental.hours import hour_of
+from lake_assets.base.hours import hour_of
 
 OFFSETS = "lake.landing.offsets"
 """Table property: JSON, topic → partition → the next offset to load."""

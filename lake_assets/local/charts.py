@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lake_assets.incremental.hours import hour_start, spell
+from lake_assets.base.hours import hour_start, spell
 from lake_assets.incremental.lateness import Arrivals
 from lake_assets.incremental.overview import TargetOverview
 from lake_assets.incremental.savings import SessionCost

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from pyiceberg.expressions import StartsWith
 from rich.markup import escape
 
+from lake_assets.base.hours import hour_key, parse_hour
+from lake_assets.connections.spark import open_spark
 from lake_assets.incremental import tables, verify
-from lake_assets.incremental.hours import hour_key, parse_hour
 from lake_assets.incremental.session import Waiting
 from lake_assets.landing.progress import BATCH_PREFIX
 from lake_assets.landing.schema import ALL_VERDICTS
@@ -32,7 +33,6 @@ from lake_assets.local.demo_stage import (
     until_quiet,
 )
 from lake_assets.local.platform import open_engine
-from lake_assets.local.spark import open_spark
 from lake_assets.membership.simulator import bad_batch, dirty_batch, repair, worked_example
 
 if TYPE_CHECKING:

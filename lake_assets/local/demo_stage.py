@@ -12,10 +12,11 @@ import httpx
 from rich.console import Console
 from rich.markup import escape
 
+from lake_assets.base.hours import hour_start, parse_hour, spell
+from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_start, parse_hour, spell
 from lake_assets.incremental.lateness import LOOKBACK_HOURS
 from lake_assets.incremental.partitions import rows_between
 from lake_assets.incremental.session import SessionPlan
@@ -25,7 +26,6 @@ from lake_assets.landing.station import Station, run_once
 from lake_assets.local import services
 from lake_assets.local.demo_home import PATIENCE_SECONDS, START
 from lake_assets.local.simulating import close_files, send_landing
-from lake_assets.local.state import kafka_address, required
 from lake_assets.membership.simulator import land
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
+from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
 from lake_assets.engagement.audits import untold_batches
@@ -31,7 +32,6 @@ from lake_assets.local import show_engagement
 from lake_assets.local.demo_home import prepare_home
 from lake_assets.local.demo_stage import console
 from lake_assets.local.lake_stack import lake_services
-from lake_assets.local.spark import open_spark
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

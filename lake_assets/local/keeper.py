@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lake_assets.connections.addresses import OWNER_VARIABLE, run_folder
 from lake_assets.errors import ServiceError
 from lake_assets.local.service import Service, python_module
-from lake_assets.local.state import OWNER_VARIABLE, run_folder
 
 NAME = "keeper"
 _STOPPED = re.compile(r"\| (\S+) stopped \(rc=(-?\d+)\)")

@@ -61,12 +61,12 @@ def open_maintainer(settings: Settings) -> Maintainer:
 
 def open_engine(settings: Settings) -> Engine:
     """The engine on the home's catalog. Spark is reached when a session has rows to build, not before."""
+    from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.engine import Engine, utc_now
-    from lake_assets.local.catalog import open_catalog
 
     @lru_cache(maxsize=1)
     def spark() -> SparkSession:
-        from lake_assets.local.spark import open_spark
+        from lake_assets.connections.spark import open_spark
 
         return open_spark(settings)
 

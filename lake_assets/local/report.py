@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lake_assets.incremental.hours import hour_key, spell
+from lake_assets.base.hours import hour_key, spell
 from lake_assets.incremental.overview import Overview
 from lake_assets.local import charts
 from lake_assets.local import page as pages

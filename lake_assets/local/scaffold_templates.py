@@ -55,10 +55,10 @@ from $name import PIPELINE
 
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_key, hour_start
+from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.tables import COMPLETE_THROUGH
-from lake_assets.local.catalog import open_catalog
-from lake_assets.local.spark import open_spark
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.spark import open_spark
 from lake_assets.settings import Settings
 
 START = PIPELINE.start_hour
@@ -157,7 +157,7 @@ _SEQUENTIAL = {
     "mode_class": "Sequential",
     "spark_imports": _WINDOWED,
     "declaration_imports": "Sequential,\n    SessionContext,\n    Source",
-    "hours_import": "\nfrom lake_assets.incremental.hours import hour_start",
+    "hours_import": "\nfrom lake_assets.base.hours import hour_start",
     "audit_imports": "not_null, unique_key",
     "audits": 'not_null("amount"), unique_key()',
     "target_time": "state_$period",

@@ -20,9 +20,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lake_assets.connections.addresses import OWNER_VARIABLE, run_folder
 from lake_assets.errors import ServiceError
 from lake_assets.local.bootstrap import java_command
-from lake_assets.local.state import OWNER_VARIABLE, run_folder
 
 Check = Callable[[], bool]
 POLL_SECONDS = 0.1

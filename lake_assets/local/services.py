@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from lake_assets.connections import addresses
+from lake_assets.connections.addresses import spark_remote
 from lake_assets.errors import ServiceError
-from lake_assets.local import keeper, stack, state
+from lake_assets.local import keeper, stack
 from lake_assets.local.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
-from lake_assets.local.state import spark_remote
 
 if TYPE_CHECKING:
     import psutil
@@ -69,14 +70,14 @@ def down(settings: Settings, *, report: Report) -> None:
 
 def status(settings: Settings) -> list[ServiceStatus]:
     """Every service, whether it runs or not."""
-    recorded = {record.name: record for record in state.read(settings.home)}
+    recorded = {record.name: record for record in addresses.read(settings.home)}
     services = stack.services_of(settings, {name: _port(recorded.get(name)) for name in stack.LISTENING})
     return [_status(service) if service.name in recorded else _stopped(service) for service in services]
 
 
 def ui_address(settings: Settings) -> str | None:
     """Where Dagster's UI was started; None if it was not."""
-    ports = [record.port for record in state.read(settings.home) if record.name == "webserver"]
+    ports = [record.port for record in addresses.read(settings.home) if record.name == "webserver"]
     return f"http://127.0.0.1:{ports[0]}" if ports else None
 
 
@@ -88,7 +89,7 @@ def _start(settings: Settings, report: Report) -> None:
     services = stack.services_of(settings, ports)
     stack.write_dagster_files(settings, ports["code"])
     try:
-        state.write(settings.home, [state.Record(s.name, s.port) for s in services])
+        addresses.write(settings.home, [addresses.Record(s.name, s.port) for s in services])
         kept = keeper.start(services, settings.home)
         _wait(kept, services, settings.home, report)
     except BaseException:  # Ctrl-C too: whoever stops a start wants nothing running
@@ -119,14 +120,14 @@ def _wait(kept: subprocess.Popen[bytes], services: list[Service], home: Path, re
 
 def _sweep(home: Path, report: Report) -> bool:
     """Stops every process of the home: the keeper first, since it stops its services, then whatever is left."""
-    found = state.processes_of(home)
+    found = addresses.processes_of(home)
     if found:
         report(f"Stopping {len(found)} processes ...")
-        _end([p for p in found if p == state.process_of(home, keeper.NAME)])
+        _end([p for p in found if p == addresses.process_of(home, keeper.NAME)])
         _end_all(home)
-    for file in (*state.run_folder(home).glob("*.pid"), state.run_folder(home) / "services.json"):
+    for file in (*addresses.run_folder(home).glob("*.pid"), addresses.run_folder(home) / "services.json"):
         file.unlink(missing_ok=True)
-    if left := state.processes_of(home):
+    if left := addresses.processes_of(home):
         raise ServiceError(
             f"These processes of {home} do not end: {', '.join(str(p.pid) for p in left)}.",
             remedy="Stop them by hand: kill -9 PID.",
@@ -139,7 +140,7 @@ def _sweep(home: Path, report: Report) -> bool:
 def _end_all(home: Path) -> None:
     """Looks again after each round: a process that starts another while it is asked to end leaves one unlisted."""
     for _ in range(SWEEPS):
-        if not (left := state.processes_of(home)):
+        if not (left := addresses.processes_of(home)):
             break
         _end(left)
 
@@ -158,13 +159,13 @@ def _end(processes: list[psutil.Process]) -> None:
 
 
 def _all_ready(settings: Settings) -> bool:
-    return state.process_of(settings.home, keeper.NAME) is not None and all(
+    return addresses.process_of(settings.home, keeper.NAME) is not None and all(
         s.state == "ready" for s in status(settings)
     )
 
 
 def _status(service: Service) -> ServiceStatus:
-    process = state.process_of(service.home, service.name)
+    process = addresses.process_of(service.home, service.name)
     if process is None:
         return _stopped(service)
     ready: Literal["ready", "starting"] = "ready" if service.ready() else "starting"
@@ -188,15 +189,15 @@ def _memory_mb(process: psutil.Process) -> int:
     return total >> 20
 
 
-def _port(record: state.Record | None) -> int:
+def _port(record: addresses.Record | None) -> int:
     return record.port or 0 if record else 0
 
 
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
     """One `lake up` of a home at a time; the lock goes with the process that holds it."""
-    state.run_folder(home).mkdir(parents=True, exist_ok=True)
-    with (state.run_folder(home) / "up.lock").open("w") as lock:
+    addresses.run_folder(home).mkdir(parents=True, exist_ok=True)
+    with (addresses.run_folder(home) / "up.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

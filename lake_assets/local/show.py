@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from lake_assets.base.hours import hour_key, spell
 from lake_assets.incremental.catch_up import Outcome
-from lake_assets.incremental.hours import hour_key, spell
 from lake_assets.incremental.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
 from lake_assets.incremental.sessions import SessionRecord
 from lake_assets.incremental.verdicts import in_words

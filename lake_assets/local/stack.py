@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from lake_assets.connections.spark import jvm_conf, spark_environment, spark_home
 from lake_assets.local.kafka import kafka
 from lake_assets.local.service import Service, accepts, answers, log_says, python_module
-from lake_assets.local.spark import jvm_conf, spark_environment, spark_home
 from lake_assets.local.zookeeper import zookeeper
 from lake_assets.settings import PROJECT, Settings
 

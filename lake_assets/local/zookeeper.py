@@ -6,8 +6,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from lake_assets.connections.spark import spark_home
 from lake_assets.local.service import Check, Service, free_port, java
-from lake_assets.local.spark import spark_home
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 TICK_MS = 500

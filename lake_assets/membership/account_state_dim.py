@@ -9,9 +9,9 @@ leaves the JVM.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.base.hours import hour_start
 from lake_assets.incremental.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
-from lake_assets.incremental.hours import hour_start
 
 ACTIVE, UPGRADED, DOWNGRADED, CANCELED = STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
 

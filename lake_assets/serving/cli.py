@@ -40,8 +40,8 @@ def push(
 
     The tables of a push group are switched together.
     """
+    from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.engine import utc_now
-    from lake_assets.local.catalog import open_catalog
     from lake_assets.local.show import as_json as to_json
     from lake_assets.serving import show
     from lake_assets.serving.sources import from_parquet
@@ -209,7 +209,7 @@ def pinot_revert(
 
 def forget_replaced() -> list[FromBefore]:
     """What served tables have of before the last erasure. Where ZooKeeper is known, what was replaced goes."""
-    from lake_assets.local.state import zookeeper_address
+    from lake_assets.connections.addresses import zookeeper_address
     from lake_assets.serving.erasing import forget_replaced, stored_before
     from lake_assets.serving.files import SegmentFiles
 
@@ -255,15 +255,15 @@ def _entries(words: list[str]) -> dict[str, str]:
 
 
 def _last_erasure() -> datetime | None:
+    from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.erasures import last_erasure
-    from lake_assets.local.catalog import open_catalog
 
     return last_erasure(open_catalog(settings()))
 
 
 def _serving() -> AbstractContextManager[Serving]:
+    from lake_assets.connections.addresses import required, zookeeper_address
     from lake_assets.incremental.engine import utc_now
-    from lake_assets.local.state import required, zookeeper_address
     from lake_assets.serving.store import serving_at
 
     hosts = required(zookeeper_address(settings()), "ZooKeeper")

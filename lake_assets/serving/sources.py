@@ -14,9 +14,9 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
 from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 
+from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import TableMissing, UsageError
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.partitions import rows_between, rows_by_hour
 
 if TYPE_CHECKING:

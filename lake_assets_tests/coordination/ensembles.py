@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from lake_assets.connections.addresses import run_folder
 from lake_assets.local.service import Service, all_running
-from lake_assets.local.state import run_folder
 from lake_assets.local.zookeeper import ensemble, mode
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from lake_assets.coordination import ANY, JobCoordinator, check_claim, client
+from lake_assets.connections import zookeeper as client
+from lake_assets.coordination import ANY, JobCoordinator, check_claim
 from lake_assets.errors import (
     ClaimRefused,
     ConfigurationError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
 from lake_assets.engagement.batch import Stream, run_batch
@@ -18,7 +19,6 @@ from lake_assets.engagement.reclaiming import reclaim
 from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import LakeTables, open_tables
 from lake_assets.engagement.turn import coordinator, open_stream, take_turn
-from lake_assets.local.spark import open_spark
 from lake_assets.settings import settings
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lake_assets.base.failpoints import PAUSE
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement import maintenance
 from lake_assets.engagement.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED
@@ -10,7 +11,6 @@ from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.engagement.turn import coordinator, take_turn
 from lake_assets.errors import TurnRefused
-from lake_assets.incremental.failpoints import PAUSE
 from lake_assets_tests.engagement.interrupted import arrive, left, settle
 from lake_assets_tests.engagement.maintained import RETAIN_HOURS
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic

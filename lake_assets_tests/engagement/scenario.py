@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.engagement.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.checkpoint import Batch
 from lake_assets.engagement.identity import MutationRequest, Op, Record
@@ -24,7 +25,6 @@ from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.retention import RetentionOp
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
 from lake_assets.engagement.turn import open_stream
-from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.processes import Child, environment

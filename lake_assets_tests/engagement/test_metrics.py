@@ -6,11 +6,11 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.engagement.failpoints import METRICS_COMPUTED, METRICS_WRITTEN
 from lake_assets.engagement.metrics import CALL_OUTCOMES, DIMENSIONS, EMAIL_KINDS, RATES, Metrics, metrics_cursor
 from lake_assets.engagement.simulator import Message, generate, org_names, send
 from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
-from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets_tests.engagement import child
 from lake_assets_tests.engagement.scenario import Traffic, email
 from lake_assets_tests.engagement.test_change_reader import SIMULATION, turns

@@ -18,9 +18,9 @@ from examples.flights.data import Observations, arrived_at, observe, package
 from examples.flights.definitions import defs
 from examples.flights.landing import batches, land, landed_until
 from examples.flights.replay import verdict
+from lake_assets.base.hours import hour_start
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_start
 from lake_assets.incremental.tables import load
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,
@@ -17,7 +18,6 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
-from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 from lake_assets.incremental.tables import COMPLETE_THROUGH
 
 if TYPE_CHECKING:

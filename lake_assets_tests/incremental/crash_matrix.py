@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.failpoints import EXIT_CODE, PAUSE, POINTS, TICK_POINTS
+from lake_assets.base.failpoints import EXIT_CODE, PAUSE, POINTS, TICK_POINTS
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.session import SessionReport, Waiting
-from lake_assets.local.catalog import open_catalog
 from lake_assets.local.service import free_port, running
-from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.asset import asset_key, incremental_definitions
-from lake_assets.incremental.hours import parse_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -10,11 +10,11 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import hour_key
 from lake_assets.incremental.asset import partitions_of, report_metadata
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.engine import Engine, utc_now
-from lake_assets.incremental.grain import DAY, HOUR
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.session import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE

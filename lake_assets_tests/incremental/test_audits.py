@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import AuditFailed, ConfigurationError
 from lake_assets.incremental import stage, tables
 from lake_assets.incremental.audits import (
@@ -21,7 +22,6 @@ from lake_assets.incremental.audits import (
     sql,
     unique_key,
 )
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult, SessionPlan, SessionReport, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import bad_batch, repair, worked_example

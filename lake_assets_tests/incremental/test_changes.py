@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Head, SourceChanges, Watermark, changes, hours_present, raw_history
 from lake_assets.incremental.declaration import RawTable, Source
-from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lake_assets.base.grain import DAY, HOUR
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.audits import not_null, unique_key
 from lake_assets.incremental.declaration import (
@@ -26,7 +27,6 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
     merge,
 )
-from lake_assets.incremental.grain import DAY, HOUR
 from lake_assets_tests.incremental import clicks
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")

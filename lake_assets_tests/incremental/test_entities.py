@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.data_files import FileChange
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.entities import PART, is_cheaper, narrowed, rebuilt
-from lake_assets.incremental.hours import parse_hour
 from lake_assets.incremental.plan import Committed, Question, committed_after, plan
 from lake_assets.incremental.session import PlannedHour, SessionPlan
 

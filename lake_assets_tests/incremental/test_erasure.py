@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental import tables
 from lake_assets.incremental.certificate import Certificate, certify
@@ -22,7 +23,6 @@ from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.engine import Engine
 from lake_assets.incremental.erasure import ERASED, _check_refs, erase, sweep
 from lake_assets.incremental.erasures import KEY_FILE, Erasures, create_table, erasure_key
-from lake_assets.incremental.failpoints import ERASURE_POINTS
 from lake_assets.incremental.session import AuditResult
 from lake_assets.incremental.sessions import KEEP_SNAPSHOTS, MERGE_FILES, SESSION
 from lake_assets.membership import PIPELINE

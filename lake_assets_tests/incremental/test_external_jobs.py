@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from lake_assets.base.hours import hour_key, hour_start
+from lake_assets.base.time_filters import hours_condition, within
+from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
-from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.session import OpenedSession, Waiting
-from lake_assets.incremental.time_filters import hours_condition, within
-from lake_assets.local.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import worked_example

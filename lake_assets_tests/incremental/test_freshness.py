@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from lake_assets.base.grain import DAY
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
 from lake_assets.incremental.freshness import Freshness, judge, promised
-from lake_assets.incremental.grain import DAY
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))

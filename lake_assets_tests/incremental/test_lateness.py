@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import hour_of, hour_start
 from lake_assets.incremental import lateness
-from lake_assets.incremental.hours import hour_of, hour_start
 from lake_assets.incremental.lateness import EXACT_SECONDS, ArrivalCounter, Arrivals, Lateness
 
 START = 490_896

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import LongType
 
+from lake_assets.base.hours import hour_start
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_start
 from lake_assets.incremental.manifests import entries
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START

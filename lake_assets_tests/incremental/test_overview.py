@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lake_assets.base.hours import hour_of
 from lake_assets.errors import AuditFailed, TableMissing
 from lake_assets.incremental import overview as module
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_of
 from lake_assets.incremental.overview import overview
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour, ranges
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.data_files import FileChange
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
-from lake_assets.incremental.grain import DAY, HOUR, Grain
-from lake_assets.incremental.hours import HOUR_FORMAT, hour_key, parse_hour, ranges
 from lake_assets.incremental.plan import Committed, Question, committed_after, plan, plan_rebuild
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan, Waiting
 from lake_assets.incremental.verdicts import held_by, hours_to_hold

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.base.hours import hour_start
 from lake_assets.errors import SourceReplaced
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_start
 from lake_assets.incremental.session import SessionReport, Waiting
 from lake_assets.incremental.stage import hashes
 from lake_assets.membership import PIPELINE

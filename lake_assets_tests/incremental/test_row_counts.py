@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental import tables
 from lake_assets.incremental.audits import odd_hours, row_count_like_earlier
-from lake_assets.incremental.hours import hour_key, hour_start
 from lake_assets.incremental.partitions import rows_in_hours
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target

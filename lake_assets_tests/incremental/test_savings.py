@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.incremental.grain import DAY
+from lake_assets.base.grain import DAY
 from lake_assets.incremental.savings import Saving, costs, lookback, saving
 from lake_assets.incremental.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.incremental.sessions import SessionRecord, State

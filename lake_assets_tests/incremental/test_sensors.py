@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
+from lake_assets.base.grain import HOUR
+from lake_assets.base.hours import hour_key
 from lake_assets.incremental import sensors
 from lake_assets.incremental.asset import partitions_of
 from lake_assets.incremental.engine import Engine, utc_now
-from lake_assets.incremental.grain import HOUR
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import committed_after
 from lake_assets.incremental.sensors import (
     CODE_VERSION_TAG,

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.cli import app
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import StateMoved
 from lake_assets.incremental import tables
 from lake_assets.incremental.changes import Totals
-from lake_assets.incremental.hours import hour_key, parse_hour
 from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.session import AuditResult, Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.sessions import (
@@ -35,7 +36,6 @@ from lake_assets.incremental.sessions import (
     SessionStore,
     create_tables,
 )
-from lake_assets.local.catalog import open_catalog
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

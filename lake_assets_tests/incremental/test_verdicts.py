@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import functions as F
 
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.audits import (
     hours_told,
@@ -22,8 +24,6 @@ from lake_assets.incremental.audits import (
 )
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.engine import utc_now
-from lake_assets.incremental.grain import DAY, HOUR
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionReport, Waiting
 from lake_assets.incremental.verdicts import capped, failed_hours, hours_to_hold, in_words, settled
 from lake_assets.membership import PIPELINE

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, GreaterThanOrEqual, LessThan, Or
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
+from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import NotAsPlanned
 from lake_assets.incremental import publish, tables
-from lake_assets.incremental.grain import DAY, HOUR, Grain
-from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 from lake_assets.incremental.partitions import TRANSFORMS
 from lake_assets.incremental.session import PlannedHour, SessionPlan
 from lake_assets.incremental.written import check_written

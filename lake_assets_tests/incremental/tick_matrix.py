@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lake_assets.base.failpoints import EXIT_CODE, TICK_POINTS
+from lake_assets.base.hours import hour_key
 from lake_assets.incremental.engine import Engine, utc_now
-from lake_assets.incremental.failpoints import EXIT_CODE, TICK_POINTS
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.sensors import Rhythm
 from lake_assets.incremental.session import SessionPlan
 from lake_assets.settings import settings

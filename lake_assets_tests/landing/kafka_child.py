@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.settings import settings
 from lake_assets_tests.landing.kafka_scenario import Landings
 

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from confluent_kafka import KafkaError, Producer
 
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.simulator import send
 from lake_assets.incremental.erasures import Erasures
@@ -29,7 +30,6 @@ from lake_assets.landing.store import open_manifest
 from lake_assets.landing.tailer import Closed
 from lake_assets.landing.writing import ZoneWriter
 from lake_assets.landing.zone import Zone
-from lake_assets.local.catalog import open_catalog
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import Landing, heartbeats, messages

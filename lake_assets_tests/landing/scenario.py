@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.landing import rows
 from lake_assets.landing.agreements import Agreements, DeletionRequest
 from lake_assets.landing.checksum import Checksum, checksum

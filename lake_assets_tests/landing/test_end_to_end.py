@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lake_assets.base.hours import hour_of
 from lake_assets.incremental import verify
 from lake_assets.incremental.catch_up import catch_up
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_of
 from lake_assets.incremental.tables import complete_through, load
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.needle import word
+from lake_assets.base.id_matcher import word
 from lake_assets.landing.mentions import PIECES, mentions, stretches
 from lake_assets.landing.records import Record
 

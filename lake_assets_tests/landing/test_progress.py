@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.hours import hour_of
+from lake_assets.base.hours import hour_of
 from lake_assets.landing.progress import Progress, read_progress, written
 
 SIX = datetime(2026, 1, 1, 6, 30, tzinfo=UTC)

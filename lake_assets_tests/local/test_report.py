@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from plotly.offline import get_plotlyjs
 
+from lake_assets.base.hours import hour_start
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_start
 from lake_assets.incremental.lateness import Arrivals, Cell, LandedHour, Lateness
 from lake_assets.incremental.overview import Overview, SetAside, Standing, TargetOverview
 from lake_assets.incremental.savings import costs, saving

@@ -15,10 +15,11 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
+from lake_assets.connections import addresses
+from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError
-from lake_assets.local import keeper, services, state
+from lake_assets.local import keeper, services
 from lake_assets.local.service import free_port
-from lake_assets.local.spark import open_spark
 from lake_assets.local.stack import dagster_environment
 from lake_assets.settings import Settings
 
@@ -48,13 +49,13 @@ def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
     assert [s.state for s in services.status(bare_home)] == ["stopped"] * 6
     assert services.ui_address(bare_home) is None
     assert services.spark_remote(bare_home) is None
-    assert state.kafka_address(bare_home) is state.zookeeper_address(bare_home) is None
+    assert addresses.kafka_address(bare_home) is addresses.zookeeper_address(bare_home) is None
 
 
 def test_somebody_elses_services_are_used_and_not_started(bare_home: Settings) -> None:
     theirs = bare_home.model_copy(update={**NO_SPARK, "jars": bare_home.home / "nowhere"})
     assert [s.name for s in services.status(theirs)] == ["code", "webserver", "daemon"]
-    assert state.kafka_address(theirs) == state.zookeeper_address(theirs) == "127.0.0.1:1"
+    assert addresses.kafka_address(theirs) == addresses.zookeeper_address(theirs) == "127.0.0.1:1"
 
 
 def test_dagster_gets_every_setting_as_it_is(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,8 +67,8 @@ def test_dagster_gets_every_setting_as_it_is(bare_home: Settings, monkeypatch: p
 
 
 def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) -> None:
-    state.write(bare_home.home, [state.Record("spark", 1234)])
-    foreign = state.run_folder(bare_home.home) / "spark.pid"
+    addresses.write(bare_home.home, [addresses.Record("spark", 1234)])
+    foreign = addresses.run_folder(bare_home.home) / "spark.pid"
     foreign.write_text(str(os.getppid()))  # lives, and is none of ours
     assert services.spark_remote(bare_home) is None
     assert services.status(bare_home)[0].state == "stopped"
@@ -77,9 +78,9 @@ def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) 
 
 
 def test_a_half_written_record_counts_as_none(bare_home: Settings) -> None:
-    state.write(bare_home.home, [])
-    (state.run_folder(bare_home.home) / "services.json").write_text('{"services": [{"na')
-    assert state.read(bare_home.home) == []
+    addresses.write(bare_home.home, [])
+    (addresses.run_folder(bare_home.home) / "services.json").write_text('{"services": [{"na')
+    assert addresses.read(bare_home.home) == []
 
 
 @pytest.mark.slow
@@ -90,8 +91,8 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     found = {s.name: s for s in services.status(bare_home)}
     assert {s.state for s in found.values()} == {"ready"}
     assert services.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
-    assert state.zookeeper_address(bare_home) == f"127.0.0.1:{found['zookeeper'].port}"
-    assert state.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
+    assert addresses.zookeeper_address(bare_home) == f"127.0.0.1:{found['zookeeper'].port}"
+    assert addresses.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
     session = open_spark(bare_home)
     assert session.range(3).count() == 3
     session.stop()
@@ -105,7 +106,7 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     begun = time.monotonic()
     services.down(bare_home, report=said.append)
     assert time.monotonic() - begun < 20
-    assert state.processes_of(bare_home.home) == []
+    assert addresses.processes_of(bare_home.home) == []
     assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
     assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 6
 
@@ -118,12 +119,12 @@ signal.signal(signal.SIGTERM, lambda *_: (subprocess.Popen({heir!r}), sys.exit()
 print("ready", flush=True)
 time.sleep(600)
 """
-    environment = {**os.environ, state.OWNER_VARIABLE: str(bare_home.home)}
+    environment = {**os.environ, addresses.OWNER_VARIABLE: str(bare_home.home)}
     with subprocess.Popen([sys.executable, "-c", dying], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         services.down(bare_home, report=str)
-    assert state.processes_of(bare_home.home) == []
+    assert addresses.processes_of(bare_home.home) == []
 
 
 @pytest.mark.slow
@@ -146,21 +147,21 @@ def test_a_stack_is_repaired_stands_beside_another_and_is_stopped_without_its_ke
 
 
 def assert_up_repairs_what_lost_a_service(alone: Settings) -> None:
-    process = state.process_of(alone.home, "daemon")
+    process = addresses.process_of(alone.home, "daemon")
     assert process is not None
     process.kill()
-    psutil.wait_procs(state.processes_of(alone.home), timeout=20)
+    psutil.wait_procs(addresses.processes_of(alone.home), timeout=20)
     assert {s.name: s.detail for s in services.status(alone)}["daemon"].startswith("ended with code -9")
     services.up(alone, report=str)
     assert {s.state for s in services.status(alone)} == {"ready"}
 
 
 def assert_down_finds_what_a_killed_keeper_left(alone: Settings) -> None:
-    kept = state.process_of(alone.home, keeper.NAME)
+    kept = addresses.process_of(alone.home, keeper.NAME)
     assert kept is not None
     kept.kill()
     kept.wait(5)
-    left = state.processes_of(alone.home)
+    left = addresses.processes_of(alone.home)
     assert left
     services.down(alone, report=str)
     assert not any(p.is_running() for p in left)
@@ -171,7 +172,7 @@ def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Setti
     broken = bare_home.model_copy(update={**NO_SPARK, "pipelines": "nowhere:PIPELINE"})
     with pytest.raises(ServiceError, match=r"The service code ended with code 1(.|\n)*nowhere(.|\n)*LAKE_PIPELINES"):
         services.up(broken, report=str)
-    assert state.processes_of(broken.home) == []
+    assert addresses.processes_of(broken.home) == []
 
 
 @pytest.mark.slow
@@ -180,10 +181,10 @@ def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: 
     command = [sys.executable, "-m", "lake_assets.cli", "up"]
     environment = {**os.environ, "LAKE_HOME": str(bare_home.home), "LAKE_WEBSERVER_PORT": str(bare_home.webserver_port)}
     starting = subprocess.Popen(command, env=environment)
-    wait_until(lambda: state.process_of(bare_home.home, "webserver") is not None)
+    wait_until(lambda: addresses.process_of(bare_home.home, "webserver") is not None)
     starting.send_signal(kind)
     assert starting.wait(30) != 0
-    assert state.processes_of(bare_home.home) == []
+    assert addresses.processes_of(bare_home.home) == []
 
 
 def test_only_one_start_of_a_home_at_a_time(bare_home: Settings) -> None:
@@ -200,7 +201,7 @@ def test_a_free_port_is_found_beside_a_used_one() -> None:
 
 
 def addresses_listened_to(settings: Settings) -> set[str]:
-    connections = [c for p in state.processes_of(settings.home) for c in p.net_connections("inet")]
+    connections = [c for p in addresses.processes_of(settings.home) for c in p.net_connections("inet")]
     return {c.laddr.ip for c in connections if c.status == psutil.CONN_LISTEN}
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lake_assets.base.hours import hour_of
 from lake_assets.incremental.declaration import Sequential, SessionContext, Stateless, Target
-from lake_assets.incremental.hours import hour_of
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.membership.oracle import Row

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental.hours import hour_of, hour_start, parse_hour
+from lake_assets.base.hours import hour_of, hour_start, parse_hour
 from lake_assets.membership.raw import PRICED, SIGNUPS
 from lake_assets_tests.membership import oracle
 from lake_assets_tests.membership.in_memory import Lake, build, frame

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.incremental.hours import hour_of, hour_start, parse_hour
+from lake_assets.base.hours import hour_of, hour_start, parse_hour
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.membership import oracle
 from lake_assets_tests.membership.in_memory import COLUMNS, Lake, build, in_order

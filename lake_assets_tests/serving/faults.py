@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lake_assets.incremental.failpoints import EXIT_CODE
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.local.service import free_port, running
 from lake_assets.local.zookeeper import zookeeper
 from lake_assets.serving.failpoints import CLEAN_UP_POINTS, PUSH_POINTS, REVERT_POINTS

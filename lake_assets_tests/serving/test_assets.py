@@ -15,9 +15,9 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import write_deltalake
 
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental import tables
-from lake_assets.incremental.hours import hour_key, hour_start, parse_hour
 from lake_assets.incremental.sensors import RETRY_AFTER_SECONDS
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.assets import revert_push, serving_asset, serving_definitions

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kazoo.client import KazooClient
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
+from lake_assets.connections.spark import spark_home
 from lake_assets.coordination import zookeeper_client
 from lake_assets.local.bootstrap import java_command
-from lake_assets.local.spark import spark_home
 from lake_assets.serving.lineage import LineageEntry, SegmentLineage, State, routed
 from lake_assets.serving.registry import LINEAGE
 from lake_assets.serving.znrecord import COMPRESS_BYTES, decode_lineage, encode_lineage

@@ -14,8 +14,8 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
+from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.errors import UsageError
-from lake_assets.incremental.failpoints import EXIT_CODE
 from lake_assets.serving.cli import pinot as pinot_commands
 from lake_assets.serving.errors import PinotRefused
 from lake_assets.serving.failpoints import PINOT_POINTS

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import cached_property
 
+from lake_assets.base.hours import HOUR_MICROSECONDS, parse_hour
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.hours import HOUR_MICROSECONDS, parse_hour
 
 QUARTER_MS = 900_000
 DAY_MS = 86_400_000

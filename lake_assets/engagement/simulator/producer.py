@@ -13,9 +13,9 @@ from typing import Protocol
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
+from lake_assets.connections.kafka import client
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.kafka import client
 
 DELIVERY_SECONDS = 60
 SHOWN = 3

@@ -9,12 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
+from lake_assets.base.grain import GRAINS, Grain
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Target, Transform
 from lake_assets.incremental.declaration.validation import check_target
-from lake_assets.incremental.grain import GRAINS, Grain
 
 
 def incremental_asset(

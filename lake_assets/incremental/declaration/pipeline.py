@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
 from lake_assets.incremental.declaration.tables import RawTable, Subject
 from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import check_entity, check_raw_source, check_subject
-from lake_assets.incremental.hours import parse_hour
 
 
 @dataclass(frozen=True)

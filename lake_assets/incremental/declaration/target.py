@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.incremental.declaration.modes import Mode
 from lake_assets.incremental.declaration.tables import Source
-from lake_assets.incremental.grain import DAY, HOUR, Grain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,19 +35,19 @@ class SessionContext:
 
     def within(self, rows: DataFrame, time_column: str) -> DataFrame:
         """The rows whose time lies in this session's hours."""
-        from lake_assets.incremental.time_filters import within
+        from lake_assets.base.time_filters import within
 
         return within(rows, time_column, self.hours)
 
     def at_end_of_day(self, rows: DataFrame, time_column: str) -> DataFrame:
         """The rows whose time lies in the last hour of a day, among this session's hours."""
-        from lake_assets.incremental.time_filters import within
+        from lake_assets.base.time_filters import within
 
         return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
 
     def outside(self, rows: DataFrame, time_column: str) -> DataFrame:
         """The rows whose time lies in none of this session's hours: before the first, or in a gap between them."""
-        from lake_assets.incremental.time_filters import outside
+        from lake_assets.base.time_filters import outside
 
         return outside(rows, time_column, self.hours)
 

@@ -5,11 +5,11 @@ The sensor of `sensors.py` reports verdicts too, so that a target turns red also
 
 import dagster as dg
 
+from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
 from lake_assets.incremental.asset import asset_key
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.freshness import Freshness, freshness
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.sensors import Clock
 
 FRESHNESS = "freshness"

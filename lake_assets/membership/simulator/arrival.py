@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 import pyarrow as pa
 
-from lake_assets.incremental.hours import HOUR_MICROSECONDS, hour_start
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_start
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator.batches import CompleteThrough, Landing, flaws, make_landing, spoil
 from lake_assets.membership.simulator.model import TABLES, Simulation

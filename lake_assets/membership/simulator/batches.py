@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lake_assets.base.hours import HOUR_MICROSECONDS, hour_start
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.hours import HOUR_MICROSECONDS, hour_start
 from lake_assets.membership.raw import PLANS, RAW
 from lake_assets.membership.simulator.population import REASONS, Events, Happened, Ints
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.hours import HOUR_MICROSECONDS
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator.batches import CompleteThrough, Landing, good_moments, microseconds
 from lake_assets.membership.simulator.population import Floats

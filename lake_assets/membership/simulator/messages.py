@@ -12,7 +12,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
-from lake_assets.incremental.hours import hour_start
+from lake_assets.base.hours import hour_start
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator.batches import Landing, microseconds
 

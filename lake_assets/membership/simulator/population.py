@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lake_assets.incremental.hours import HOUR_MICROSECONDS, parse_hour
+from lake_assets.base.hours import HOUR_MICROSECONDS, parse_hour
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, PLANS, RAW, SIGNUPS
 
 Ints = npt.NDArray[np.int64]

@@ -22,9 +22,9 @@ from datetime import timedelta
 import numpy as np
 import pyarrow as pa
 
+from lake_assets.base.hours import hour_start
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.hours import hour_start
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, RAW, SIGNUPS
 from lake_assets.membership.simulator.batches import CompleteThrough, Flaw, Landing, flaws, make_landing, spoil
 from lake_assets.membership.simulator.population import Events, Happened, Population, hours

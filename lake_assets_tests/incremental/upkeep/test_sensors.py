@@ -12,11 +12,11 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from lake_assets.base.hours import hour_key
 from lake_assets.incremental.alerts import Webhook
 from lake_assets.incremental.asset import asset_key, incremental_definitions
 from lake_assets.incremental.completeness import declare_complete
 from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.hours import hour_key
 from lake_assets.incremental.plan import Committed
 from lake_assets.incremental.sensors import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.session import AuditResult, HeldHour, SessionPlan

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import hour_of
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.hours import hour_of
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator.arrival import generate
 from lake_assets.membership.simulator.batches import Landing

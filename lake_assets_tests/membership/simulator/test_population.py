@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.incremental.hours import HOUR_MICROSECONDS
+from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, RAW, SIGNUPS
 from lake_assets.membership.simulator.population import Events, Population, hours
 

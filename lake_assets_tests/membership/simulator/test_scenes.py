@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import hour_of
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import RawTable
-from lake_assets.incremental.hours import hour_of
 from lake_assets.membership.raw import CANCEL_REQUESTS, CANCELS, PLAN_CHANGES, RAW, SIGNUPS
 from lake_assets.membership.simulator.batches import Landing, flaws
 from lake_assets.membership.simulator.scenes import EXAMPLE, bad_batch, dirty_batch, worked_example

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lake_assets.incremental.hours import HOUR_FORMAT, hour_start, spell
+from lake_assets.base.hours import HOUR_FORMAT, hour_start, spell
 
 
 @dataclass(frozen=True)

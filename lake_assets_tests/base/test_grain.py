@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.incremental.grain import DAY, HOUR
-from lake_assets.incremental.hours import hour_key, hour_start, parse_hour, spell
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import hour_key, hour_start, parse_hour, spell
 
 MIDNIGHT = parse_hour("2026-01-02-00:00")
 

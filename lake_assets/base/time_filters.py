@@ -8,7 +8,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.hours import hour_start, ranges
+from lake_assets.base.hours import hour_start, ranges
 
 
 def moment(hour: int) -> Column:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from lake_assets.connections.addresses import spark_remote
+from lake_assets.connections.catalog import open_catalog, spark_catalog_conf
 from lake_assets.errors import ServiceError
-from lake_assets.local.catalog import open_catalog, spark_catalog_conf
-from lake_assets.local.state import spark_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

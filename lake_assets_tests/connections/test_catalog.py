@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from lake_assets.connections.catalog import open_catalog, spark_catalog_conf
+from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ConfigurationError, ServiceError
-from lake_assets.local.catalog import open_catalog, spark_catalog_conf
-from lake_assets.local.spark import open_spark
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ APPEND = """
 import sys
 import pyarrow as pa
 from pathlib import Path
-from lake_assets.local.catalog import open_catalog
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.settings import Settings
 
 for number in range(int(sys.argv[3])):
@@ -83,7 +83,9 @@ def test_without_a_server_spark_runs_in_the_process_and_does_the_same(bare_home:
     catalog.create_namespace("a")
     catalog.create_table("a.one", schema=NUMBERS)
     uses = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
-    uses += "from lake_assets.local.spark import open_spark; spark = open_spark(Settings(home=Path(sys.argv[1]))); "
+    uses += (
+        "from lake_assets.connections.spark import open_spark; spark = open_spark(Settings(home=Path(sys.argv[1]))); "
+    )
     uses += (
         "spark.sql('INSERT INTO lake.a.one VALUES (1)'); spark.sql('CALL lake.system.rewrite_manifests(\\'a.one\\')'); "
     )
@@ -124,7 +126,7 @@ def test_concurrent_commits_of_both_sides_are_all_kept(spark: SparkSession, cata
 @pytest.mark.slow
 def test_all_that_open_a_new_catalog_at_once_succeed(home: Settings) -> None:
     opens = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
-    opens += "from lake_assets.local.catalog import open_catalog; open_catalog(Settings(home=Path(sys.argv[1])))"
+    opens += "from lake_assets.connections.catalog import open_catalog; open_catalog(Settings(home=Path(sys.argv[1])))"
     processes = [subprocess.Popen([sys.executable, "-c", opens, str(home.home)]) for _ in range(4)]
     with ThreadPoolExecutor() as threads:
         assert list(threads.map(namespaces, [home, home])) == [[], []]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.base.hours import hour_key, hour_of, hour_start, parse_hour, ranges, spell
 from lake_assets.errors import InvalidHourKey
-from lake_assets.incremental.hours import hour_key, hour_of, hour_start, parse_hour, ranges, spell
 
 hours = st.integers(-8_000_000, 70_000_000).filter(lambda h: hour_start(h).year >= 1000)
 
