@@ -31,8 +31,8 @@ from lake_assets.connections.addresses import run_folder
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.declaration import Sequential
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.session import SessionReport
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.local.service import free_port, running
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE

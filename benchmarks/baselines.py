@@ -31,7 +31,7 @@ from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
 from lake_assets.base.grain import HOUR
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.execution.engine import Engine
 from lake_assets.local.service import free_port, running
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE

@@ -26,8 +26,8 @@ from pyiceberg.table import Table
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.engine import utc_now
-from lake_assets.incremental.tables import create_raw
+from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.metadata.tables import create_raw
 from lake_assets.landing.progress import read_progress
 from lake_assets.landing.station import Station, run
 from lake_assets.local.kafka import kafka

@@ -26,7 +26,7 @@ from confluent_kafka import Producer
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.tables import create_raw
+from lake_assets.incremental.metadata.tables import create_raw
 from lake_assets.landing.heartbeats import beat
 from lake_assets.landing.station import Station
 from lake_assets.landing.zones import open_zones

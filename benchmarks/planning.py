@@ -37,12 +37,12 @@ from pyiceberg.typedef import Record
 
 from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental import tables
-from lake_assets.incremental.changes import Head, Watermark, changes
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.plan import Committed, Question, plan
-from lake_assets.incremental.session import SessionPlan
-from lake_assets.incremental.sessions import SessionRecord, SessionStore, create_tables
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import SessionRecord, SessionStore, create_tables
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.planning.changes import Head, Watermark, changes
+from lake_assets.incremental.planning.plan import Committed, Question, plan
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.signup_fact import signup_fact
 from lake_assets.settings import Settings

@@ -12,11 +12,11 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.engine import Engine, Heads
-from lake_assets.incremental.run import Runner
-from lake_assets.incremental.session import Decision, PlannedHour, SessionPlan, SessionReport
-from lake_assets.incremental.sessions import ProcessState
-from lake_assets.incremental.verify import compare
+from lake_assets.incremental.execution.engine import Engine, Heads
+from lake_assets.incremental.execution.run import Runner
+from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.monitoring.verify import compare
+from lake_assets.incremental.planning.session import Decision, PlannedHour, SessionPlan, SessionReport
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from benchmarks.sides import Done, opened
 from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
-from lake_assets.incremental import tables
-from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.metadata import tables
 from lake_assets.local import bootstrap
 from lake_assets.settings import PROJECT, Settings
 

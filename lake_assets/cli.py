@@ -23,7 +23,7 @@ from lake_assets.serving.cli import serving
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.engine import Engine
+    from lake_assets.incremental.execution.engine import Engine
     from lake_assets.landing.erasing import LandedErasure
 
 app = typer.Typer(
@@ -98,7 +98,7 @@ def catch_up(
     as_json: AsJson = False,
 ) -> None:
     """Do, in this process, what the sensors would request, until nothing is left. For cron and other schedulers."""
-    from lake_assets.incremental.catch_up import catch_up
+    from lake_assets.incremental.execution.catch_up import catch_up
     from lake_assets.local import show
 
     engine = _engine()
@@ -122,7 +122,7 @@ def rebuild(
     """Rebuild the hours FROM..TO of TARGET from its sources as of the watermark, which stays: a backfill."""
     from lake_assets.base.hours import parse_hour
     from lake_assets.errors import UsageError
-    from lake_assets.incremental.session import SessionReport
+    from lake_assets.incremental.planning.session import SessionReport
     from lake_assets.local import show
 
     engine = _engine()
@@ -229,7 +229,7 @@ def report(
     Starts no Spark, changes nothing. A stage that does not run says so in its place.
     """
     from lake_assets.data_path import data_path
-    from lake_assets.incremental.overview import overview
+    from lake_assets.incremental.monitoring.overview import overview
     from lake_assets.local import report, show
 
     engine = _engine()
@@ -249,9 +249,9 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Compact tables, expire snapshots that no process needs, remove files that nothing refers to. Changes no row."""
-    from lake_assets.incremental.maintenance import tables_of
+    from lake_assets.incremental.from_settings import open_maintainer
+    from lake_assets.incremental.maintenance.maintainer import tables_of
     from lake_assets.local import show, show_upkeep
-    from lake_assets.local.platform import open_maintainer
 
     maintainer = open_maintainer(settings())
     wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
@@ -267,7 +267,7 @@ def complete(
 ) -> None:
     """Declare a raw TABLE complete through HOUR, inclusive: for a source that went silent, or lands by other means."""
     from lake_assets.base.hours import hour_key, parse_hour
-    from lake_assets.incremental.completeness import declare_complete
+    from lake_assets.incremental.metadata.completeness import declare_complete
 
     engine = _engine()
     declared = declare_complete(engine.catalog, engine.pipeline, table, parse_hour(hour, where="HOUR"), force=force)
@@ -289,7 +289,7 @@ def erase(
     From landed files, too, and from what served tables keep to go back to; tells which tables to push anew.
     """
     from lake_assets.errors import UsageError
-    from lake_assets.incremental.erasure import erase, sweep
+    from lake_assets.incremental.erasure.erase import erase, sweep
     from lake_assets.landing import cli as landing_cli
     from lake_assets.local import erasing
     from lake_assets.serving import cli as serving_cli
@@ -326,7 +326,7 @@ def certify(
     """Decode every file of tables, landed files and segments, and tell where an id still is, or that it is nowhere."""
     from lake_assets.engagement import cli as engagement_cli
     from lake_assets.errors import UsageError
-    from lake_assets.incremental.certificate import certify
+    from lake_assets.incremental.erasure.certificate import certify
     from lake_assets.landing import cli as landing_cli
     from lake_assets.local import erasing
     from lake_assets.serving import cli as serving_cli
@@ -371,7 +371,7 @@ def demo(
 
 
 def _engine() -> Engine:
-    from lake_assets.local.platform import open_engine
+    from lake_assets.incremental.from_settings import open_engine
 
     return open_engine(settings())
 

@@ -26,10 +26,10 @@ from lake_assets.engagement.metrics import metrics_cursor
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import ENGAGEMENT, LakeTables, open_tables
 from lake_assets.errors import LakeError, ServiceError
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.freshness import freshness
-from lake_assets.incremental.overview import Overview, TargetOverview
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.monitoring.freshness import freshness
+from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.landing.compaction import next_offsets
 from lake_assets.landing.kafka import ends, partitions
 from lake_assets.landing.lag import Offsets, lag

@@ -6,16 +6,16 @@ import dagster as dg
 
 from lake_assets.engagement.assets import engagement_definitions
 from lake_assets.engagement.lakes import LAKES, metrics_locations
-from lake_assets.incremental.alerts import Webhook
-from lake_assets.incremental.asset import incremental_definitions
-from lake_assets.incremental.engine import utc_now
-from lake_assets.incremental.sensors import Rhythm
-from lake_assets.incremental.upkeep.assets import maintenance_definitions
-from lake_assets.incremental.upkeep.sensors import watch_definitions
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
+from lake_assets.incremental.dagster.sensors import Rhythm
+from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.from_settings import open_pipeline, upkeep_policy
+from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.assets import landing_definitions
 from lake_assets.landing.erasing import erases_landed
 from lake_assets.landing.messages import feeds
-from lake_assets.local.platform import open_pipeline, upkeep_policy
 from lake_assets.resources import lake_resources
 from lake_assets.serving.assets import serving_definitions
 from lake_assets.serving.sources import metrics_sources, pipeline_sources

@@ -43,9 +43,9 @@ class LandingResource(dg.ConfigurableResource[Any]):
 
     def station(self) -> Station:
         """One for each call: what it says of Kafka and the manifest is of now."""
-        from lake_assets.incremental.engine import utc_now
+        from lake_assets.incremental.execution.engine import utc_now
+        from lake_assets.incremental.from_settings import open_pipeline
         from lake_assets.landing.station import Station
-        from lake_assets.local.platform import open_pipeline
 
         found = settings()
         return Station(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
@@ -61,7 +61,7 @@ class ServingResource(dg.ConfigurableResource[Any]):
 
     def tables(self) -> AbstractContextManager[Serving]:
         """`ServiceError` if no ZooKeeper is named or runs."""
-        from lake_assets.incremental.engine import utc_now
+        from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.serving.store import serving_at
 
         hosts = required(zookeeper_address(settings()), "ZooKeeper")

@@ -20,8 +20,8 @@ from lake_assets.engagement.lakes import EMAIL_EVENT, metrics_locations
 from lake_assets.engagement.offsets import OffsetRange
 from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_METRICS, open_tables
 from lake_assets.errors import FilesDiffer
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.overview import overview
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.monitoring.overview import overview
 from lake_assets.landing.checksum import Checksum
 from lake_assets.landing.heartbeats import beat
 from lake_assets.landing.manifest import DataFile, file_name

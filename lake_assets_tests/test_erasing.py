@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from lake_assets.cli import app
 from lake_assets.errors import ErasureStopped
-from lake_assets.incremental.engine import utc_now
-from lake_assets.incremental.erasures import Erasures
+from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.landing.records import Record
 from lake_assets.landing.schema import milliseconds
 from lake_assets.landing.sharding import Shard

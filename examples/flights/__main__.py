@@ -14,7 +14,7 @@ from examples.flights.expected import Comparison
 from examples.flights.replay import WEEKS, Step, replay, verdict
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import LakeError
-from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.execution.engine import Engine
 from lake_assets.settings import Settings, settings
 
 SAMPLE = 10
@@ -51,7 +51,7 @@ def run(settings: Settings, *, weeks: int, daily: bool) -> bool:
 
 def open_engine(settings: Settings) -> Engine:
     """The engine of this pipeline alone, on the home's catalog and its Spark."""
-    from lake_assets.local.platform import open_engine
+    from lake_assets.incremental.from_settings import open_engine
 
     own = settings.model_copy(update={"pipelines": "examples.flights:PIPELINE"})
     return open_engine(own)

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F
 
 from examples.flights.flight_fact import CANCELLED
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.audits import not_null, sql, unique_key
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
+from lake_assets.incremental.staging.audits import not_null, sql, unique_key
 
 ZONE = "America/New_York"
 """Whose midnight ends a day at the three airports."""

@@ -3,8 +3,8 @@
 import dagster as dg
 
 from examples.flights import PIPELINE
-from lake_assets.incremental.asset import incremental_definitions
-from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.resources import lake_resources
 from lake_assets.settings import settings
 

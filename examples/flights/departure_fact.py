@@ -4,8 +4,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from examples.flights.raw import PLACED
-from lake_assets.incremental.audits import no_missing_events, not_null, source_target_counts, sql, unique_key
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
+from lake_assets.incremental.staging.audits import no_missing_events, not_null, source_target_counts, sql, unique_key
 
 
 @incremental_asset(

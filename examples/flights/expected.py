@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from lake_assets.incremental.tables import load
+from lake_assets.incremental.metadata.tables import load
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

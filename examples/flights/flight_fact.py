@@ -7,8 +7,8 @@ No hour depends on another, so only those that changed are built.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.audits import accepted_values, not_null, source_target_counts, sql, unique_key
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+from lake_assets.incremental.staging.audits import accepted_values, not_null, source_target_counts, sql, unique_key
 
 CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
 

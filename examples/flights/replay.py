@@ -16,11 +16,11 @@ import pandas as pd
 from examples.flights.expected import Comparison, compare
 from examples.flights.landing import Batch, batches, land, landed_until
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.catch_up import catch_up
+from lake_assets.incremental.execution.catch_up import catch_up
 
 if TYPE_CHECKING:
     from examples.flights.data import Observations
-    from lake_assets.incremental.engine import Engine
+    from lake_assets.incremental.execution.engine import Engine
 
 HOURS_A_WEEK = 7 * 24
 WEEKS = 53
@@ -87,6 +87,6 @@ def _step(engine: Engine, observations: Observations, period: Batch, stopwatch: 
 
 def _nothing_due(engine: Engine) -> bool:
     """Whether the last catch-up came to its end: false after a replay that was interrupted in it."""
-    from lake_assets.incremental.session import Waiting
+    from lake_assets.incremental.planning.session import Waiting
 
     return all(isinstance(engine.decide(target), Waiting) for target in engine.pipeline.targets)

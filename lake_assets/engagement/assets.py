@@ -27,8 +27,8 @@ from lake_assets.engagement.status import StreamStatus, stream_status
 from lake_assets.engagement.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, Commit
 from lake_assets.engagement.turn import TurnReport, coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
-from lake_assets.incremental.asset import failure
-from lake_assets.incremental.sensors import Clock
+from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.sensors import Clock
 
 GROUP = "engagement"
 RESOURCES = {"engagement", "spark"}

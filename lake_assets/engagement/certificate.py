@@ -23,8 +23,8 @@ from lake_assets.engagement.retained import Held, held
 from lake_assets.engagement.tables import ENGAGEMENT
 from lake_assets.engagement.telling import People, people, said, tells
 from lake_assets.errors import UsageError
-from lake_assets.incremental.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
-from lake_assets.incremental.cleaning import ListedFile, listing, place
+from lake_assets.incremental.erasure.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
+from lake_assets.incremental.maintenance.cleaning import ListedFile, listing, place
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"

@@ -18,7 +18,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from lake_assets.engagement.offsets import OffsetRange, Offsets
 from lake_assets.errors import StateMoved, UsageError
-from lake_assets.incremental.tables import retrying
+from lake_assets.incremental.metadata.tables import retrying
 
 SCHEMA = pa.schema(
     [

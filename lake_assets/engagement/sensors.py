@@ -20,7 +20,7 @@ from lake_assets.engagement.ring import FOLLOWED, MAINTENANCE
 from lake_assets.engagement.status import stream_status
 from lake_assets.engagement.tables import LakeTables
 from lake_assets.errors import ChangesExpired, LakeError
-from lake_assets.incremental.sensors import FINISHED, Clock, busy_run
+from lake_assets.incremental.dagster.sensors import FINISHED, Clock, busy_run
 
 TICK_SECONDS = 30
 RETRY_SECONDS = 60

@@ -21,7 +21,7 @@ from lake_assets.engagement.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.lake import EngagementLake
 from lake_assets.engagement.retention import check_days
-from lake_assets.incremental.erasures import KeyedHash, erasure_key
+from lake_assets.incremental.metadata.erasure_registry import KeyedHash, erasure_key
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

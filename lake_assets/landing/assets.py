@@ -11,8 +11,8 @@ import dagster as dg
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
-from lake_assets.incremental.asset import failure
-from lake_assets.incremental.sensors import Clock
+from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.compact import merge
 from lake_assets.landing.compaction import Limits

@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
 from lake_assets.errors import PublishConflict
-from lake_assets.incremental import publish, tables
+from lake_assets.incremental.metadata import publish, tables
 from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Row
 from lake_assets.landing.progress import Progress, written

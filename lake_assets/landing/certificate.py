@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pyiceberg.io import load_file_io
 
-from lake_assets.incremental.certificate import Folder, Kind, Reference, Told
+from lake_assets.incremental.erasure.certificate import Folder, Kind, Reference, Told
 from lake_assets.landing.manifest import NAME
 from lake_assets.landing.schema import ALL_STAGES, ALL_VERDICTS, Entry
 from lake_assets.landing.store import has_landed, open_manifest

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import dagster as dg
 
-from lake_assets.incremental.sensors import Clock
+from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.lag import Lag
 from lake_assets.landing.manifest import offsets
 from lake_assets.landing.messages import Feed

@@ -15,8 +15,8 @@ import typer
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.certificate import Folder
-    from lake_assets.incremental.erasure import Elsewhere
+    from lake_assets.incremental.erasure.certificate import Folder
+    from lake_assets.incremental.erasure.erase import Elsewhere
     from lake_assets.landing.delivery import ZoneTailer
     from lake_assets.landing.erasing import LandedErasure
     from lake_assets.landing.loading import Loaded
@@ -44,7 +44,7 @@ CORES = os.cpu_count() or 1
 def init(partitions: Partitions = 4) -> None:
     """Create the topics and the raw tables that are not there yet. Safe to repeat."""
     from lake_assets.engagement.kafka import KafkaTopic
-    from lake_assets.incremental.tables import create_raw
+    from lake_assets.incremental.metadata.tables import create_raw
 
     station = _station()
     for feed in station.feeds:
@@ -164,7 +164,7 @@ def reshard(
     zones: Zones = None,
 ) -> None:
     """Spread the records of TOPIC over so many SHARDS, by distinct id. Run again, it goes on where it was."""
-    from lake_assets.incremental.engine import utc_now
+    from lake_assets.incremental.execution.engine import utc_now
     from lake_assets.landing.reshard import reshard_all
     from lake_assets.landing.sharding import shards as shards_of_topic
 
@@ -282,9 +282,9 @@ def discard(zone: ZoneName, file: FileName) -> None:
 
 def erase_also(told: list[LandedErasure]) -> Elsewhere:
     """What `lake erase` does to landed files. told: gets what was done."""
-    from lake_assets.incremental.engine import utc_now
+    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.erasing import erases_landed
-    from lake_assets.local.platform import open_pipeline
 
     return erases_landed(settings(), open_pipeline(settings()), utc_now, told=told.append)
 
@@ -313,15 +313,15 @@ def _print(found: Verification) -> None:
 
 def _scrub_by(topic: str) -> Scrub:
     """By the distinct id of a topic's messages, as erasures do."""
+    from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.erasing import scrub_by
-    from lake_assets.local.platform import open_pipeline
 
     return scrub_by(settings(), open_pipeline(settings()), _feed(topic))
 
 
 def _feed(topic: str) -> Feed:
+    from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.messages import feed_of, feeds
-    from lake_assets.local.platform import open_pipeline
 
     found = settings()
     return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
@@ -360,9 +360,9 @@ def _sum_up(tailer: ZoneTailer) -> None:
 
 def _station() -> Station:
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.engine import utc_now
+    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.station import Station
-    from lake_assets.local.platform import open_pipeline
 
     found = settings()
     return Station(found, _kafka(), open_catalog(found), open_pipeline(found), utc_now)

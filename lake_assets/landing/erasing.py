@@ -14,8 +14,8 @@ from functools import partial
 
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.erasure import GRACE, Elsewhere
-from lake_assets.incremental.erasures import Erasure, KeyedHash, erasure_key
+from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
+from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.agreements import Agreements, DeletionRequest
 from lake_assets.landing.failpoints import reach
 from lake_assets.landing.messages import Feed, feeds

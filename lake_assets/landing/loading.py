@@ -16,9 +16,9 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
-from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Subject
-from lake_assets.incremental.erasures import Erasures
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.landing.batch import Batch, Landed, commit
 from lake_assets.landing.compaction import first_offsets
 from lake_assets.landing.coverage import Cover, Ends, limited, ready

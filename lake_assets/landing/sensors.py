@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.errors import ServiceError
-from lake_assets.incremental.sensors import Clock
+from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.checks import (
     AGREE,
     ZONES_EQUAL,

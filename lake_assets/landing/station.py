@@ -11,7 +11,7 @@ from functools import cached_property
 from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.erasures import Erasures, erasure_key
+from lake_assets.incremental.metadata.erasure_registry import Erasures, erasure_key
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.delivery import Alarm, Delivery, ZoneTailer, quiet
 from lake_assets.landing.heartbeats import Heart

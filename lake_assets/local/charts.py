@@ -15,9 +15,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lake_assets.base.hours import hour_start, spell
-from lake_assets.incremental.lateness import Arrivals
-from lake_assets.incremental.overview import TargetOverview
-from lake_assets.incremental.savings import SessionCost
+from lake_assets.incremental.monitoring.overview import TargetOverview
+from lake_assets.incremental.monitoring.session_costs import SessionCost
+from lake_assets.incremental.planning.lateness import Arrivals
 
 Figure = dict[str, Any]
 """A plotly figure as JSON has it: `data` and `layout`."""

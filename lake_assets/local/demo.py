@@ -15,8 +15,10 @@ from rich.markup import escape
 
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental import tables, verify
-from lake_assets.incremental.session import Waiting
+from lake_assets.incremental.from_settings import open_engine
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.monitoring import verify
+from lake_assets.incremental.planning.session import Waiting
 from lake_assets.landing.progress import BATCH_PREFIX
 from lake_assets.landing.schema import ALL_VERDICTS
 from lake_assets.local import services
@@ -32,7 +34,6 @@ from lake_assets.local.demo_stage import (
     promise,
     until_quiet,
 )
-from lake_assets.local.platform import open_engine
 from lake_assets.membership.simulator import bad_batch, dirty_batch, repair, worked_example
 
 if TYPE_CHECKING:

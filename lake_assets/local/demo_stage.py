@@ -16,10 +16,10 @@ from lake_assets.base.hours import hour_start, parse_hour, spell
 from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.errors import LakeError, ServiceError
-from lake_assets.incremental import tables
-from lake_assets.incremental.lateness import LOOKBACK_HOURS
-from lake_assets.incremental.partitions import rows_between
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.partitions import rows_between
+from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.landing.messages import feed_of
 from lake_assets.landing.sharding import parse_shard
 from lake_assets.landing.station import Station, run_once
@@ -31,8 +31,8 @@ from lake_assets.membership.simulator import land
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.engine import Engine
-    from lake_assets.incremental.sessions import SessionRecord
+    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.execution.session_log import SessionRecord
     from lake_assets.landing.loading import Loaded
     from lake_assets.membership.simulator import Landing
     from lake_assets.settings import Settings

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from lake_assets.incremental.certificate import Certificate
-from lake_assets.incremental.certificate import Progress as Told
-from lake_assets.incremental.erasure import ErasureReport
+from lake_assets.incremental.erasure.certificate import Certificate
+from lake_assets.incremental.erasure.certificate import Progress as Told
+from lake_assets.incremental.erasure.erase import ErasureReport
 from lake_assets.local.show import console
 
 if TYPE_CHECKING:

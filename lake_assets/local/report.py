@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lake_assets.base.hours import hour_key, spell
-from lake_assets.incremental.overview import Overview
+from lake_assets.incremental.monitoring.overview import Overview
 from lake_assets.local import charts
 from lake_assets.local import page as pages
 from lake_assets.local.charts import Figure

@@ -11,7 +11,7 @@ Written by `lake new`. Give the raw table its columns, then say in the function 
 
 $spark_imports
 
-from lake_assets.incremental.audits import $audit_imports
+from lake_assets.incremental.staging.audits import $audit_imports
 from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,
@@ -53,10 +53,10 @@ from pathlib import Path
 import pyarrow as pa
 from $name import PIPELINE
 
-from lake_assets.incremental.catch_up import catch_up
-from lake_assets.incremental.engine import Engine
+from lake_assets.incremental.execution.catch_up import catch_up
+from lake_assets.incremental.execution.engine import Engine
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental.tables import COMPLETE_THROUGH
+from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.settings import Settings

@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.base.hours import hour_key, spell
-from lake_assets.incremental.catch_up import Outcome
-from lake_assets.incremental.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
-from lake_assets.incremental.sessions import SessionRecord
-from lake_assets.incremental.verdicts import in_words
+from lake_assets.incremental.execution.catch_up import Outcome
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.planning.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
+from lake_assets.incremental.planning.verdicts import in_words
 
 _HOURS = {
     "hour",

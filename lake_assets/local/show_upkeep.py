@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from lake_assets.incremental.maintenance import Upkeep
+from lake_assets.incremental.maintenance.maintainer import Upkeep
 from lake_assets.local.show import console
 
 WIDTH = 120

@@ -7,8 +7,8 @@ that day, and those after it only where their last hour changed, too.
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.membership.account_state_dim import STATES
 
 

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
+from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
 
 ACTIVE, UPGRADED, DOWNGRADED, CANCELED = STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
 

@@ -7,7 +7,8 @@ rows of any age, and a request that comes late changes cancels that are built al
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.audits import (
+from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
+from lake_assets.incremental.staging.audits import (
     accepted_values,
     no_missing_events,
     not_null,
@@ -16,7 +17,6 @@ from lake_assets.incremental.audits import (
     source_target_counts,
     unique_key,
 )
-from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 
 CHURN_TYPES = ("voluntary", "involuntary")
 

@@ -3,7 +3,8 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.audits import (
+from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
+from lake_assets.incremental.staging.audits import (
     accepted_values,
     no_missing_events,
     not_null,
@@ -12,7 +13,6 @@ from lake_assets.incremental.audits import (
     source_target_counts,
     unique_key,
 )
-from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
 from lake_assets.membership.raw import PLANS, PRICED
 
 

@@ -11,9 +11,9 @@ import dagster as dg
 from pydantic import Field
 
 from lake_assets.errors import LakeError
-from lake_assets.incremental.asset import asset_key, failure
-from lake_assets.incremental.erasures import last_erasure
-from lake_assets.incremental.sensors import Clock
+from lake_assets.incremental.dagster.assets import asset_key, failure
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.incremental.metadata.erasure_registry import last_erasure
 from lake_assets.serving.checks import ROW_COUNT, SERVED_CHECKSUM, check_push
 from lake_assets.serving.groups import PushGroup, push_groups
 from lake_assets.serving.sensors import serving_sensor

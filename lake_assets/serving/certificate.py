@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyiceberg.io import load_file_io
 
-from lake_assets.incremental.certificate import Folder, Reference, Told
+from lake_assets.incremental.erasure.certificate import Folder, Reference, Told
 from lake_assets.serving.drafts import FOLDER
 from lake_assets.serving.registry import States
 from lake_assets.settings import Settings

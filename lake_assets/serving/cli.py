@@ -14,7 +14,7 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.certificate import Folder
+    from lake_assets.incremental.erasure.certificate import Folder
     from lake_assets.serving.erasing import FromBefore
     from lake_assets.serving.groups import PushGroup
     from lake_assets.serving.store import Serving
@@ -41,7 +41,7 @@ def push(
     The tables of a push group are switched together.
     """
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.engine import utc_now
+    from lake_assets.incremental.execution.engine import utc_now
     from lake_assets.local.show import as_json as to_json
     from lake_assets.serving import show
     from lake_assets.serving.sources import from_parquet
@@ -237,7 +237,7 @@ def searched() -> list[Folder]:
 
 def _group(name: str) -> PushGroup:
     from lake_assets.engagement.lakes import metrics_locations
-    from lake_assets.local.platform import open_pipeline
+    from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.serving.groups import group_named, push_groups
     from lake_assets.serving.sources import metrics_sources, pipeline_sources
 
@@ -256,14 +256,14 @@ def _entries(words: list[str]) -> dict[str, str]:
 
 def _last_erasure() -> datetime | None:
     from lake_assets.connections.catalog import open_catalog
-    from lake_assets.incremental.erasures import last_erasure
+    from lake_assets.incremental.metadata.erasure_registry import last_erasure
 
     return last_erasure(open_catalog(settings()))
 
 
 def _serving() -> AbstractContextManager[Serving]:
     from lake_assets.connections.addresses import required, zookeeper_address
-    from lake_assets.incremental.engine import utc_now
+    from lake_assets.incremental.execution.engine import utc_now
     from lake_assets.serving.store import serving_at
 
     hosts = required(zookeeper_address(settings()), "ZooKeeper")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 from dagster import DagsterRunStatus
 
-from lake_assets.incremental.sensors import Clock, ended_attempts, rest_seconds
+from lake_assets.incremental.dagster.sensors import Clock, ended_attempts, rest_seconds
 from lake_assets.serving.groups import PushGroup
 
 TICK_SECONDS = 60

@@ -16,8 +16,8 @@ from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
 
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import TableMissing, UsageError
-from lake_assets.incremental import tables
-from lake_assets.incremental.partitions import rows_between, rows_by_hour
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.partitions import rows_between, rows_by_hour
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -18,7 +18,7 @@ from lake_assets.engagement.retained import Held
 from lake_assets.engagement.ring import MAINTENANCE
 from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, ENGAGEMENT_METRICS, ERASURE, MUTATION_REQUEST
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.erasures import KeyedHash
+from lake_assets.incremental.metadata.erasure_registry import KeyedHash
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
 
 if TYPE_CHECKING:

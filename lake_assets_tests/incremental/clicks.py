@@ -18,7 +18,7 @@ from lake_assets.incremental.declaration import (
     Stateless,
     incremental_asset,
 )
-from lake_assets.incremental.tables import COMPLETE_THROUGH
+from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lake_assets.base.failpoints import EXIT_CODE, PAUSE, POINTS, TICK_POINTS
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import SessionReport, Waiting
 from lake_assets.local.service import free_port, running
 from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.raw import RAW
@@ -28,7 +28,7 @@ from lake_assets_tests.outcomes import Outcomes, columns, table
 from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.sessions import SessionRecord
+    from lake_assets.incremental.execution.session_log import SessionRecord
     from lake_assets.membership.simulator import Landing
 
 PAGE = PROJECT / "docs" / "crash-matrix.md"

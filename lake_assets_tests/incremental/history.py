@@ -23,9 +23,9 @@ from lake_assets.base.hours import ranges
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import AuditFailed, HistoryCut
-from lake_assets.incremental import publish, tables
 from lake_assets.incremental.declaration import Sequential, Stateless
-from lake_assets.incremental.session import SessionReport
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate
 from lake_assets.settings import Settings

@@ -12,14 +12,14 @@ import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.incremental.asset import asset_key, incremental_definitions
+from lake_assets.incremental.dagster.assets import asset_key, incremental_definitions
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
+    from lake_assets.incremental.dagster.sensors import Clock, Rhythm
     from lake_assets.incremental.declaration import Pipeline
-    from lake_assets.incremental.sensors import Clock, Rhythm
 
 
 @dataclass

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental import publish, tables
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.session import SessionReport, Waiting
-from lake_assets.incremental.sessions import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.session import SessionReport, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.membership import oracle

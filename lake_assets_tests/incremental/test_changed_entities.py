@@ -8,11 +8,11 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING
 
-from lake_assets.incremental import tables
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.entity_rows import CHANGED, ChangedEntities, differing, ids_of
-from lake_assets.incremental.session import SessionPlan, SessionReport
-from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.planning.session import SessionPlan, SessionReport
+from lake_assets.incremental.staging.entity_rows import CHANGED, ChangedEntities, differing, ids_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
 from lake_assets_tests.membership.in_memory import in_order

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from pyiceberg.transforms import HourTransform
 
 from lake_assets.base.hours import hour_start, parse_hour
-from lake_assets.incremental import tables
-from lake_assets.incremental.changes import SourceChanges, Watermark, changes
 from lake_assets.incremental.declaration import Source
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.planning.changes import SourceChanges, Watermark, changes
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

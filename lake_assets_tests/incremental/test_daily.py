@@ -13,12 +13,13 @@ import pytest
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental import tables, verify
-from lake_assets.incremental.changes import hours_present
 from lake_assets.incremental.declaration import Pipeline, SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.partitions import hours_added, rows_between, rows_by_hour
-from lake_assets.incremental.session import SessionReport, Waiting
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.partitions import hours_added, rows_between, rows_by_hour
+from lake_assets.incremental.monitoring import verify
+from lake_assets.incremental.planning.changes import hours_present
+from lake_assets.incremental.planning.session import SessionReport, Waiting
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup

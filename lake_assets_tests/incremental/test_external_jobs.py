@@ -17,7 +17,7 @@ from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
-from lake_assets.incremental.session import OpenedSession, Waiting
+from lake_assets.incremental.planning.session import OpenedSession, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import worked_example

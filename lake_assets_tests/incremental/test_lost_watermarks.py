@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.incremental import publish, tables
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 

@@ -14,10 +14,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from lake_assets.incremental import publish
-from lake_assets.incremental.changes import changes
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.stage import WAP_ID, read_at
+from lake_assets.incremental.metadata import publish
+from lake_assets.incremental.planning.changes import changes
+from lake_assets.incremental.staging.stage import WAP_ID, read_at
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

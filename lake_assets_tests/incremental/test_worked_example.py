@@ -8,8 +8,8 @@ import pytest
 
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental import verify
-from lake_assets.incremental.engine import utc_now
+from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.monitoring import verify
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.simulator import land, worked_example
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.engine import Engine, utc_now
-from lake_assets.incremental.sensors import Rhythm
-from lake_assets.incremental.session import SessionPlan
+from lake_assets.incremental.dagster.sensors import Rhythm
+from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.settings import settings
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, land_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
@@ -19,7 +19,7 @@ from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from lake_assets.incremental.sensors import Clock
+    from lake_assets.incremental.dagster.sensors import Clock
     from lake_assets_tests.outcomes import Outcomes
 
 SENSOR = "click_fact_sensor"

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, Producer
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.kafka import KafkaTopic
 from lake_assets.engagement.simulator import send
-from lake_assets.incremental.erasures import Erasures
-from lake_assets.incremental.tables import create_raw, load
+from lake_assets.incremental.metadata.erasure_registry import Erasures
+from lake_assets.incremental.metadata.tables import create_raw, load
 from lake_assets.landing.cutover import Policy
 from lake_assets.landing.delivery import Delivery, ZoneTailer
 from lake_assets.landing.heartbeats import beat

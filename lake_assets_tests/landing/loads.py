@@ -13,8 +13,8 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.erasures import Erasure, Erasures
-from lake_assets.incremental.tables import create_raw, load
+from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
+from lake_assets.incremental.metadata.tables import create_raw, load
 from lake_assets.landing.loading import Loader
 from lake_assets.landing.messages import feed_of, feeds
 from lake_assets.landing.records import Record

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_of
-from lake_assets.incremental import verify
-from lake_assets.incremental.catch_up import catch_up
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.tables import complete_through, load
+from lake_assets.incremental.execution.catch_up import catch_up
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.metadata.tables import complete_through, load
+from lake_assets.incremental.monitoring import verify
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets.membership.simulator import Arrival, Population, Simulation, generate

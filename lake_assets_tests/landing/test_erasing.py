@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.errors import ErasureStopped, FilesDiffer
-from lake_assets.incremental.certificate import Finding, certify
+from lake_assets.incremental.erasure.certificate import Finding, certify
 from lake_assets.landing.agreements import Agreements
 from lake_assets.landing.certificate import landed_folder
 from lake_assets.landing.erasing import LandedErasure

@@ -9,8 +9,8 @@ import pytest
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import PublishConflict
-from lake_assets.incremental.erasures import Erasures, create_table
-from lake_assets.incremental.tables import complete_through, load
+from lake_assets.incremental.metadata.erasure_registry import Erasures, create_table
+from lake_assets.incremental.metadata.tables import complete_through, load
 from lake_assets.landing.batch import Batch, commit
 from lake_assets.landing.compact import merge
 from lake_assets.landing.compaction import Limits

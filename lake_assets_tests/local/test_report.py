@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from plotly.offline import get_plotlyjs
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.engine import Engine
-from lake_assets.incremental.lateness import Arrivals, Cell, LandedHour, Lateness
-from lake_assets.incremental.overview import Overview, SetAside, Standing, TargetOverview
-from lake_assets.incremental.savings import costs, saving
-from lake_assets.incremental.session import AuditResult, PlannedHour, SessionPlan
-from lake_assets.incremental.sessions import SessionRecord
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.monitoring.overview import Overview, SetAside, Standing, TargetOverview
+from lake_assets.incremental.monitoring.session_costs import costs, saving
+from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour, Lateness
+from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.local import charts, report
 from lake_assets.local.data_path import DataPath, Fact, Stage
 from lake_assets.membership import PIPELINE

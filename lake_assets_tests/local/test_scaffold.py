@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from lake_assets.cli import app
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
-from lake_assets.local.platform import open_pipeline
+from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.local.scaffold import NewTable, write
 from lake_assets.local.scaffold_templates import GRAINS, MODES
 from lake_assets.settings import Settings

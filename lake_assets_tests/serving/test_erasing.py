@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lake_assets.incremental.certificate import certify
+from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.serving.certificate import segment_folders
 from lake_assets.serving.drafts import read_at, segment_name
 from lake_assets.serving.erasing import FromBefore, forget_replaced, stored_before

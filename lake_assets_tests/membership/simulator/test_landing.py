@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lake_assets.errors import TableMissing
-from lake_assets.incremental.tables import complete_through, create_raw, load
+from lake_assets.incremental.metadata.tables import complete_through, create_raw, load
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets.membership.simulator import bad_batch, dirty_batch, land, repair, worked_example
 from lake_assets.membership.simulator.model import TABLES

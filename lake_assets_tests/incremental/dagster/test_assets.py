@@ -1,0 +1,219 @@
+"""Sessions through Dagster: which partitions a run marks, which checks turn red, what a backfill does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.assets import partitions_of, report_metadata
+from lake_assets.incremental.declaration import Sequential
+from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.planning.session import PlannedHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import bad_batch, land, repair, worked_example
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_state, publish_clicks
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
+from lake_assets_tests.incremental.scenario import with_target
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+SIGNUPS = "core.signup_fact"
+
+
+@pytest.fixture
+def daemon(catalog: Catalog, spark: SparkSession) -> Iterator[InProcessDaemon]:
+    Engine(catalog, PIPELINE, clock=utc_now).create_tables()
+    with in_process_daemon(PIPELINE, catalog, utc_now, end=hour_key(START + 20), spark=spark) as daemon:
+        yield daemon
+
+
+def chosen(first: int, last: int) -> dict[str, str]:
+    """The tags of a backfill in one run, as the UI launches it."""
+    return {
+        "dagster/asset_partition_range_start": hour_key(START + first),
+        "dagster/asset_partition_range_end": hour_key(START + last),
+    }
+
+
+def red_checks(result: dg.ExecuteInProcessResult) -> dict[str, str]:
+    """Failed checks of a run, with their offending keys."""
+    failed = (e for e in result.get_asset_check_evaluations() if not e.passed)
+    return {e.check_name: str(e.metadata["offending keys"].value) for e in failed if "offending keys" in e.metadata}
+
+
+@pytest.mark.slow
+def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_repaired(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    for landing in worked_example():
+        land(spark, catalog, landing)
+    daemon.catch_up("signup_fact")
+    before = daemon.hours_of(SIGNUPS)
+    bad = bad_batch()
+    land(spark, catalog, bad.landing)
+
+    request = (daemon.tick("signup_fact_sensor").run_requests or [])[0]
+    result = daemon.execute(SIGNUPS, tags=dict(request.tags))
+    assert not result.success
+    assert red_checks(result) == {"not_null_account_id": "\n".join(f"- `{key}`" for key in sorted(bad.right))}
+    assert daemon.hours_of(SIGNUPS) == before
+
+    blocked = daemon.tick("signup_fact_sensor")
+    assert not blocked.run_requests
+    assert "was stopped by an audit" in (blocked.skip_message or "")
+
+    repair(spark, bad)
+    assert daemon.catch_up("signup_fact") == {"signup_fact": [[8]]}
+
+
+@pytest.mark.slow
+def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    first, late, _ = worked_example()
+    land(spark, catalog, first)
+    daemon.catch_up("signup_fact", "plan_fact")
+    engine = Engine(catalog, PIPELINE, clock=utc_now)
+    watermarks = engine.store.state(SIGNUPS).watermarks
+    rows = catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id")
+    land(spark, catalog, late)  # it must wait for its own session
+
+    result = daemon.execute(SIGNUPS, "core.plan_fact", tags=chosen(1, 3))
+
+    assert result.success
+    assert sorted(set(daemon.hours_marked(result))) == [1, 2, 3]
+    assert catalog.load_table(SIGNUPS).scan().to_arrow().sort_by("signup_id") == rows
+    assert engine.store.state(SIGNUPS).watermarks == watermarks
+    assert daemon.catch_up("signup_fact") == {"signup_fact": [[2, 3, 6]]}
+
+
+@pytest.mark.slow
+def test_a_backfill_marks_no_hour_beyond_complete_through(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    land(spark, catalog, worked_example()[0])
+    daemon.catch_up("signup_fact")
+    assert daemon.hours_marked(daemon.execute(SIGNUPS, tags=chosen(4, 9))) == [4, 5]
+
+
+def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:
+    result = daemon.execute(SIGNUPS, tags={})
+    failure = result.failure_data_for_node("core__signup_fact")
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "names no partition" in (failure.user_failure_data.description or "")
+
+
+def test_g5_dynamic_partitions_lose_late_keys_of_a_range_and_those_of_hours_do_not() -> None:
+    first, last = hour_key(START), hour_key(START + 2)
+    chosen_range = dg.PartitionKeyRange(first, last)
+    with dg.DagsterInstance.ephemeral() as instance, partition_loading_context(at(9), instance):
+        instance.add_dynamic_partitions("late", [last, hour_key(START + 1), first])
+        assert dg.DynamicPartitionsDefinition(name="late").get_partition_keys_in_range(chosen_range) == []
+        hours = partitions_of(HOUR, first, None, at(9))
+        assert len(hours.get_partition_keys_in_range(chosen_range)) == 3
+
+
+def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
+    partitions = partitions_of(HOUR, hour_key(START), None, at(9, 30))
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_last_partition_key() == hour_key(START + 9)
+
+
+def test_days_are_those_that_hold_the_hours() -> None:
+    partitions = partitions_of(DAY, hour_key(START + 5), hour_key(START + 25), at(9, 30))
+    assert isinstance(partitions, dg.DailyPartitionsDefinition)
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_partition_keys() == ["2026-01-01", "2026-01-02"]
+    with partition_loading_context(at(9, 30)):
+        assert partitions_of(DAY, hour_key(START), None, at(9, 30)).get_partition_keys() == ["2026-01-01"]
+
+
+def test_a_session_is_told_to_people() -> None:
+    plan = SessionPlan(
+        process=SIGNUPS,
+        session_id="signup_fact-1",
+        kind="session",
+        load="append",
+        sources=(SourceRange("raw.signups", "u", None, 5029430249498484569, 1, 0, None),),
+        hours=(PlannedHour(START + 2, "append 5029430249498484569"),),
+        skipped=(START,),
+        notes=("compaction 7 was skipped",),
+    )
+    report = SessionReport(
+        plan,
+        "committed",
+        hours_built=(START + 2,),
+        rows_read=5,
+        rows_written=4,
+        rows_duplicate=1,
+        rows_late=4,
+        lateness_p50_minutes=90.5,
+        lateness_p95_minutes=400.0,
+        lateness_max_minutes=401.0,
+        seconds={"stage": 1.5, "publish": 0.25},
+    )
+    shown = report_metadata(report)
+    assert isinstance(shown.pop("sources"), dg.TableMetadataValue)
+    assert shown == {
+        "session": "signup_fact-1",
+        "load": "append",
+        "hours": "2026-01-01-02:00",
+        "hours rebuilt": 1,
+        "rows read": 5,
+        "rows written": 4,
+        "rows repeated": 1,
+        "rows quarantined": 0,
+        "rows late": 4,
+        "lateness p50 (minutes)": 90.5,
+        "lateness p95 (minutes)": 400.0,
+        "lateness max (minutes)": 401.0,
+        "seconds": {"stage": 1.5, "publish": 0.25},
+        "seconds in all": 1.75,
+        "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
+        "notes": "compaction 7 was skipped",
+    }
+
+
+def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog: Catalog) -> None:
+    near = replace(click_state, mode=Sequential(catchup_threshold=2))
+    pipeline = with_target(CLICKS, near)
+    engine = Engine(catalog, pipeline, clock=utc_now)
+    engine.create_tables()
+    publish_clicks(catalog, [9], complete_through=9)
+    plan = engine.decide(near)
+    assert isinstance(plan, SessionPlan)
+    built = Committed(last_built=START + 9, complete_through=START + 9)
+    engine.store.move_watermarks(engine.store.state(near.table), plan, built, None)
+    publish_clicks(catalog, [3], complete_through=9)
+    with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20)) as daemon:
+        request = (daemon.tick("click_state_sensor").run_requests or [])[0]
+        result = daemon.execute(near.table, tags=dict(request.tags))
+    (found,) = result.get_asset_check_evaluations()
+    assert (found.check_name, found.passed, found.severity) == ("skipped_hours", False, dg.AssetCheckSeverity.WARN)
+    assert found.metadata["skipped hours"].value == hour_key(START + 3)
+
+
+@pytest.mark.slow
+def test_hours_that_were_built_outside_dagster_are_marked_once(
+    daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
+) -> None:
+    land(spark, catalog, worked_example()[0])
+    Engine(catalog, PIPELINE, clock=utc_now, spark=lambda: spark).run(PIPELINE.target("signup_fact"))
+
+    told = daemon.tick("signup_fact_sensor")
+
+    assert not told.run_requests
+    assert [event.partition for event in told.asset_events] == [hour_key(START + hour) for hour in range(6)]
+    assert daemon.hours_of(SIGNUPS) == list(range(6))
+    assert not daemon.tick("signup_fact_sensor").asset_events

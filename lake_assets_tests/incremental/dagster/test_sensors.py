@@ -1,0 +1,309 @@
+"""What the sensors request, and what they say when they request nothing. Metadata only: no Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+
+from lake_assets.base.grain import HOUR
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster import sensors
+from lake_assets.incremental.dagster.assets import partitions_of
+from lake_assets.incremental.dagster.sensors import (
+    CODE_VERSION_TAG,
+    NOT_WAITING,
+    SESSION_TAG,
+    Attempt,
+    envelope_tags,
+    rest_seconds,
+)
+from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets.incremental.planning.plan import committed_after
+from lake_assets.incremental.planning.session import OpenedSession, PlannedHour, SessionPlan
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.crash_matrix import told
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
+from lake_assets_tests.incremental.scenario import with_target
+from lake_assets_tests.incremental.tick_matrix import TICK_SCENARIOS, clicks_daemon
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.incremental.declaration import Target
+
+KEYS = [hour_key(START + hour) for hour in range(24)]
+
+
+@dataclass
+class Hands:
+    """A clock that a test moves; Dagster's own times are those of the real one."""
+
+    now: datetime
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Hands:
+    return Hands(utc_now())
+
+
+@pytest.fixture
+def daemon(catalog: Catalog, clock: Hands) -> Iterator[InProcessDaemon]:
+    with clicks_daemon(catalog, clock) as daemon:
+        yield daemon
+
+
+def end_a_run(daemon: InProcessDaemon, tags: dict[str, str], status: dg.DagsterRunStatus) -> None:
+    key = dg.AssetKey(["core", "click_fact"])
+    daemon.instance.create_run_for_job(
+        daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={key}),
+        asset_selection=frozenset({key}),
+        tags=tags,
+        status=status,
+    )
+
+
+def test_g10_a_session_is_requested_as_one_run_with_its_envelope_and_heads(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    land_clicks(catalog, [2, 3, 6], landing=6)
+    plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+
+    request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+
+    assert request.run_key == f"{plan.session_id}:1"
+    assert request.asset_selection == [dg.AssetKey(["core", "click_fact"])]
+    assert {name: value for name, value in request.tags.items() if name.startswith(("lake/", "dagster/asset"))} == {
+        "dagster/asset_partition_range_start": KEYS[2],
+        "dagster/asset_partition_range_end": KEYS[6],
+        "lake/session_id": plan.session_id,
+        "lake/snapshots": json.dumps(plan.snapshots),
+        "lake/code_version": click_fact.code_version,
+    }
+
+
+def test_g9_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    first, second = daemon.tick("click_fact_sensor"), daemon.tick("click_fact_sensor")
+    assert [r.run_key for r in first.run_requests or ()] == [r.run_key for r in second.run_requests or ()]
+
+
+@pytest.mark.parametrize("scenario", TICK_SCENARIOS)
+def test_g9_wherever_a_tick_dies_the_next_does_what_the_page_says(
+    daemon: InProcessDaemon, catalog: Catalog, scenario: str
+) -> None:
+    assert TICK_SCENARIOS[scenario](daemon, catalog) == told(scenario)
+
+
+def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    engine, requests = Engine(catalog, CLICKS, clock=lambda: at(8)), []
+    for hour in range(3):
+        land_clicks(catalog, [hour], landing=hour)
+        requests += daemon.tick("click_fact_sensor").run_requests or ()
+        commit(engine, click_fact)
+    before = engine.store.state(click_fact.table)
+    assert daemon.execute(click_fact.table, tags=dict(requests[1].tags)).success  # executed again, its tags are copied
+    assert engine.store.state(click_fact.table) == before
+
+
+def commit(engine: Engine, target: Target) -> None:
+    """Move a target's watermark past its next session."""
+    state, plan = engine.store.state(target.table), engine.decide(target)
+    assert isinstance(plan, SessionPlan)
+    committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
+    engine.store.move_watermarks(state, plan, committed, None)
+
+
+def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:
+    found = daemon.tick("click_fact_sensor")
+    assert not found.run_requests
+    assert found.skip_message == "no new snapshot of raw.clicks"
+
+
+def test_g13_a_run_of_the_target_is_waited_for_whoever_started_it(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    end_a_run(daemon, {}, dg.DagsterRunStatus.STARTED)
+    found = daemon.tick("click_fact_sensor")
+    assert not found.run_requests
+    assert (found.skip_message or "").endswith("of core/click_fact is started.")
+
+
+def test_g7_a_crashed_session_is_requested_again_three_times_then_a_person_is_called(
+    daemon: InProcessDaemon, catalog: Catalog, clock: Hands
+) -> None:
+    land_clicks(catalog, [0], landing=0)
+    keys = []
+    for rest in (0, 30, 120, 480):
+        clock.now = utc_now()
+        assert rest == 0 or not daemon.tick("click_fact_sensor").run_requests
+        clock.now = utc_now() + timedelta(seconds=rest)
+        request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+        keys.append(str(request.run_key).rsplit(":")[1])
+        end_a_run(daemon, dict(request.tags), dg.DagsterRunStatus.FAILURE)
+    clock.now += timedelta(days=1)
+    last = daemon.tick("click_fact_sensor")
+    assert keys == ["1", "2", "3", "4"]
+    assert not last.run_requests
+    assert "no more attempts" in (last.skip_message or "")
+
+
+def test_g7_a_change_of_code_is_a_fresh_start_for_an_open_session(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    before = replace(click_fact, code_version="before")
+    opened = Engine(catalog, with_target(CLICKS, before), clock=lambda: at(8)).open_session(before)
+    assert isinstance(opened, OpenedSession)
+    for _ in range(4):
+        end_a_run(
+            daemon,
+            {SESSION_TAG: opened.plan.session_id, CODE_VERSION_TAG: "before"},
+            dg.DagsterRunStatus.FAILURE,
+        )
+    request = (daemon.tick("click_fact_sensor").run_requests or [])[0]
+    assert request.run_key == f"{opened.plan.session_id}:5"
+    assert request.tags[CODE_VERSION_TAG] == click_fact.code_version
+
+
+def test_a_target_waits_for_upstream_to_settle_but_not_for_ever(
+    daemon: InProcessDaemon, catalog: Catalog, clock: Hands
+) -> None:
+    publish_clicks(catalog, [0, 1], complete_through=1)
+    land_clicks(catalog, [2], landing=2)  # click_fact is about to change again
+
+    waiting = daemon.tick("click_state_sensor")
+    assert not waiting.run_requests
+    assert "waits for upstream to settle, 60 s at most: core.click_fact is about to change" in (
+        waiting.skip_message or ""
+    )
+
+    clock.now += timedelta(seconds=40)
+    publish_clicks(catalog, [1], complete_through=1)  # another plan, but the wait goes on
+    assert not daemon.tick("click_state_sensor").run_requests
+
+    clock.now += timedelta(seconds=20)
+    assert daemon.tick("click_state_sensor").run_requests
+    assert daemon.cursors["click_state_sensor"] == NOT_WAITING
+
+
+def test_a_settled_target_does_not_wait(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    publish_clicks(catalog, [0, 1], complete_through=1)
+    assert click_state.table == "core.click_state"
+    assert daemon.tick("click_state_sensor").run_requests
+
+
+def test_a_target_takes_what_upstream_commits_during_its_tick(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_clicks(catalog, [0], complete_through=0)
+    looked = Engine.unsettled
+
+    def commits_just_then(engine: Engine, target: Target) -> str | None:
+        publish_clicks(catalog, [1, 2], complete_through=2)
+        return looked(engine, target)
+
+    monkeypatch.setattr(Engine, "unsettled", commits_just_then)
+    requests = daemon.tick("click_state_sensor").run_requests
+    assert requests
+    assert requests[0].tags["dagster/asset_partition_range_end"] == KEYS[2]
+
+
+def test_g8_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0, 1], landing=1)
+    land_clicks(catalog, [2], landing=2)
+    events = daemon.tick("raw_tables_sensor").asset_events
+    assert [
+        (e.partition, e.metadata["dagster/partition_row_count"].value, e.metadata["operation"].value) for e in events
+    ] == [
+        (KEYS[1], 2, "append"),
+        (KEYS[2], 1, "append"),
+    ]
+    assert daemon.hours_of("raw.clicks") == [1, 2]
+    assert not daemon.tick("raw_tables_sensor").asset_events
+
+
+def test_a_landed_partition_tells_how_late_its_rows_came_as_far_as_a_tick_may_read(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lateness() -> list[list[object]]:
+        events = daemon.tick("raw_tables_sensor").asset_events
+        return [[v.value for k, v in e.metadata.items() if k.startswith("lateness")] for e in events]
+
+    land_clicks(catalog, [0, 1, 2], landing=2)
+    land_clicks(catalog, [3], landing=4)
+    assert lateness() == [[60, 120, 120], [60, 60, 60]]
+    monkeypatch.setattr(sensors, "LATENESS_ROWS", 1)
+    land_clicks(catalog, [5], landing=5)
+    land_clicks(catalog, [5], landing=6)
+    assert lateness() == [[0, 0, 0], []]
+
+
+def test_a_landed_partition_is_shown_when_its_files_are_removed_or_written_anew(
+    daemon: InProcessDaemon, catalog: Catalog
+) -> None:
+    for hour in (1, 2, 3):
+        land_clicks(catalog, [0, hour], landing=hour)
+    daemon.tick("raw_tables_sensor")
+    table = catalog.load_table("raw.clicks")
+    table.delete("landing_hour = 1 OR click_id = 'c2-0'")
+    events = daemon.tick("raw_tables_sensor").asset_events
+    assert [(e.partition, e.metadata["dagster/partition_row_count"].value) for e in events] == [
+        (KEYS[1], 0),
+        (KEYS[2], 1),
+    ]
+    assert not any(name.startswith("lateness") for e in events for name in e.metadata)
+
+
+def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensors, "EVENTS_PER_TICK", 2)
+    for hour in range(3):
+        land_clicks(catalog, [hour], landing=hour)
+    assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("hours", "complete_through", "expected"),
+    [
+        ((2, 6), None, (KEYS[2], KEYS[6])),
+        ((-5, 3), None, (KEYS[0], KEYS[3])),
+        ((3, 90_000), None, (KEYS[3], KEYS[19])),
+        ((50, 60), None, (KEYS[19], KEYS[19])),
+        ((), START + 7, (KEYS[7], KEYS[7])),
+        ((), None, (KEYS[0], KEYS[0])),
+    ],
+)
+def test_g11_every_run_has_partitions_that_dagster_knows(
+    hours: tuple[int, ...], complete_through: int | None, expected: tuple[str, str]
+) -> None:
+    plan = SessionPlan(
+        process="core.click_fact",
+        session_id="s",
+        kind="session",
+        load="append",
+        sources=(),
+        hours=tuple(PlannedHour(START + hour, "") for hour in hours),
+        complete_through=complete_through,
+    )
+    assert tuple(envelope_tags(plan, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"), [([], 0), ([100], 30), ([100, 50], 120), ([50, 60, 100], 480), ([1, 2, 3, 100], None)]
+)
+def test_attempts_rest_longer_each_time(ended: list[float], expected: float | None) -> None:
+    assert rest_seconds([Attempt(at, "v1") for at in ended], "v1", now=100) == expected
+
+
+def test_a_change_of_code_is_a_fresh_start() -> None:
+    assert rest_seconds([Attempt(at, "v1") for at in (1, 2, 3, 4)], "v2", now=5) == 0

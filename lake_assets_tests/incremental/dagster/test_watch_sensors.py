@@ -1,0 +1,212 @@
+"""Freshness and alerts through Dagster, with a real receiver. Metadata only: no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.assets import asset_key, incremental_definitions
+from lake_assets.incremental.dagster.sensors import CODE_VERSION_TAG, SESSION_TAG
+from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.metadata.completeness import declare_complete
+from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
+from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
+from lake_assets_tests.incremental.receiver import Receiver, receiver
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+PUNCTUAL = replace(click_fact, max_delay=timedelta(minutes=30))
+PIPELINE = replace(CLICKS, targets=(PUNCTUAL, click_state))
+FACT = asset_key("core.click_fact")
+
+
+@dataclass
+class Watch:
+    """A location with the watching definitions, a clock that a test moves, and a receiver of alerts."""
+
+    catalog: Catalog
+    instance: dg.DagsterInstance
+    hook: Receiver
+    now: datetime = field(default_factory=lambda: at(0))
+
+    def __post_init__(self) -> None:
+        handed = {"iceberg": SimpleNamespace(catalog=lambda: self.catalog), "spark": None}
+        resources = {k: dg.ResourceDefinition.hardcoded_resource(v) for k, v in handed.items()}
+        webhook = Webhook(self.hook.url, wait=0.01)
+        definitions = dg.Definitions.merge(
+            incremental_definitions(CLICKS, clock=self.clock, end=hour_key(START + 20)),
+            watch_definitions(PIPELINE, clock=self.clock, webhook=webhook),
+            dg.Definitions(resources=resources),
+        )
+        self.daemon = InProcessDaemon(PIPELINE, self.instance, definitions.get_repository_def(), dict(resources))
+        self.engine = Engine(self.catalog, PIPELINE, clock=self.clock)
+        self.engine.create_tables()
+
+    def clock(self) -> datetime:
+        return self.now
+
+    def tick(self, sensor: str) -> SensorExecutionData:
+        return self.daemon.tick(sensor)
+
+    def alerts(self) -> list[dict[str, object]]:
+        """What one tick sends."""
+        before = len(self.hook.got)
+        self.tick("alerts_sensor")
+        return self.hook.got[before:]
+
+
+@pytest.fixture
+def watch(catalog: Catalog) -> Iterator[Watch]:
+    with dg.instance_for_test() as instance, receiver() as hook:
+        yield Watch(catalog, instance, hook)
+
+
+def planned(watch: Watch) -> SessionPlan:
+    decision = watch.engine.decide(PUNCTUAL)
+    assert isinstance(decision, SessionPlan)
+    return decision
+
+
+def test_a_target_turns_red_while_nothing_runs_and_green_again(watch: Watch) -> None:
+    def verdicts() -> list[bool]:
+        return [event.passed for event in watch.tick("freshness_sensor").asset_events]  # type: ignore[union-attr]
+
+    publish_clicks(watch.catalog, [0, 1], complete_through=1)
+    watch.now = at(3, 20)
+    assert verdicts() == [True]
+    assert verdicts() == []
+    watch.now = at(3, 40)
+    assert verdicts() == [False]
+    publish_clicks(watch.catalog, [2], complete_through=2)
+    assert verdicts() == [True]
+    key = dg.AssetCheckKey(FACT, "freshness")
+    (newest,) = watch.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert newest.status.value == "SUCCEEDED"
+
+
+def test_of_a_target_that_cannot_be_judged_the_verdict_says_why(watch: Watch) -> None:
+    with watch.catalog.load_table("core.click_fact").transaction() as transaction:
+        transaction.set_properties({COMPLETE_THROUGH: "soon"})
+    (verdict,) = watch.tick("freshness_sensor").asset_events
+    assert isinstance(verdict, dg.AssetCheckEvaluation)
+    assert not verdict.passed
+    assert "is 'soon', which is not an hour key" in (verdict.description or "")
+
+
+def test_the_check_can_be_run_by_hand(watch: Watch) -> None:
+    watch.now = at(5)
+    job = watch.daemon.repository.get_implicit_job_def_for_assets([FACT])
+    assert job is not None
+    subset = job.get_subset(asset_selection=set(), asset_check_selection={dg.AssetCheckKey(FACT, "freshness")})
+    result = subset.execute_in_process(instance=watch.instance, raise_on_error=False)
+    (evaluation,) = result.get_asset_check_evaluations()
+    assert not evaluation.passed
+    assert "raw.clicks is not complete through 2026-01-01-00:00" in (evaluation.description or "")
+
+
+def test_a_late_target_is_told_once_until_it_is_late_again(watch: Watch) -> None:
+    watch.now = at(2)
+    (alert,) = watch.alerts()
+    assert (alert["target"], alert["kind"], alert["session_id"]) == ("core.click_fact", "not_fresh", None)
+    assert "lake complete" in str(alert["remedy"])
+    assert watch.alerts() == []
+    publish_clicks(watch.catalog, [0], complete_through=5)
+    assert watch.alerts() == []
+    watch.now = at(8)
+    assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
+
+
+def test_an_alert_that_was_not_delivered_comes_with_the_next_tick(watch: Watch) -> None:
+    watch.now, watch.hook.statuses = at(2), [500]
+    told = watch.tick("alerts_sensor")
+    assert told.skip_message == "0 alerts were sent, 1 are still to be sent, 0 were sent before."
+    watch.hook.statuses = [200]
+    assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
+
+
+def test_an_alert_that_is_refused_keeps_no_other_waiting(watch: Watch) -> None:
+    watch.now = at(2)
+    land_clicks(watch.catalog, [0], landing=0)
+    watch.engine.store.record(SessionRecord(planned(watch), "blocked", 0, 1, "run-7", at(1)), after=None)
+    watch.hook.statuses = [413, 200]
+    assert [a["kind"] for a in watch.alerts()] == ["audit_failed", "not_fresh"]
+    watch.hook.statuses = [200]
+    assert [a["kind"] for a in watch.alerts()] == ["audit_failed"]
+
+
+def test_a_failed_audit_is_told_with_its_session_and_run(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0], landing=0)
+    plan = planned(watch)
+    blocked = SessionRecord(
+        plan,
+        "blocked",
+        0,
+        1,
+        "run-7",
+        at(1),
+        audits=(AuditResult("unique_key", False, counts={"repeated": 3}, sample=("c1",)),),
+    )
+    watch.engine.store.record(blocked, after=None)
+    (alert,) = watch.alerts()
+    assert (alert["kind"], alert["session_id"], alert["run_id"]) == ("audit_failed", plan.session_id, "run-7")
+    assert alert["what"] == "core.click_fact was not published: unique_key: 3 repeated (such as c1)."
+
+
+def test_hours_that_are_held_back_are_told_for_each_session_that_holds_them(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0, 1, 2], landing=2)
+    watch.now = at(2)
+    plan, state = planned(watch), watch.engine.store.state("core.click_fact")
+    held = [HeldHour(START + n, "audit x: 1 bad", f"s{n % 2}", plan.code_version) for n in range(3)]
+    watch.engine.store.move_watermarks(state, plan, Committed(held=tuple(held)), None)
+    told = [a for a in watch.alerts() if a["kind"] == "hours_held"]
+    assert [a["session_id"] for a in told] == ["s0", "s1"]
+    assert told[1]["what"] == f"core.click_fact: hour {hour_key(START + 1)} is held back by audit x: 1 bad."
+    assert "lake rebuild core.click_fact" in str(told[0]["remedy"])
+    assert "hours_held" not in [a["kind"] for a in watch.alerts()]
+
+
+def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch) -> None:
+    land_clicks(watch.catalog, [0], landing=0)
+    plan = planned(watch)
+    opened = SessionRecord(replace(plan, code_version="before"), "planned", 0, 1, "run-0", at(1))
+    watch.engine.store.record(opened, after=None)
+    job = watch.daemon.repository.get_job("__ASSET_JOB").get_subset(asset_selection={FACT})
+    for code_version in ("before", plan.code_version):
+        assert watch.alerts() == []  # with other code there are attempts left
+        tags = {SESSION_TAG: plan.session_id, CODE_VERSION_TAG: code_version}
+        runs = [
+            watch.instance.create_run_for_job(
+                job, asset_selection=frozenset({FACT}), tags=tags, status=dg.DagsterRunStatus.FAILURE
+            )
+            for _ in range(4)
+        ]
+    (alert,) = watch.alerts()
+    assert (alert["kind"], alert["session_id"], alert["run_id"]) == (
+        "session_failed",
+        plan.session_id,
+        runs[-1].run_id,
+    )
+
+
+def test_what_cannot_be_planned_is_told(watch: Watch) -> None:
+    watch.now = at(0, 10)
+    declare_complete(watch.catalog, PIPELINE, "raw.clicks", START)
+    watch.catalog.drop_table("raw.clicks")
+    (alert,) = watch.alerts()
+    assert (alert["target"], alert["kind"]) == ("core.click_fact", "cannot_plan")
+    assert "raw.clicks is not in the catalog" in str(alert["what"])

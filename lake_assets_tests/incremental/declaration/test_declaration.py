@@ -1,0 +1,192 @@
+"""A declaration that cannot work is refused where it is made, by the name of what is wrong with it."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.incremental.declaration import (
+    Mode,
+    Pipeline,
+    RawTable,
+    Rule,
+    Sequential,
+    Source,
+    Stateful,
+    Stateless,
+    Target,
+    incremental_asset,
+    merge,
+)
+from lake_assets.incremental.staging.audits import not_null, unique_key
+from lake_assets_tests.incremental import clicks
+
+RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
+CLICKS = Source("raw.clicks", time_column="event_ts", key="click_id")
+
+
+def declare(mode: Mode | None = None, sources: tuple[Source, ...] = (CLICKS,), **changed: Any) -> Target:
+    arguments: dict[str, Any] = {
+        "key": "click_id",
+        "time_column": "clicked_at",
+        "columns": {"click_id": "string", "clicked_at": "timestamptz"},
+        **changed,
+    }
+
+    def click_fact(session: Any, *rows: Any) -> Any:
+        """Every click, once."""
+        return rows[0]
+
+    return incremental_asset(mode=mode or Stateless(), sources=sources, **arguments)(click_fact)
+
+
+def test_a_declaration_takes_its_name_words_and_code_from_the_function() -> None:
+    target = declare()
+    assert (target.table, target.name, target.description) == ("core.click_fact", "click_fact", "Every click, once.")
+    assert target.key == ("click_id",)
+    assert len(target.code_version) == 12
+    assert declare(code_version="7").code_version == "7"
+    assert (target.grain, declare(grain="day").grain) == (HOUR, DAY)
+
+
+def test_a_change_of_rules_audits_or_limit_is_a_change_of_code() -> None:
+    ruled = Source("raw.clicks", time_column="event_ts", key="click_id", rules=(Rule("no page", "page is null"),))
+    versions = [
+        target.code_version
+        for target in (
+            declare(),
+            declare(sources=(ruled,)),
+            declare(audits=(unique_key(),)),
+            declare(audits=(not_null("click_id"),)),
+            declare(audits=(not_null("click_id", blocking=False),)),
+            declare(quarantine_limit=7),
+        )
+    ]
+    assert len(set(versions)) == len(versions)
+    assert declare().code_version == versions[0]
+
+
+def test_a_change_of_what_a_transform_calls_in_its_module_is_one_too_and_in_every_process_the_same(
+    tmp_path: Path,
+) -> None:
+    module = Path(inspect.getfile(clicks)).read_text()
+    (tmp_path / "same.py").write_text(module)
+    (tmp_path / "other.py").write_text(module.replace("b{landing}", "batch {landing}"))
+    prints = "import same, other; print(same.click_fact.code_version, other.click_fact.code_version)"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {prints}", str(tmp_path)]
+    same, other = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert same == clicks.click_fact.code_version != other
+
+
+def test_a_stateless_source_has_the_key_of_its_target() -> None:
+    keyless = Source("raw.clicks", time_column="event_ts")
+    assert declare(sources=(keyless,)).sources[0].key == "click_id"
+    assert declare(Stateful(), sources=(keyless,)).sources[0].trusted
+
+
+@pytest.mark.parametrize(
+    ("bad", "culprit"),
+    [
+        (lambda: declare(sources=()), r"core\.click_fact has no source"),
+        (lambda: declare(key=()), r"core\.click_fact has no key"),
+        (lambda: declare(key="clik_id"), r"core\.click_fact has no column 'clik_id'"),
+        (lambda: declare(time_column="at"), r"core\.click_fact has no column 'at'"),
+        (lambda: declare(time_column="click_id"), r"core\.click_fact\.click_id is string"),
+        (lambda: declare(columns={"Click": "string"}), r"A column of core\.click_fact is called 'Click'"),
+        (lambda: declare(columns={"a": "text"}), r"core\.click_fact\.a is declared as 'text'"),
+        (lambda: declare(sources=(CLICKS, CLICKS)), r"core\.click_fact is stateless and has 2 sources"),
+        (lambda: declare(namespace="Core"), r"The target is called 'Core\.click_fact'"),
+        (lambda: declare(quarantine_limit=-1), r"core\.click_fact has a quarantine limit of -1"),
+        (lambda: declare(lineage={"prize": ["raw.clicks.price"]}), r"core\.click_fact has a lineage for prize"),
+        (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
+        (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
+        (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
+        (lambda: Source("raw.clicks", time_column="at", key="id; --"), r"The key of raw\.clicks is called 'id; --'"),
+        (lambda: RawTable("clicks", {}, time_column="at"), r"The raw table is called 'clicks'"),
+        (lambda: Stateful("all"), r"The load type is 'all'"),  # type: ignore[arg-type]
+        (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
+        (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
+        (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
+        (lambda: Sequential(few_rows=-1), r"Few rows are -1"),
+        (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
+        (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),
+        (lambda: Pipeline((RAW, RAW), (), start="2026-01-01-00:00"), r"raw\.clicks is declared 2 times"),
+    ],
+)
+def test_what_cannot_work_is_named(bad: Callable[[], object], culprit: str) -> None:
+    with pytest.raises(ConfigurationError, match=culprit):
+        bad()
+
+
+def test_a_transform_must_take_the_session_and_each_source() -> None:
+    def click_fact(session: Any, clicks: Any) -> Any: ...
+
+    columns = {"click_id": "string", "clicked_at": "timestamptz"}
+    decorator = incremental_asset(
+        mode=Stateful(), sources=[CLICKS, CLICKS], key="click_id", time_column="clicked_at", columns=columns
+    )
+    with pytest.raises(ConfigurationError, match=r"core\.click_fact cannot be called with a session and 2 source"):
+        decorator(click_fact)
+
+
+def test_rows_that_others_land_need_a_key_and_declared_columns() -> None:
+    keyless = declare(Stateful(), sources=(Source("raw.clicks", time_column="event_ts"),))
+    with pytest.raises(ConfigurationError, match=r"core\.click_fact reads raw\.clicks without a key"):
+        pipeline(keyless)
+    with pytest.raises(ConfigurationError, match=r"core\.click_fact reads 'at' of raw\.clicks"):
+        pipeline(declare(sources=(Source("raw.clicks", time_column="at"),)))
+
+
+def test_an_entity_is_a_column_of_the_target_and_of_all_its_sources_which_are_facts() -> None:
+    def by(entity: str, *sources: Source) -> Target:
+        columns = {"click_id": "string", "clicked_at": "timestamptz", "account_id": "string"}
+        target = declare(Sequential(entity=entity), sources=sources, columns=columns)
+        return Target(**{**vars(target), "table": "core.state"})
+
+    fact = Source("core.click_fact", time_column="clicked_at")
+    pipeline(declare(), by("click_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.state has no column 'visitor_id', which is the entity"):
+        pipeline(declare(), by("visitor_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.click_fact has no column 'account_id', which is the entity"):
+        pipeline(declare(), by("account_id", fact))
+    with pytest.raises(ConfigurationError, match=r"core\.state has the entity 'click_id', and judges the rows of raw"):
+        pipeline(by("click_id", CLICKS))
+
+
+def named(name: str, *sources: str) -> Target:
+    found = tuple(Source(s, time_column="clicked_at") for s in sources)
+    target = declare(Stateful(), sources=found)
+    return Target(**{**vars(target), "table": name})
+
+
+def pipeline(*targets: Target) -> Pipeline:
+    return Pipeline((RAW,), targets, start="2026-01-01-00:00")
+
+
+def test_targets_in_a_circle_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"in a circle: .*core\.a.*core\.b"):
+        pipeline(named("core.a", "core.b"), named("core.b", "core.a"))
+
+
+def test_targets_come_in_order_and_know_what_they_are_built_from() -> None:
+    a, b, c = named("core.a", "raw.other"), named("core.b", "core.a"), named("core.c", "core.b", "raw.other")
+    chain = pipeline(c, b, a)
+    assert [t.name for t in chain.in_order()] == ["a", "b", "c"]
+    assert [t.name for t in chain.upstream_of(c)] == ["a", "b"]
+    assert chain.target("c") is chain.target("core.c") is chain.target("core/c") is c
+    with pytest.raises(UsageError, match=r"no target 'd'[\s\S]*c, b, a"):
+        chain.target("d")
+
+
+def test_pipelines_are_merged_from_the_earliest_start_on() -> None:
+    early = Pipeline((), (named("core.a", "raw.other"),), start="2025-06-01-00:00")
+    both = merge([pipeline(declare()), early])
+    assert (both.start, [t.name for t in both.targets]) == ("2025-06-01-00:00", ["click_fact", "a"])

@@ -1,0 +1,267 @@
+"""Who was erased is nowhere, whatever was staged, set aside or kept; all others are as they were; nobody returns."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lake_assets.base.failpoints import ERASURE_POINTS
+from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
+from lake_assets.incremental.declaration import Subject
+from lake_assets.incremental.erasure.certificate import Certificate, certify
+from lake_assets.incremental.erasure.erase import ERASED, _check_refs, erase, sweep
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SESSION
+from lake_assets.incremental.maintenance.cleaning import listing, place, referenced
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.erasure_registry import KEY_FILE, Erasures, create_table, erasure_key
+from lake_assets.incremental.planning.session import AuditResult
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
+from lake_assets_tests.incremental.crash_matrix import die
+from lake_assets_tests.incremental.erasing_child import erase_account
+from lake_assets_tests.incremental.execution.test_session_log import planned, record_of
+from lake_assets_tests.incremental.scenario import NOW, Lake, landed, signup
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+HOURS = 4
+SMALL = Simulation(
+    Population(accounts=20, hours=HOURS, seed=5, request=0.3, involuntary_cancel=0.2),
+    Arrival(tail=0.1, twice=0.05, again=0.05, bad=0.1),
+)
+GONE = 'zoë "to-be\\erased"'
+"""Spelled otherwise wherever it stands in JSON."""
+
+
+@pytest.fixture
+def lake(catalog: Catalog, spark: SparkSession, home: Settings) -> Lake:
+    lake = Lake(catalog, spark)
+    lake.engine = Engine(
+        catalog, PIPELINE, clock=lambda: NOW, spark=lambda: spark, erasure_key=partial(erasure_key, home)
+    )
+    return lake
+
+
+def where(lake: Lake, value: str = GONE) -> Certificate:
+    return certify(lake.catalog, "account", value)
+
+
+def change(number: int, hour: int) -> dict[str, object]:
+    row = signup(number, hour, account_id=GONE, plan="premium")
+    return {**{k: v for k, v in row.items() if k != "signup_id"}, "change_id": f"c{number}-{hour}"}
+
+
+def cancel(number: int, hour: int) -> dict[str, object]:
+    row = signup(number, hour, account_id=GONE)
+    kept = ("account_id", "landed_at", "landing_date", "landing_hour", "batch_id")
+    return {**{k: row[k] for k in kept}, "cancel_id": f"x{number}-{hour}", "processing_ts": row["event_ts"]}
+
+
+def fill(lake: Lake) -> None:
+    """Hours of others, and of one who is everywhere: published, overwritten, set aside, staged, pending, in samples."""
+    landings = list(generate(SMALL))
+    for i, landing in enumerate(landings):
+        lake.land(landing)
+        if i == 1:
+            lake.append("raw.signups", [signup(1, 1, account_id=GONE), signup(2, 1, account_id=GONE, plan="none")])
+            lake.append("raw.plan_changes", [change(3, 2)])
+            lake.append("raw.cancels", [cancel(4, 2)])
+    lake.catch_up()
+    # Above complete-through: the dimension waits for it, with its watermark behind.
+    lake.append("raw.plan_changes", [change(5, HOURS + 30)])
+    lake.session("plan_fact")
+    stage(lake)
+    record = lake.engine.store.state("core.signup_fact").session
+    assert record is not None
+    sampled = AuditResult("not_null", False, False, {"nulls": 2}, (GONE, "s1"))
+    lake.engine.store.record(replace(record, audits=(sampled,)), after=record)
+
+
+def stage(lake: Lake) -> None:
+    """A snapshot that nobody publishes."""
+    lake.spark.conf.set("spark.wap.id", "left-behind.1")
+    lake.spark.sql("INSERT INTO lake.core.signup_fact SELECT * FROM lake.core.signup_fact")
+    lake.spark.conf.unset("spark.wap.id")
+
+
+def others(lake: Lake) -> list[dict[str, object]]:
+    rows = lake.rows(*[t.table for t in PIPELINE.targets])
+    return [row for table in sorted(rows) for row in rows[table] if row["account_id"] != GONE]
+
+
+def quarantined_accounts(lake: Lake) -> set[str]:
+    return {json.loads(row["row"])["account_id"] for row in lake.quarantined("core.signup_fact")}
+
+
+def test_who_is_erased_is_nowhere_and_all_others_are_as_they_were(lake: Lake) -> None:
+    fill(lake)
+    before, holding = others(lake), where(lake)
+    assert {"data", "manifest"} <= {f.kind for f in holding.findings}
+    assert {f.referenced for f in holding.findings} >= {"main", "history"}
+    assert {f.table for f in holding.findings} >= {"raw.cancels", "core.account_state_dim", "etl.quarantine"}
+    assert GONE in quarantined_accounts(lake)
+
+    done = erase(lake.engine, "account", GONE, now=NOW)
+    assert done.rows == {"raw.signups": 2, "raw.plan_changes": 2, "raw.cancels": 1}
+    assert (done.quarantined, done.samples, done.unfinished) == (1, 1, 0)
+    left = where(lake)
+    assert left.nowhere, left.findings
+    assert left.undecoded == ()
+    lake.assert_true()
+    assert others(lake) == before
+    audits = [a for r in lake.engine.store.history("core.signup_fact") for a in r.audits if a.name == "not_null"]
+    assert audits[0].sample == (ERASED, "s1")
+    assert GONE not in quarantined_accounts(lake)
+
+    again = erase(lake.engine, "account", GONE, now=NOW)
+    assert not again.found
+
+
+def test_a_record_sent_before_and_landed_afterwards_is_dropped_and_one_sent_afterwards_counts(lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=GONE), signup(1, 1, account_id="b", signup_id="b")])
+    lake.catch_up("signup_fact")
+    erase(lake.engine, "account", GONE, now=NOW)
+
+    later = {"landed_at": NOW + timedelta(hours=5), "batch_id": "late"}
+    back = {**later, "event_ts": NOW + timedelta(hours=4), "signup_id": "back"}
+    lake.append(
+        "raw.signups",
+        [
+            signup(2, 2, account_id=GONE, **later),
+            signup(3, 2, account_id=GONE, **later, plan="none"),
+            signup(4, 3, account_id="c", **later),
+            signup(5, 3, account_id=GONE, **back),
+        ],
+    )
+    undropped = lake.main("raw.signups")
+    assert undropped is not None
+    lake.catch_up("signup_fact")
+    lake.set_main("raw.signups", undropped)  # older than what was read up to, and what was dropped is back
+    lake.catch_up("signup_fact")
+    rows = lake.rows("core.signup_fact")["core.signup_fact"]
+    assert sorted(r["signup_id"] for r in rows) == ["b", "back", "s04-3"]
+    assert lake.quarantined("core.signup_fact") == []
+    lake.assert_true("signup_fact")
+
+    lake.append("raw.cancels", [cancel(1, 1)])
+    done = sweep(lake.engine, now=NOW)
+    assert done.rows == {"raw.cancels": 1}
+    assert {f.table for f in where(lake).findings} == {"raw.signups", "core.signup_fact"}
+    assert all(f.referenced == "main" for f in where(lake).findings)
+    assert sweep(lake.engine, now=NOW).rows == {}
+
+
+def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_was_open(
+    lake: Lake, home: Settings
+) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=GONE), signup(2, 2, account_id="b")])
+    lake.catch_up("signup_fact")
+    lake.append("raw.signups", [signup(3, 3, account_id=GONE)])
+    die(home, "signup_fact", "after-staged")
+    for point in ERASURE_POINTS:
+        die(home, GONE, point, work=erase_account)
+        assert [e.state for e in lake.engine.erasures.rows()] == ["requested"], point
+    erase(lake.engine, "account", GONE, now=NOW)
+    assert [e.state for e in lake.engine.erasures.rows()] == ["done"]
+    assert where(lake).nowhere
+    lake.assert_true("signup_fact")
+    for name in ("raw.signups", "core.signup_fact"):
+        table = tables.load(lake.catalog, name)
+        there = {f.path for f in listing(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
+        assert there == {f for f in referenced(table.io, table.metadata, former=False) if f in there}
+
+
+def test_rows_that_only_a_delete_file_hides_are_erased_too(lake: Lake) -> None:
+    rows = [signup(i, 1, account_id=GONE if i < 2 else "b") for i in range(4)]
+    lake.append("raw.signups", rows)
+    lake.set_property("raw.signups", "write.delete.mode", "merge-on-read")
+    lake.spark.sql("DELETE FROM lake.raw.signups WHERE signup_id = 's00-1'")
+    lake.catch_up("signup_fact")
+    done = erase(lake.engine, "account", GONE, now=NOW)
+    assert done.rows == {"raw.signups": 1}
+    assert where(lake).nowhere, where(lake).findings
+    lake.assert_true("signup_fact")
+
+
+def test_a_tag_that_holds_the_id_stops_an_erasure_which_goes_on_without_it(catalog: Catalog, lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=GONE)])
+    lake.catch_up("signup_fact")
+    main = lake.main("core.signup_fact")
+    assert main is not None
+    tables.load(catalog, "core.signup_fact").manage_snapshots().create_tag(main, "kept").commit()
+    with pytest.raises(ErasureStopped, match=r"core\.signup_fact still holds the account in the tag kept"):
+        erase(lake.engine, "account", GONE, now=NOW)
+    tables.load(catalog, "core.signup_fact").manage_snapshots().remove_tag("kept").commit()
+    erase(lake.engine, "account", GONE, now=NOW)
+    assert where(lake).nowhere
+
+
+def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work_stops_an_erasure(
+    catalog: Catalog, bare_home: Settings
+) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: NOW, erasure_key=partial(erasure_key, bare_home))
+    engine.create_tables()
+    sampled = (AuditResult("not_null", False, False, {"nulls": 1}, (GONE,)),)
+    record = engine.store.record(record_of(planned(), state="committed", audits=sampled), after=None)
+    with tables.load(catalog, SESSION).transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "1"})
+    for _ in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and then forgotten
+        record = engine.store.record(replace(record, audits=()), after=record)
+
+    stray = Path(place(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({"account_id": [GONE]}), stray)
+    with pytest.raises(ErasureStopped, match=r"raw\.signups does not refer to 1 files that hold the account"):
+        erase(engine, "account", GONE, now=NOW)
+    assert [e.state for e in engine.erasures.rows()] == ["requested"]
+    stray.unlink()
+    erase(engine, "account", GONE, now=NOW)
+    assert [e.state for e in engine.erasures.rows()] == ["done"]
+    assert certify(catalog, "account", GONE).nowhere
+
+
+def test_rows_that_came_meanwhile_are_told_as_such_and_not_as_a_branch_to_drop(catalog: Catalog) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: NOW)
+    engine.create_tables()
+    landed(catalog, GONE)
+    with pytest.raises(ErasureStopped, match=r"came to raw\.signups while it was erased.*\n?.*Erase again"):
+        _check_refs(engine, PIPELINE.subject("account"), GONE)
+
+
+def test_no_id_is_kept_and_another_key_is_refused(catalog: Catalog, bare_home: Settings) -> None:
+    create_table(catalog)
+    mine = Erasures(catalog, key=partial(erasure_key, bare_home))
+    assert mine.rows() == []
+    mine.record("account", GONE, "requested", erased_at=NOW, now=NOW)
+    assert mine.known("account", [GONE, "b"], mine.rows()) == {GONE: NOW}
+    assert mine.known("other", [GONE], mine.rows()) == {}
+    assert certify(catalog, "account", GONE).nowhere
+    assert stat.S_IMODE((bare_home.home / KEY_FILE).stat().st_mode) == 0o600
+    with pytest.raises(ConfigurationError, match="another key"):
+        Erasures(catalog, key=lambda: b"another").rows()
+
+
+def test_what_cannot_be_meant_is_refused(catalog: Catalog) -> None:
+    engine = Engine(catalog, PIPELINE, clock=lambda: NOW)
+    with pytest.raises(UsageError, match="empty"):
+        erase(engine, "account", " ", now=NOW)
+    with pytest.raises(UsageError, match="no subject 'person'"):
+        erase(engine, "person", "a", now=NOW)
+    with pytest.raises(ConfigurationError, match="No raw table holds the subject person"):
+        replace(PIPELINE, subjects=(Subject("person", columns=("person_id",)),))
+    with pytest.raises(ConfigurationError, match="is decimal"):
+        replace(PIPELINE, subjects=(Subject("price", columns=("monthly_price",)),))

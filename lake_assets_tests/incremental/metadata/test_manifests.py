@@ -1,0 +1,47 @@
+"""Entries of manifests come out as pyiceberg's own reading of them does, for tables of several schemas in turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyiceberg.types import LongType
+
+from lake_assets.base.hours import hour_start
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.membership import PIPELINE
+from lake_assets_tests.incremental.scenario import START
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+
+@pytest.mark.parametrize("discard_deleted", [False, True])
+def test_entries_are_those_that_pyiceberg_reads(catalog: Catalog, discard_deleted: bool) -> None:
+    written = [filled(catalog, name) for name in ("signup_fact", "cancel_fact", "account_state_daily")]
+    for table in written * 2:  # the second time each schema is known
+        found = 0
+        for snapshot in table.metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                theirs = manifest.fetch_manifest_entry(table.io, discard_deleted=discard_deleted)
+                assert entries(manifest, table.io, discard_deleted=discard_deleted) == theirs
+                found += len(theirs)
+        assert found
+
+
+def filled(catalog: Catalog, name: str) -> Table:
+    """A table with files of several hours and a delete; and of two schemas."""
+    target = PIPELINE.target(name)
+    tables.create_target(catalog, target)
+    table = tables.load(catalog, target.table)
+    for hours in ([1, 2], [26]):
+        rows = [{target.time_column: hour_start(START + hour)} for hour in hours]
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+        if hours == [1, 2]:
+            with table.update_schema() as update:
+                update.add_column("added", LongType())
+    table.delete(f"{target.time_column} < '{hour_start(START + 2).isoformat()}'")
+    return tables.load(catalog, target.table)
