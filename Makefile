@@ -9,13 +9,13 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## .venv and the jars, once
-	@$(PYTHON) -I lake_assets/local/bootstrap.py
+	@$(PYTHON) -I lake_assets/services/bootstrap.py
 
 demo: setup ## from nothing to the end: late data in, a correct dimension out
 	@$(BIN)/lake demo
 
 test: setup ## style, types, tests
-	@$(PYTHON) -I lake_assets/local/bootstrap.py --tests
+	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy

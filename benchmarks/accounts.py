@@ -30,20 +30,20 @@ from lake_assets.base.grain import HOUR
 from lake_assets.connections.addresses import run_folder
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land, measure
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import SessionReport
-from lake_assets.local.service import free_port, running
-from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate, land, measure
+from lake_assets.services.service import free_port, running
+from lake_assets.services.stack import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Target
-    from lake_assets.membership.simulator import Landing
 
 LOADED_HOURS = 4
 LATE_HOURS = 3

@@ -31,11 +31,7 @@ from benchmarks.sqlmesh_side import MODELS, SqlMeshSide, prepare
 from lake_assets.base.grain import HOUR
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.local.service import free_port, running
-from lake_assets.local.stack import spark as spark_service
-from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import (
+from lake_assets.demo.membership_simulator import (
     Arrival,
     Population,
     Simulation,
@@ -44,13 +40,17 @@ from lake_assets.membership.simulator import (
     late_day,
     measure,
 )
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.membership import PIPELINE
+from lake_assets.services.service import free_port, running
+from lake_assets.services.stack import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Target
-    from lake_assets.membership.simulator import Landing
 
 WARM_UP_LANDINGS, WARM_UP_ACCOUNTS = 2, 1_000
 """What each side plays first, unmeasured, in a home of its own."""

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.ring import coordinator_of
-from lake_assets.engagement.tables import open_tables
-from lake_assets.local.lake_stack import lake_services
-from lake_assets.local.service import all_running
-from lake_assets.local.zookeeper import ensemble
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.service import all_running
+from lake_assets.services.zookeeper import ensemble
 from lake_assets.settings import Settings
 
 LOCK = "benchmark"

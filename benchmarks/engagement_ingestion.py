@@ -21,11 +21,11 @@ from confluent_kafka import Producer
 from lake_assets.connections.addresses import process_of
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.tables import ENGAGEMENT, open_tables
-from lake_assets.engagement.turn import coordinator, open_stream, take_turn
-from lake_assets.local.lake_stack import lake_services
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.tables import ENGAGEMENT, open_tables
+from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+from lake_assets.services.engagement_stack import lake_services
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -23,14 +23,14 @@ from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.batch import BatchReport, run_batch
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.maintenance import write_anew
-from lake_assets.engagement.pruning import dated
-from lake_assets.engagement.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
-from lake_assets.engagement.turn import open_stream
-from lake_assets.local.lake_stack import lake_services
+from lake_assets.engagement.maintenance.maintain import write_anew
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
+from lake_assets.engagement.streams.batch import BatchReport, run_batch
+from lake_assets.engagement.streams.pruning import dated
+from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.services.engagement_stack import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -32,15 +32,15 @@ from pyspark.errors import PySparkException
 from benchmarks.timeline import SIZE, Window, drawn, summary
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import JobCoordinator, zookeeper_client
-from lake_assets.engagement.batch import BatchReport, Guard, Stream, run_batch
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.simulator import Message, Simulation, batches, generate, org_names, send
-from lake_assets.engagement.tables import LakeTables, open_tables
-from lake_assets.engagement.turn import coordinator, open_stream
+from lake_assets.demo.engagement_simulator import Message, Simulation, batches, generate, org_names, send
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.tables import LakeTables, open_tables
+from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run_batch
+from lake_assets.engagement.streams.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
-from lake_assets.local.lake_stack import lake_services
+from lake_assets.services.engagement_stack import lake_services
 from lake_assets.settings import Settings, settings
 
 SIDES = {"with": "with the coordinator", "without": "without it"}

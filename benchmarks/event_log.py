@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lake_assets.local.service import Service
+from lake_assets.services.service import Service
 
 Span = tuple[float, float]
 """From and to, both inclusive, in seconds since 1970."""

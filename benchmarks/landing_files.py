@@ -15,15 +15,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO
 
-from lake_assets.landing import formats
-from lake_assets.landing.checksum import NOTHING, checksum
-from lake_assets.landing.compaction import Limits, select
-from lake_assets.landing.manifest import SUFFIXES, DataFile, Kind
-from lake_assets.landing.records import Record
-from lake_assets.landing.verify import verify
-from lake_assets.landing.writing import ZoneWriter
-from lake_assets.landing.zone import Draft
-from lake_assets.landing.zones import open_zones
+from lake_assets.landing.files import formats
+from lake_assets.landing.files.checksum import NOTHING, checksum
+from lake_assets.landing.files.entries import SUFFIXES, DataFile, Kind
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.zone_folder import Draft
+from lake_assets.landing.manifest.compaction_choice import Limits, select
+from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.manifest.zones import open_zones
+from lake_assets.landing.operations.verify import verify
 from lake_assets.settings import Settings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

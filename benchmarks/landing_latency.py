@@ -24,16 +24,16 @@ from pyiceberg.expressions import EqualTo
 from pyiceberg.table import Table
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.metadata.tables import create_raw
-from lake_assets.landing.progress import read_progress
-from lake_assets.landing.station import Station, run
-from lake_assets.local.kafka import kafka
-from lake_assets.local.service import free_port, running
+from lake_assets.landing.landing_service import Station, run
+from lake_assets.landing.loading.progress import read_progress
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
+from lake_assets.services.kafka import kafka
+from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 
 PARTITIONS = 4

@@ -24,16 +24,16 @@ from pathlib import Path
 from confluent_kafka import Producer
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.kafka import KafkaTopic
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.tables import create_raw
-from lake_assets.landing.heartbeats import beat
-from lake_assets.landing.station import Station
-from lake_assets.landing.zones import open_zones
-from lake_assets.local.kafka import kafka
-from lake_assets.local.service import free_port, running
+from lake_assets.landing.consume.heartbeats import beat
+from lake_assets.landing.landing_service import Station
+from lake_assets.landing.manifest.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
+from lake_assets.services.kafka import kafka
+from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,13 +17,13 @@ from itertools import islice
 from pathlib import Path
 
 from lake_assets.connections.spark import open_spark
+from lake_assets.demo.membership_simulator import generate, land, late_day
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.publish import main_id
 from lake_assets.incremental.planning.session import SessionPlan
-from lake_assets.local import services
-from lake_assets.membership.simulator import generate, land, late_day
+from lake_assets.services import services
 from lake_assets.settings import settings
 
 PATIENCE_SECONDS = 180

@@ -22,9 +22,10 @@ import pyarrow as pa
 from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
-from lake_assets.local.service import free_port, running
-from lake_assets.local.zookeeper import zookeeper
-from lake_assets.serving.lineage import (
+from lake_assets.services.service import free_port, running
+from lake_assets.services.zookeeper import zookeeper
+from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.lineage.lineage import (
     Change,
     LineageEntry,
     SegmentLineage,
@@ -35,11 +36,10 @@ from lake_assets.serving.lineage import (
     routed,
     start_replace,
 )
-from lake_assets.serving.query import Limits, query
-from lake_assets.serving.registry import Decide, Registry, States
-from lake_assets.serving.store import Serving, open_serving
-from lake_assets.serving.writer import Policy, Writer
-from lake_assets.serving.znrecord import SegmentInfo
+from lake_assets.serving.lineage.registry import Decide, Registry, States
+from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.served_tables import Serving, open_serving
+from lake_assets.serving.store.writer import Policy, Writer
 from lake_assets.settings import Settings
 
 SEGMENTS, ENTRIES = 1_000, 50

@@ -19,7 +19,7 @@ from lake_assets.connections.spark import session_conf
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata import tables
-from lake_assets.local import bootstrap
+from lake_assets.services import bootstrap
 from lake_assets.settings import PROJECT, Settings
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from lake_assets.coordination import ANY
-from lake_assets.engagement.lake import STREAMS, StreamName
-from lake_assets.engagement.ring import PREDECESSORS
-from lake_assets.local.charts import AMBER, BLUE, RED, TEAL, VIOLET
+from lake_assets.engagement.model.lake import STREAMS, StreamName
+from lake_assets.engagement.model.turn_order import PREDECESSORS
+from lake_assets.pages.charts import AMBER, BLUE, RED, TEAL, VIOLET
 
 COLOURS: Mapping[StreamName, str] = {"ingestion": BLUE, "mutation": TEAL, "retention": VIOLET}
 SHADE = {"fillcolor": AMBER, "opacity": 0.2, "line_width": 0, "layer": "below"}

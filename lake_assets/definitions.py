@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import dagster as dg
 
-from lake_assets.engagement.assets import engagement_definitions
-from lake_assets.engagement.lakes import LAKES, metrics_locations
+from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.sensors import Rhythm
@@ -13,12 +13,12 @@ from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline, upkeep_policy
 from lake_assets.incremental.monitoring.alerts import Webhook
-from lake_assets.landing.assets import landing_definitions
-from lake_assets.landing.erasing import erases_landed
-from lake_assets.landing.messages import feeds
+from lake_assets.landing.consume.messages import feeds
+from lake_assets.landing.dagster.assets import landing_definitions
+from lake_assets.landing.erasure.erase import erases_landed
 from lake_assets.resources import lake_resources
-from lake_assets.serving.assets import serving_definitions
-from lake_assets.serving.sources import metrics_sources, pipeline_sources
+from lake_assets.serving.dagster.assets import serving_definitions
+from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()

@@ -18,16 +18,16 @@ from dagster_shared.serdes import deserialize_value
 
 from lake_assets.connections.addresses import kafka_address, required, zookeeper_address
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.tables import open_tables
+from lake_assets.engagement.model.tables import open_tables
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-    from lake_assets.engagement.lake import EngagementLake
-    from lake_assets.engagement.tables import LakeTables
-    from lake_assets.landing.station import Station
-    from lake_assets.serving.store import Serving
+    from lake_assets.engagement.model.lake import EngagementLake
+    from lake_assets.engagement.model.tables import LakeTables
+    from lake_assets.landing.landing_service import Station
+    from lake_assets.serving.served_tables import Serving
 
 
 class IcebergResource(dg.ConfigurableResource[Any]):
@@ -45,7 +45,7 @@ class LandingResource(dg.ConfigurableResource[Any]):
         """One for each call: what it says of Kafka and the manifest is of now."""
         from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.incremental.from_settings import open_pipeline
-        from lake_assets.landing.station import Station
+        from lake_assets.landing.landing_service import Station
 
         found = settings()
         return Station(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
@@ -62,7 +62,7 @@ class ServingResource(dg.ConfigurableResource[Any]):
     def tables(self) -> AbstractContextManager[Serving]:
         """`ServiceError` if no ZooKeeper is named or runs."""
         from lake_assets.incremental.execution.engine import utc_now
-        from lake_assets.serving.store import serving_at
+        from lake_assets.serving.served_tables import serving_at
 
         hosts = required(zookeeper_address(settings()), "ZooKeeper")
         return serving_at(hosts, settings(), clock=utc_now)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lake_assets.definitions import defs
-from lake_assets.engagement.lake import STREAMS
-from lake_assets.engagement.lakes import LAKES
+from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.lakes import LAKES
 
 GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
-from lake_assets.local.service import free_port
+from lake_assets.services.service import free_port
 
 LAUNCHER = {"run_launcher": {"module": "lake_assets.resources", "class": "WatchedRunLauncher"}}
 

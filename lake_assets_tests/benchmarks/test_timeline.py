@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.timeline import Window, conflicts, drawn, overlaps
-from lake_assets.engagement.lake import STREAMS
+from lake_assets.engagement.model.lake import STREAMS
 
 
 @st.composite

@@ -15,11 +15,11 @@ from confluent_kafka.admin import NewPartitions
 
 from lake_assets.base.failpoints import PAUSE
 from lake_assets.connections.addresses import process_of
-from lake_assets.engagement.tables import ENGAGEMENT
+from lake_assets.engagement.model.tables import ENGAGEMENT
 from lake_assets.errors import OffsetsMissing
-from lake_assets.local.kafka import kafka as kafka_service
-from lake_assets.local.service import Service, free_port, running
-from lake_assets.local.stack import spark as spark_service
+from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.service import Service, free_port, running
+from lake_assets.services.stack import spark as spark_service
 from lake_assets.settings import Settings
 from lake_assets_tests.engagement.interrupted import arrive, go_on, left, settle
 from lake_assets_tests.engagement.scenario import PARTITIONS, Traffic

@@ -17,14 +17,14 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.engagement.batch import BatchReport, Stream, run_batch
-from lake_assets.engagement.checkpoint import Batch
-from lake_assets.engagement.identity import MutationRequest, Op, Record
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.retention import RetentionOp
-from lake_assets.engagement.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
-from lake_assets.engagement.turn import open_stream
+from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
+from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
+from lake_assets.engagement.requests.identity import MutationRequest, Op, Record
+from lake_assets.engagement.requests.retention_rules import RetentionOp
+from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
+from lake_assets.engagement.streams.turn import open_stream
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.processes import Child, environment

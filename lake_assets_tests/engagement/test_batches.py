@@ -10,15 +10,15 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lake_assets.engagement.aliases import aliases
-from lake_assets.engagement.identity import MutationRequest, collapse
-from lake_assets.engagement.inserting import placed
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.parking import met
-from lake_assets.engagement.simulator import Message, Simulation, generate
+from lake_assets.demo.engagement_simulator import Message, Simulation, generate
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.requests.aliases import aliases
+from lake_assets.engagement.requests.identity import MutationRequest, collapse
+from lake_assets.engagement.requests.pending import met
+from lake_assets.engagement.requests.record_placement import placed
 from lake_assets_tests.engagement.oracle import request_of, truth
-from lake_assets_tests.engagement.test_aliases import follow
-from lake_assets_tests.engagement.test_identity import START, chain
+from lake_assets_tests.engagement.requests.test_aliases import follow
+from lake_assets_tests.engagement.requests.test_identity import START, chain
 
 INGESTION = EMAIL_EVENT.topic("ingestion")
 LATE = Simulation(orgs=6, people=150, touches=1000, poison=0, missing=0, retention=0, late=0.3, requests=0.4)

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lake_assets.engagement.batch import run_batch
-from lake_assets.engagement.changes import ChangeReader
-from lake_assets.engagement.metrics import Metrics
-from lake_assets.engagement.simulator import Simulation, generate, org_names, send
-from lake_assets.engagement.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
+from lake_assets.engagement.metrics.refresh import Metrics
+from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.engagement.notifications.change_reader import ChangeReader
+from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import ChangesExpired, UsageError
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.lake import StreamName
+    from lake_assets.engagement.model.lake import StreamName
     from lake_assets.settings import Settings
 
 SIMULATION = Simulation(orgs=3, people=40, touches=150, requests=0.3, deletions=0.3, hours=6)

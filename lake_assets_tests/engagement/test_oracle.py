@@ -6,8 +6,8 @@ import json
 from collections import Counter
 from typing import Any
 
-from lake_assets.engagement.lakes import EMAIL_EVENT
-from lake_assets.engagement.simulator import Message
+from lake_assets.demo.engagement_simulator import Message
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets_tests.engagement.oracle import Truth, truth
 from lake_assets_tests.engagement.scenario import email
 

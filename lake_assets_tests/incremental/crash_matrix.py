@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from lake_assets.base.failpoints import EXIT_CODE, PAUSE, POINTS, TICK_POINTS
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.incremental.planning.session import SessionReport, Waiting
-from lake_assets.local.service import free_port, running
-from lake_assets.local.stack import spark as spark_service
 from lake_assets.membership.raw import RAW
-from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
+from lake_assets.services.service import free_port, running
+from lake_assets.services.stack import spark as spark_service
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.child import run
 from lake_assets_tests.incremental.scenario import START, Lake
@@ -28,8 +28,8 @@ from lake_assets_tests.outcomes import Outcomes, columns, table
 from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
+    from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.execution.session_log import SessionRecord
-    from lake_assets.membership.simulator import Landing
 
 PAGE = PROJECT / "docs" / "crash-matrix.md"
 SMALL = Simulation(

@@ -22,12 +22,12 @@ from lake_assets.base.failpoints import POINTS
 from lake_assets.base.hours import ranges
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate
 from lake_assets.errors import AuditFailed, HistoryCut
 from lake_assets.incremental.declaration import Sequential, Stateless
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import Arrival, Outage, Population, Simulation, generate
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.crash_matrix import start
 from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup, with_target

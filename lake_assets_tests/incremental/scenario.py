@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import HIGH_WATERMARK, QUARANTINE
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
 from lake_assets.incremental.planning.session import SessionReport, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
+    from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Pipeline, Target
-    from lake_assets.membership.simulator import Landing
     from lake_assets_tests.membership.in_memory import Lake as Rows
     from lake_assets_tests.membership.oracle import Row
 

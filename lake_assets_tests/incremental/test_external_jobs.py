@@ -15,12 +15,12 @@ import pytest
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environment, spark_home
+from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.planning.session import OpenedSession, Waiting
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
-from lake_assets.membership.simulator import worked_example
 from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup
 from lake_assets_tests.membership.in_memory import ARROW, COLUMNS, in_order
 from lake_assets_tests.membership.oracle import expected
@@ -49,7 +49,7 @@ def in_hours(column: str, first: int, last: int) -> str:
 
 def lake_command(home: Settings, *arguments: str) -> str:
     variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote)}
-    command = [sys.executable, "-m", "lake_assets.cli", *arguments]
+    command = [sys.executable, "-m", "lake_assets.cli.main", *arguments]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

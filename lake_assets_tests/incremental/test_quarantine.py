@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.demo.membership_simulator import Population, dirty_batch, worked_example
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.execution.catch_up import catch_up
@@ -15,7 +16,6 @@ from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.monitoring import verify
 from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import Population, dirty_batch, worked_example
 from lake_assets_tests.incremental.scenario import START, Lake, with_target
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.hours import hour_start
+from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.errors import SourceReplaced
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import SessionReport, Waiting
 from lake_assets.incremental.staging.stage import hashes
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import EXAMPLE, worked_example
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import pytest
 
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
+from lake_assets.demo.membership_simulator import land, worked_example
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.monitoring import verify
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import land, worked_example
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon
 from lake_assets_tests.incremental.scenario import START, Lake
 

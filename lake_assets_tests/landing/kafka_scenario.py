@@ -15,24 +15,24 @@ from uuid import uuid4
 from confluent_kafka import KafkaError, Producer
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.engagement.kafka import KafkaTopic
-from lake_assets.engagement.simulator import send
+from lake_assets.demo.engagement_simulator import send
+from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.tables import create_raw, load
-from lake_assets.landing.cutover import Policy
-from lake_assets.landing.delivery import Delivery, ZoneTailer
-from lake_assets.landing.heartbeats import beat
-from lake_assets.landing.kafka import partitions
-from lake_assets.landing.loading import Loaded, Loader
-from lake_assets.landing.messages import feeds
-from lake_assets.landing.sharding import parse_shard
-from lake_assets.landing.store import open_manifest
-from lake_assets.landing.tailer import Closed
-from lake_assets.landing.writing import ZoneWriter
-from lake_assets.landing.zone import Zone
+from lake_assets.landing.consume.delivery import Delivery, ZoneTailer
+from lake_assets.landing.consume.heartbeats import beat
+from lake_assets.landing.consume.kafka_reader import partitions
+from lake_assets.landing.consume.messages import feeds
+from lake_assets.landing.consume.tailer import Closed
+from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.loading.loader import Loaded, Loader
+from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.manifest.writing import ZoneWriter
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
-from lake_assets.membership.simulator import Landing, heartbeats, messages
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings

@@ -15,11 +15,11 @@ from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
 from lake_assets.incremental.metadata.tables import create_raw, load
-from lake_assets.landing.loading import Loader
-from lake_assets.landing.messages import feed_of, feeds
-from lake_assets.landing.records import Record
-from lake_assets.landing.store import open_manifest
-from lake_assets.landing.zones import open_zones
+from lake_assets.landing.consume.messages import feed_of, feeds
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.loading.loader import Loader
+from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.landing.manifest.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import TOPIC

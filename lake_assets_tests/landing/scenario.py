@@ -10,22 +10,22 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from lake_assets.base.failpoints import EXIT_CODE
-from lake_assets.landing import rows
-from lake_assets.landing.agreements import Agreements, DeletionRequest
-from lake_assets.landing.checksum import Checksum, checksum
-from lake_assets.landing.compact import merge, to_columns
-from lake_assets.landing.compaction import Limits
-from lake_assets.landing.manifest import DataFile
-from lake_assets.landing.records import Record
-from lake_assets.landing.reshard import reshard
-from lake_assets.landing.schema import ALL_STAGES, Verdict
-from lake_assets.landing.scrub import Scrub, scrub
-from lake_assets.landing.sharding import Shard, shards
-from lake_assets.landing.status import sweep
-from lake_assets.landing.store import Manifest, open_manifest
-from lake_assets.landing.verify import Finding, verify
-from lake_assets.landing.writing import ZoneWriter
-from lake_assets.landing.zone import Zone
+from lake_assets.landing.files.checksum import Checksum, checksum
+from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.sharding import Shard, shards
+from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.manifest import rows
+from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.schema import ALL_STAGES, Verdict
+from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
+from lake_assets.landing.manifest.status import sweep
+from lake_assets.landing.manifest.store import Manifest, open_manifest
+from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.operations.compact import merge, to_columns
+from lake_assets.landing.operations.reshard import reshard
+from lake_assets.landing.operations.scrub import Scrub, scrub
+from lake_assets.landing.operations.verify import Finding, verify
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of, record
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from lake_assets.errors import FileDamaged
-from lake_assets.landing.reshard import reshard
-from lake_assets.landing.sharding import Shard
+from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.operations.reshard import reshard
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
 from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed, quarantine

@@ -8,12 +8,12 @@ import pytest
 
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.failpoints import STEPS
-from lake_assets.landing.manifest import offsets
-from lake_assets.landing.reshard import reshard
-from lake_assets.landing.scrub import forget_unscrubbed
-from lake_assets.landing.sharding import Shard, shards
-from lake_assets.landing.status import sweep
-from lake_assets.landing.zones import decide
+from lake_assets.landing.files.entries import offsets
+from lake_assets.landing.files.sharding import Shard, shards
+from lake_assets.landing.manifest.status import sweep
+from lake_assets.landing.manifest.zones import decide
+from lake_assets.landing.operations.reshard import reshard
+from lake_assets.landing.operations.scrub import forget_unscrubbed
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent

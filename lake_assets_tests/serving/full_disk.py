@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.serving.errors import UploadStopped
-from lake_assets.serving.files import PARTIAL, SegmentFiles
-from lake_assets.serving.writer import Policy, Writer
+from lake_assets.serving.store.files import PARTIAL, SegmentFiles
+from lake_assets.serving.store.writer import Policy, Writer
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world
 
 SIZE = "256k"

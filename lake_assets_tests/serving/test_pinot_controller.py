@@ -15,11 +15,11 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import EXIT_CODE
+from lake_assets.cli.serving import pinot as pinot_commands
 from lake_assets.errors import UsageError
-from lake_assets.serving.cli import pinot as pinot_commands
+from lake_assets.serving.endpoints.pinot import PinotController, pinot_at, segment_of
 from lake_assets.serving.errors import PinotRefused
 from lake_assets.serving.failpoints import PINOT_POINTS
-from lake_assets.serving.pinot import PinotController, pinot_at, segment_of
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.serving.pinot_controller import SECRET, Controller, archive, controller
 
@@ -105,7 +105,17 @@ def test_no_segment_is_refreshed_under_its_name(cluster: Controller, pinot: Pino
 def die(cluster: Controller, archives: list[Path], point: str) -> None:
     """A forced push in a process of its own, which is killed at a point."""
     variables = {"LAKE_PINOT_CONTROLLER": cluster.address, "LAKE_PINOT_AUTHORIZATION": SECRET, "LAKE_FAILPOINT": point}
-    command = [sys.executable, "-m", "lake_assets.cli", "serving", "pinot", "push", "members", *archives, "--force"]
+    command = [
+        sys.executable,
+        "-m",
+        "lake_assets.cli.main",
+        "serving",
+        "pinot",
+        "push",
+        "members",
+        *archives,
+        "--force",
+    ]
     died = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
     assert died.returncode == EXIT_CODE, died.stderr
 

@@ -34,7 +34,6 @@ from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.erasure.certificate import search
 from lake_assets.incremental.execution.catch_up import catch_up
 from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows, holders, holds
-from lake_assets.incremental.execution.session_log import QUARANTINE, SESSION
 from lake_assets.incremental.maintenance.cleaning import (
     forget,
     head_has_deletes,
@@ -46,6 +45,7 @@ from lake_assets.incremental.maintenance.cleaning import (
 from lake_assets.incremental.maintenance.snapshot_references import read_needs
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure
+from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
 from lake_assets.incremental.planning.session import Waiting
 
 if TYPE_CHECKING:

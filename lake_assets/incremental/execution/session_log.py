@@ -33,14 +33,11 @@ from pyiceberg.types import PrimitiveType
 from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour
 from lake_assets.errors import StateMoved
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals, Watermark
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.incremental.planning.verdicts import held_by
-
-SESSION = "etl.session"
-HIGH_WATERMARK = "etl.high_watermark"
-QUARANTINE = "etl.quarantine"
 
 State = Literal["planned", "staged", "published", "committed", "blocked", "abandoned"]
 OPEN: frozenset[State] = frozenset({"planned", "staged", "published"})

@@ -23,11 +23,11 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.execution.session_log import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.maintenance.policy import Link, Policy, partitions_to_compact, snapshots_to_expire
 from lake_assets.incremental.maintenance.snapshot_references import Needs, read_needs
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import ERASURE
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,8 +13,9 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.incremental.execution.session_log import HIGH_WATERMARK, OPEN, SESSION
+from lake_assets.incremental.execution.session_log import OPEN
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
 
 Row = Mapping[str, Any]
 

@@ -16,9 +16,10 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask
 
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.execution.session_log import QUARANTINE, SessionStore
+from lake_assets.incremental.execution.session_log import SessionStore
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_by_hour
+from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.monitoring.session_costs import Saving, SessionCost, costs, saving
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
 from lake_assets.incremental.planning.session import HeldHour

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.time_filters import before, hours_condition, within
 from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
-from lake_assets.incremental.execution.session_log import QUARANTINE
+from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.planning.session import Fates, SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of

@@ -12,13 +12,13 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 
 from lake_assets.base.grain import DAY, HOUR
 from lake_assets.base.hours import hour_key
+from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
 from lake_assets.incremental.dagster.assets import partitions_of, report_metadata
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import bad_batch, land, repair, worked_example
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_state, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import with_target

@@ -15,18 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from lake_assets.base.failpoints import ERASURE_POINTS
+from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasure.certificate import Certificate, certify
 from lake_assets.incremental.erasure.erase import ERASED, _check_refs, erase, sweep
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES, SESSION
+from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES
 from lake_assets.incremental.maintenance.cleaning import listing, place, referenced
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE, Erasures, create_table, erasure_key
+from lake_assets.incremental.metadata.state_tables import SESSION
 from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.incremental.erasing_child import erase_account
 from lake_assets_tests.incremental.execution.test_session_log import planned, record_of

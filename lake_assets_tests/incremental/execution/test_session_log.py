@@ -18,21 +18,19 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from lake_assets.base.hours import hour_key, parse_hour
-from lake_assets.cli import app
+from lake_assets.cli.main import app
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import StateMoved
 from lake_assets.incremental.execution.session_log import (
-    HIGH_WATERMARK,
     KEEP_SNAPSHOTS,
     MERGE_FILES,
-    QUARANTINE,
-    SESSION,
     ProcessState,
     SessionRecord,
     SessionStore,
     create_tables,
 )
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import AuditResult, Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
@@ -123,7 +121,7 @@ def test_a_record_comes_back_as_it_was_written(store: SessionStore) -> None:
 def test_only_a_session_that_published_an_hour_is_why_it_is_as_it_is(
     store: SessionStore, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lake_assets.cli.settings", lambda: bare_home)
+    monkeypatch.setattr("lake_assets.cli.main.settings", lambda: bare_home)
     plan = planned(process="core.signup_fact")
     record = store.record(record_of(plan, state="staged", built=(START + 2,)), after=None)
     for state, known in (("staged", 0), ("published", 1), ("committed", 1), ("abandoned", 0)):

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import UsageError
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.maintenance.maintainer import ETL, Maintainer, tables_of
@@ -18,7 +19,6 @@ from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.changes import changes
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import Arrival, Population, Simulation, generate
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 from lake_assets_tests.incremental.test_crashes import die
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from lake_assets.incremental.monitoring.alerts import Alert, Webhook
-from lake_assets.local.service import free_port
+from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.receiver import SECRET, Receiver, receiver
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lake_assets.base.hours import hour_of
+from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, Stalls, generate
 from lake_assets.errors import AuditFailed, TableMissing
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.monitoring import overview as module
 from lake_assets.incremental.monitoring.overview import overview
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
-from lake_assets.membership.simulator import Arrival, Population, Simulation, Stalls, generate
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
 
 if TYPE_CHECKING:

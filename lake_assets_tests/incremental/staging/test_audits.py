@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_key
+from lake_assets.demo.membership_simulator import bad_batch, repair, worked_example
 from lake_assets.errors import AuditFailed, ConfigurationError
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import AuditResult, SessionPlan, SessionReport, Waiting
@@ -25,7 +26,6 @@ from lake_assets.incremental.staging.audits import (
     unique_key,
 )
 from lake_assets.membership import PIPELINE
-from lake_assets.membership.simulator import bad_batch, repair, worked_example
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
 if TYPE_CHECKING:

@@ -1,0 +1,20 @@
+"""Made-up sales engagement, as messages of a lake's topics: late, in chains, spoiled on purpose.
+
+Everything is a function of one `Simulation` and the lake: the same values give the same messages in the same order.
+
+model.py        what a simulation is (values)
+people.py       orgs of very different size, and the ids that their people go by (pure)
+activity.py     emails and calls, and when they become known (pure)
+requests.py     conversions, merges, deletions and erasures (pure)
+flaws.py        what can be wrong with a message, with the reason of its dead letter (pure)
+traffic.py      all of it as messages, in the order in which they are sent (pure)
+producer.py     the one place that sends
+"""
+
+from lake_assets.demo.engagement_simulator.flaws import flaws
+from lake_assets.demo.engagement_simulator.model import Simulation
+from lake_assets.demo.engagement_simulator.people import org_names
+from lake_assets.demo.engagement_simulator.producer import send
+from lake_assets.demo.engagement_simulator.traffic import Message, batches, generate
+
+__all__ = ["Message", "Simulation", "batches", "flaws", "generate", "org_names", "send"]

@@ -1,0 +1,85 @@
+"""`lake serving`, as a person calls it, on a ZooKeeper that has nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from lake_assets.cli.serving import serving
+from lake_assets.coordination import zookeeper_client
+from lake_assets.errors import LakeError
+from lake_assets.settings import Settings, settings
+from lake_assets_tests.serving.scenario import fresh_name
+
+COUNT = "select count(*) as n from members"
+
+
+@pytest.fixture
+def home(bare_home: Settings, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    apart = fresh_name()
+    with zookeeper_client(zookeeper) as zk:
+        zk.create(f"/{apart}")
+    monkeypatch.setenv("LAKE_HOME", str(bare_home.home))
+    monkeypatch.setenv("LAKE_ZOOKEEPER", f"{zookeeper}/{apart}")
+    settings.cache_clear()
+    yield bare_home.home
+    settings.cache_clear()
+
+
+def lake(*words: str) -> str:
+    """What a command prints; its error is raised."""
+    done = CliRunner().invoke(serving, [*words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(LakeError) as caught:
+        lake(*words)
+    return caught.value.problem
+
+
+def push(folder: Path, rows: int) -> str:
+    """The id of its entry."""
+    pq.write_table(pa.table({"n": range(rows)}), file := folder / "rows.parquet")
+    told = lake("push", "members", "--file", str(file))
+    assert told.startswith(f"members: {rows} rows in 1 segment, 0.0 MB.\nTo go back: lake serving revert members ")
+    return told.split()[-1]
+
+
+def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) -> None:
+    first, second = push(tmp_path, 3), push(tmp_path, 5)
+    assert lake("query", "members", COUNT).split() == ["n", "5"]
+    assert json.loads(lake("query", "members", COUNT, "--json"))["rows"] == [[5]]
+    assert lake("list").splitlines()[1].split()[:3] == ["members", "1", "5"]
+    assert lake("lineage", "members").splitlines()[2].rstrip().endswith("with --later")
+    newest, oldest = json.loads(lake("lineage", "members", "--json"))
+    assert (newest["id"], oldest["id"], newest["can_revert"], oldest["can_revert"]) == (second, first, True, False)
+    assert second in lake("lineage", "members").splitlines()[1]
+    assert refused("delete", "members", newest["segments_to"][0]).endswith("names them.")
+    assert refused("delete", "members", "typo") == "members has no segment 'typo'."
+    told = lake("revert", "members", second)
+    assert told == f"members is as it was before {second}; given up: 1 segment.\n"
+    assert lake("query", "members", COUNT).split() == ["n", "3"]
+    assert refused("revert", "members", second) == f"Entry {second} of members was reverted."
+    assert lake("clean-up", "members") == "members: 0 segments deleted.\n"
+    left = home / "serving" / "members" / "left_by_hand.parquet"
+    left.write_bytes(b"no segment")
+    assert lake("delete", "members", left.stem) == "members: 1 segment deleted.\n"
+    assert not left.exists()
+
+
+def test_what_is_not_there_is_named(home: Path) -> None:
+    assert lake("list", "--json") == "[]\n"
+    assert refused("query", "members", COUNT) == "No table 'members' is served."
+    assert refused("query", "members", "select 1") == "The query does not ask for members."
+    assert refused("lineage", "members") == "No table 'members' is served."
+    assert refused("revert", "members", "none") == "The lineage of members has no entry none."
+    assert refused("revert", "members", "none", "--with", "x").startswith("--with is not TABLE=ID")
+    assert refused("push", "nothing").startswith("No table of the lake is served as 'nothing'")

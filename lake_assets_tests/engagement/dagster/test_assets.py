@@ -1,0 +1,250 @@
+"""Streams and metrics under Dagster, on real Kafka, ZooKeeper, Spark and Delta: sensors, runs, figures and checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import pytest
+
+from lake_assets.engagement.dagster.assets import engagement_definitions, engagement_key
+from lake_assets.engagement.dagster.sensors import RETRY_SECONDS
+from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.tables import ENGAGEMENT_METRICS, open_tables
+from lake_assets.engagement.model.turn_order import MAINTENANCE
+from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.errors import LockLost
+from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Alone, Traffic
+
+if TYPE_CHECKING:
+    from dagster._core.definitions.sensor_definition import SensorExecutionData
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+
+@dataclass
+class Losing(Alone):
+    """The guard of a holder who has lost the lock after so many confirmations: of the intent, of data, ..."""
+
+    confirmed: int
+
+    def confirm(self) -> None:
+        self.confirmed -= 1
+        if self.confirmed < 0:
+            raise LockLost("ingestion", "the test has taken it")
+
+
+SECONDS = 600
+RETAIN_HOURS = 72
+Checks = dict[str, bool]
+
+
+class Daemon:
+    """A lake's own definitions on a Dagster instance of their own. now: what the sensors take for the time."""
+
+    def __init__(self, mail: Traffic, instance: dg.DagsterInstance) -> None:
+        self.instance, self.now = instance, datetime(2026, 1, 1, tzinfo=UTC)
+        services = SimpleNamespace(
+            tables=lambda lake: open_tables(mail.home, lake),
+            kafka=lambda: mail.servers,
+            zookeeper=lambda: mail.home.zookeeper,
+        )
+        handed = {"engagement": services, "spark": SimpleNamespace(spark_session=mail.spark)}
+        self.resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+        lakes = [mail.lake, replace(mail.lake, name="untouched")]
+        streams = engagement_definitions(
+            lakes,
+            seconds=dict.fromkeys(STREAMS, SECONDS),
+            maintenance_seconds=SECONDS,
+            retain_hours=RETAIN_HOURS,
+            max_wait=SESSION_SECONDS,
+            clock=lambda: self.now,
+        )
+        self.repository = dg.Definitions.merge(streams, dg.Definitions(resources=self.resources)).get_repository_def()
+        self.cursors: dict[str, str | None] = {}
+
+    def tick(self, sensor: str) -> SensorExecutionData:
+        """One evaluation of a sensor; new partitions are added."""
+        context = dg.build_sensor_context(
+            self.instance,
+            self.cursors.get(sensor),
+            repository_def=self.repository,
+            sensor_name=sensor,
+            resources=dict(self.resources),
+        )
+        found = self.repository.get_sensor_def(sensor).evaluate_tick(context)
+        self.cursors[sensor] = found.cursor
+        for request in found.dynamic_partitions_requests or ():
+            self.instance.add_dynamic_partitions(request.partitions_def_name, list(request.partition_keys))
+        return found
+
+    def run(self, job: str, **how: Any) -> dg.ExecuteInProcessResult:
+        """A run of a job, as the daemon or the UI would launch it."""
+        return self.repository.get_job(job).execute_in_process(instance=self.instance, raise_on_error=False, **how)
+
+    def turn(self, stream: str) -> tuple[dict[str, Any], Checks]:
+        """A turn that succeeds: its figures, and what its checks say."""
+        result = self.run(f"mail_{stream}_job")
+        assert result.success
+        [event] = result.get_asset_materialization_events()
+        figures = event.step_materialization_data.materialization.metadata
+        return {name: value.value for name, value in figures.items()}, checks(result)
+
+
+def checks(result: dg.ExecuteInProcessResult) -> Checks:
+    return {found.check_name: found.passed for found in result.get_asset_check_evaluations()}
+
+
+@pytest.fixture
+def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka)
+
+
+@pytest.fixture
+def daemon(mail: Traffic) -> Iterator[Daemon]:
+    with dg.instance_for_test() as instance:
+        yield Daemon(mail, instance)
+
+
+def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daemon) -> None:
+    mail.send(range(12), [b"{"])
+    assert_a_stream_is_asked_for_when_its_interval_is_over(daemon)
+    figures, verdicts = daemon.turn("ingestion")
+    assert {name: figures[name] for name in ("batch", "predecessor", "lag", "resumed")} == {
+        "batch": 1,
+        "predecessor": "none",
+        "lag": 0,
+        "resumed": False,
+    }
+    assert (figures["rows inserted"], figures["rows updated"], figures["rows deleted"]) == (12, 0, 0)
+    assert json.loads(figures["end offsets"]) == mail_ends(mail)
+    assert figures["commit version"] == json.loads(figures["commit versions"])["data"]
+    assert figures["lock wait (seconds)"] >= 0
+    assert verdicts
+    assert all(verdicts.values())
+    assert_dead_requests_and_refused_turns_are_told(mail, daemon)
+    assert_repeated_engagements_are_told(mail, daemon)
+    assert_metrics_follow_by_org(mail, daemon)
+    assert_maintenance_follows_retention(daemon)
+
+
+def mail_ends(mail: Traffic) -> dict[str, int]:
+    ends = mail.stream().topic().end
+    assert len(ends) == PARTITIONS
+    return {str(partition): end for partition, end in ends.items()}
+
+
+def assert_maintenance_follows_retention(daemon: Daemon) -> None:
+    """It is asked for after a turn of retention and while one is due, and refused after any other."""
+    daemon.turn("mutation")
+    skipped = daemon.tick("mail_maintenance_sensor").skip_message
+    assert skipped == "mail is maintained after a turn of retention; the last one was of mutation."
+    assert_asked_for_while_retention_is_due(daemon)
+    refused = daemon.run("mail_maintenance_job")
+    assert (refused.success, checks(refused)) == (False, {"turn_in_time": False})
+    assert daemon.turn("retention")[1] == {
+        "turn_in_time": True,
+        "notifications_equal_commits": True,
+        "kafka_records_equal_requests": True,
+    }
+    assert daemon.tick("mail_maintenance_sensor").run_requests
+    figures, verdicts = daemon.turn(MAINTENANCE)
+    assert verdicts == {"turn_in_time": True}
+    assert figures["files"] < figures["files before"]
+    assert figures["files removed"] == sum(json.loads(figures["files removed by table"]).values())
+    assert (figures["orgs sorted"], figures["hours kept"]) == (len(ORGS), RETAIN_HOURS)
+    assert "the last one was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
+
+
+def assert_asked_for_while_retention_is_due(daemon: Daemon) -> None:
+    job, key = daemon.repository.get_job("mail_retention_job"), dg.AssetKey(["engagement", "mail", "retention"])
+    due = daemon.instance.create_run_for_job(job, asset_selection=frozenset({key}), status=dg.DagsterRunStatus.STARTED)
+    assert daemon.tick("mail_maintenance_sensor").run_requests
+    daemon.instance.delete_run(due.run_id)
+    del daemon.cursors["mail_maintenance_sensor"]
+
+
+def assert_a_stream_is_asked_for_when_its_interval_is_over(daemon: Daemon) -> None:
+    skipped = daemon.tick("untouched_ingestion_sensor")
+    assert (skipped.run_requests, skipped.skip_message) == (
+        [],
+        "untouched is not initialised: `lake engagement init untouched`.",
+    )
+    assert "not initialised" in str(daemon.tick("untouched_metrics_sensor").skip_message)
+    [request] = daemon.tick("mail_ingestion_sensor").run_requests or []
+    assert request.tags["lake/offsets_behind"] == "13"
+    daemon.now += timedelta(seconds=SECONDS - 10)
+    early = daemon.tick("mail_ingestion_sensor")
+    assert early.skip_message == "mail.ingestion is 13 offsets behind; its next turn is in 10 s."
+    daemon.now += timedelta(seconds=10)
+    assert daemon.tick("mail_ingestion_sensor").run_requests
+
+
+def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemon) -> None:
+    """A request that meets no row is dead after its second batch; a stream out of turn fails, naming whom it awaits."""
+    mail.ask("acme", "convert", "nobody", "somebody")
+    assert all(daemon.turn("mutation")[1].values())
+    refused = daemon.run("mail_mutation_job")
+    assert not refused.success
+    [late] = refused.get_asset_check_evaluations()
+    assert (late.check_name, late.passed) == ("turn_in_time", False)
+    assert "it waits for ingestion, and mutation ran last" in str(late.metadata["why"].value)
+    assert daemon.tick("mail_mutation_sensor").run_requests
+    daemon.now += timedelta(seconds=RETRY_SECONDS)
+    assert daemon.tick("mail_mutation_sensor").run_requests
+    idle, verdicts = daemon.turn("ingestion")
+    assert idle["batch"] == "none was due"
+    assert all(verdicts.values())
+    assert daemon.turn("mutation")[1] == {
+        "turn_in_time": True,
+        "notifications_equal_commits": True,
+        "kafka_records_equal_requests": True,
+        "no_dead_requests": False,
+    }
+
+
+def assert_repeated_engagements_are_told(mail: Traffic, daemon: Daemon) -> None:
+    mail.send([1, 100])
+    with pytest.raises(LockLost):
+        run_batch(mail.stream(), Losing(confirmed=2))
+    figures, verdicts = daemon.turn("ingestion")
+    assert (figures["resumed"], figures["rows inserted"]) == (True, 2)
+    assert figures["commit version"] == json.loads(figures["commit versions"])["data"]
+    assert verdicts == {
+        "turn_in_time": True,
+        "notifications_equal_commits": True,
+        "kafka_records_equal_rows": True,
+        "unique_engagement_ids": False,
+    }
+
+
+def assert_metrics_follow_by_org(mail: Traffic, daemon: Daemon) -> None:
+    key = engagement_key(mail.lake, ENGAGEMENT_METRICS)
+    assert daemon.tick("mail_metrics_sensor").run_requests
+    assert sorted(daemon.instance.get_dynamic_partitions("mail_org")) == list(ORGS)
+    assert daemon.run("mail_metrics_job").success
+    assert sorted(daemon.instance.get_materialized_partitions(key)) == list(ORGS)
+    assert daemon.tick("mail_metrics_sensor").run_requests == []
+    assert_a_batch_without_rows_is_shown_once(mail, daemon)
+    again = daemon.run("mail_metrics_job", partition_key="globex")
+    assert again.success
+    assert [event.partition for event in again.get_asset_materialization_events()] == ["globex"]
+    idle = daemon.run("mail_metrics_job")
+    assert idle.success
+    assert idle.get_asset_materialization_events() == []
+
+
+def assert_a_batch_without_rows_is_shown_once(mail: Traffic, daemon: Daemon) -> None:
+    """Dead letters alone: the metrics take note of the commit, and are not asked for again."""
+    mail.spoil("ingestion", [b"{"])
+    daemon.turn("ingestion")
+    assert daemon.tick("mail_metrics_sensor").run_requests
+    shown = daemon.run("mail_metrics_job")
+    assert (shown.success, shown.get_asset_materialization_events()) == (True, [])
+    assert daemon.tick("mail_metrics_sensor").run_requests == []

@@ -1,0 +1,67 @@
+"""When maintenance may take its turn. What it leaves of an erasure is held by `test_memory.py`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from lake_assets.coordination import stream
+from lake_assets.coordination.rules import Granted, Refused, Turn, decide
+from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.engagement.maintenance import maintain
+from lake_assets.engagement.model import turn_order
+from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.turn_order import AFTER, MAINTENANCE, check_turns
+from lake_assets.engagement.streams import turn
+from lake_assets.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NOTHING: tuple[Any, Any] = (None, None)
+"""Instead of a client and a session: neither is looked at."""
+RING = {name: stream(name, predecessor) for name, predecessor in turn_order.RING.items()}
+
+
+def test_the_streams_of_a_lake_and_its_maintenance_go_round() -> None:
+    check_turns()
+
+
+def defined() -> None:
+    engagement_definitions(
+        [], seconds=dict.fromkeys(STREAMS, 1), maintenance_seconds=1, retain_hours=1, max_wait=1, clock=datetime.now
+    )
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        defined,
+        lambda: turn.coordinator(cast("Any", SimpleNamespace(name="ingestion", tables=None)), *NOTHING, timeout=1),
+        lambda: maintain.coordinator(*NOTHING, NOTHING[0], timeout=1),
+    ],
+    ids=["Dagster", "a stream", "maintenance"],
+)
+def test_a_wrong_ring_is_refused_before_anything_is_touched(
+    begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_order, "RING", {**turn_order.RING, "mutation": "nobody"})
+    with pytest.raises(ConfigurationError, match="mutation waits for nobody, and no stream is called that"):
+        begin()
+
+
+@pytest.mark.parametrize("last", RING)
+def test_it_comes_when_no_row_waits_for_mutation_and_no_batch_is_open(last: str) -> None:
+    found = decide(RING[MAINTENANCE], Turn(last, "done", 1), {})
+    assert isinstance(found, Granted if last in ("retention", MAINTENANCE) else Refused)
+    interrupted = decide(RING[MAINTENANCE], Turn(last, "running", 1), {})
+    assert isinstance(interrupted, Granted if last == MAINTENANCE else Refused)
+
+
+def test_after_it_ingestion_goes_on_unless_somebody_waits_for_just_that() -> None:
+    assert isinstance(decide(RING["ingestion"], Turn(MAINTENANCE, "done", 1), {}), Granted)
+    waiting = {MAINTENANCE: frozenset(AFTER)}
+    assert isinstance(decide(RING["ingestion"], Turn("retention", "done", 1), waiting), Refused)

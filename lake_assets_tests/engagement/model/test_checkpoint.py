@@ -1,0 +1,73 @@
+"""The checkpoint of each stream moves by compare-and-set, and streams do not disturb each other."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lake_assets.engagement.model.checkpoint import Batch, Checkpoint, CheckpointStore
+from lake_assets.engagement.model.offsets import OffsetRange
+from lake_assets.errors import StateMoved, UsageError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    store = CheckpointStore(f"file://{tmp_path / 'checkpoint'}")
+    assert store.create()
+    assert not store.create()
+    return store
+
+
+def intent(batch_id: int) -> Checkpoint:
+    messages = OffsetRange("mail", "t1", {0: 0, 11: 5}, {0: batch_id, 11: 7})
+    return Checkpoint(Batch(batch_id, messages, {"org": 3}, {"org": 2}), ("data", "notification"))
+
+
+def test_a_stream_that_never_ran_has_none(store: CheckpointStore) -> None:
+    assert store.read("mail.ingestion") is None
+
+
+def test_what_was_written_is_read(store: CheckpointStore) -> None:
+    intended = store.move("mail.ingestion", None, intent(1))
+    half = store.move("mail.ingestion", intended, intended.with_done("data", 4))
+    assert store.read("mail.ingestion") == half
+    assert not half.finished
+    whole = store.move("mail.ingestion", half, half.with_done("notification", None))
+    assert store.read("mail.ingestion") == whole
+    assert whole.finished
+
+
+def test_a_move_from_what_is_no_more_is_refused(store: CheckpointStore) -> None:
+    intended = store.move("mail.ingestion", None, intent(1))
+    store.move("mail.ingestion", intended, intended.with_done("data", 4))
+    with pytest.raises(StateMoved, match=r"mail\.ingestion"):
+        store.move("mail.ingestion", intended, intended.with_done("data", 4))
+    with pytest.raises(StateMoved):
+        store.move("mail.ingestion", None, intent(1))
+
+
+def test_streams_that_move_at_once_all_move(store: CheckpointStore) -> None:
+    names = [f"mail.s{n}" for n in range(6)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: store.move(name, None, intent(1)), names))
+    assert [store.read(name) for name in names] == [intent(1)] * len(names)
+
+
+def test_of_two_that_begin_a_batch_at_once_one_wins(store: CheckpointStore) -> None:
+    def begin(number: int) -> bool:
+        try:
+            store.move("mail.ingestion", None, intent(number))
+        except StateMoved:
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        won = [number for number, first in zip(range(1, 5), pool.map(begin, range(1, 5)), strict=True) if first]
+    assert [store.read("mail.ingestion")] == [intent(number) for number in won]
+
+
+def test_a_lake_that_was_not_created_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lake engagement init"):
+        CheckpointStore(f"file://{tmp_path / 'nowhere'}").read("mail.ingestion")

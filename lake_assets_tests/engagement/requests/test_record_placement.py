@@ -1,0 +1,57 @@
+"""Where records end that requests carry, against replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
+from lake_assets.engagement.requests.pending import met
+from lake_assets.engagement.requests.record_placement import Placed, placed
+from lake_assets_tests.engagement.oracle import replay
+from lake_assets_tests.engagement.requests.test_identity import IDS, ROWS, apply, chain, histories
+
+RECORDS = st.builds(Record, st.sampled_from([*ROWS, "new", "newer"]), st.sampled_from(IDS))
+
+
+@st.composite
+def carrying(draw: st.DrawFn) -> list[MutationRequest]:
+    """A history in which some requests carry records, of rows that are there and of new ones."""
+    return [replace(request, record=draw(st.none() | RECORDS)) for request in draw(histories())]
+
+
+def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]:
+    """Row → its id after the map, and then the records in their places."""
+    found = apply(collapse(requests), rows)
+    for record in placed(requests):
+        found.pop(record.engagement_id, None)
+        if record.who_id is not None:
+            found[record.engagement_id] = record.who_id
+    return found
+
+
+@settings(max_examples=2000, deadline=None)
+@given(carrying())
+def test_the_map_and_the_records_together_leave_what_replay_leaves(requests: list[MutationRequest]) -> None:
+    assert put(requests, ROWS) == replay(requests, ROWS)
+    assert placed(requests) == placed(requests[::-1])
+
+
+@settings(max_examples=1000, deadline=None)
+@given(carrying(), st.sets(st.sampled_from(IDS)))
+def test_requests_that_meet_no_row_and_carry_none_can_be_left_out(
+    requests: list[MutationRequest], present: set[str]
+) -> None:
+    rows = {row: identity for row, identity in ROWS.items() if identity in present}
+    found = met(requests, present)
+    assert put([request for request in requests if request.request_id in found], rows) == replay(requests, rows)
+
+
+def test_a_record_goes_where_later_requests_lead_and_its_own_does_not_move_it() -> None:
+    first, *rest = chain("a>b a>c cx")
+    assert placed([replace(first, record=Record("e1", "a"))]) == [Placed("e1", "r0", "a")]
+    assert placed([replace(first, record=Record("e1", "a")), *rest]) == [Placed("e1", "r0", None)]
+    twice = [replace(request, record=Record("e1", "b")) for request in (first, *rest)]
+    assert placed(twice) == [Placed("e1", "r2", "b")]

@@ -1,0 +1,75 @@
+"""What an erasure takes away beside rows: messages in any spelling, its own among them; and what it has to leave."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.erasure.certificate import certify
+from lake_assets.engagement.erasure.registry import ERASED
+from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.streams.records import REPLACED
+from lake_assets_tests.engagement.scenario import START, Traffic, email
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+UNTIL = START + timedelta(days=2)
+PEOPLE = ("contact 0", "müller", "a/b")
+IN_PLACE = 900
+"""Number of an email of acme that a request puts in place, of somebody who is not erased."""
+SPELLED = [b'{"org_id": "acme", "who_id": "m\\u00fcller", "engaged_at": "soon"}', b'{"who_id": "a\\/b"}']
+TWIN = b'{"org_id": "acme", "request_id": "twin", "op": "gdpr", "who_id": "contact 0", "requested_at": "soon"}'
+KEPT = b'{"org_id": "globex", "who_id": "a/b"}'
+
+
+def test_an_erasure_takes_messages_in_any_spelling_and_leaves_that_a_record_is_in_place(
+    home: Settings, spark: SparkSession, kafka: str
+) -> None:
+    mail = Traffic(home, spark, kafka)
+    mail.send(range(3), [*SPELLED, KEPT])
+    mail.run()
+    mail.ask("acme", "delete", "müller", insert=email(IN_PLACE, who_id="lead 3"))
+    mail.run("mutation")
+    for who in PEOPLE:
+        mail.retain("acme", "gdpr", UNTIL, who_id=who)
+    mail.spoil("retention", [TWIN, TWIN[:-1]])
+    assert mail.run("retention").dropped == 0
+    assert letters(mail) == {(None, None), ("globex", "a/b")}
+    assert not [who for who in PEOPLE if is_read(mail, who)]
+    assert_erased_again(mail)
+    mail.send([IN_PLACE])
+    mail.run()
+    assert mail.whose()[f"e{IN_PLACE}"] == ("acme", "lead 3")
+    assert len(mail.rows(ENGAGEMENT)) == len(mail.whose())
+    assert reasons(mail, mail.lake.topic("ingestion")).count(REPLACED) == 1
+
+
+def assert_erased_again(mail: Traffic) -> None:
+    """By the same id, of which nothing is left; beside it a request that is spoiled, and dropped."""
+    mail.retain("acme", "gdpr", UNTIL, who_id="contact 0")
+    mail.spoil("retention", [TWIN])
+    assert mail.run("retention").dropped == 1
+    assert letters(mail) == {(None, None), ("globex", "a/b")}
+    assert reasons(mail, mail.lake.topic("retention")) == ["bad date requested_at", ERASED, "not JSON"]
+    [request] = mail.rows(MUTATION_REQUEST)
+    assert (request["old_id"], request["insert_record"]) == (None, f'{{"engagement_id":"e{IN_PLACE}"}}')
+
+
+def letters(mail: Traffic) -> set[tuple[str | None, str | None]]:
+    """The orgs and ids that dead letters name."""
+    told = [json.loads(row["message"] or "{}") for row in mail.rows(DEAD_LETTER)]
+    return {(message.get("org_id"), message.get("who_id")) for message in told}
+
+
+def reasons(mail: Traffic, topic: str) -> list[str]:
+    return sorted(row["reason"] for row in mail.rows(DEAD_LETTER) if row["topic"] == topic)
+
+
+def is_read(mail: Traffic, who: str) -> bool:
+    """Whether a file of a present version holds an id; former ones do until maintenance."""
+    found = certify(mail.tables.root, [], "acme", who, mail.servers)
+    return any(finding.referenced == "main" for finding in found.findings)

@@ -1,0 +1,187 @@
+"""Streams of a lake take turns on a real ZooKeeper: who may run, what is claimed, and who goes on after a death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+from typer.testing import CliRunner
+
+from lake_assets.cli.engagement import engagement, reclaimed
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.failpoints import TURN_GIVEN
+from lake_assets.engagement.maintenance.reclaim import reclaim
+from lake_assets.engagement.model.lake import StreamName
+from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.engagement.streams.batch import run_batch
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
+from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
+from lake_assets_tests.engagement.child import RECLAIM
+from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, Traffic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
+
+ENGAGED_AFTER_CONVERSION = 1464
+"""Number of an email of acme to lead 1, a day after START and some minutes."""
+AHEAD = 2**60
+"""A token that no ZooKeeper of a test comes to."""
+Turn = Callable[[StreamName], TurnReport]
+
+
+@pytest.fixture
+def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Traffic:
+    """A lake with a name, and so a lock, of its own: turns of others on the shared ZooKeeper do not count."""
+    return Traffic(home.model_copy(update={"zookeeper": zookeeper}), spark, kafka, name=f"mail_{uuid4().hex}")
+
+
+@pytest.fixture
+def turn(mail: Traffic) -> Iterator[Turn]:
+    """Take a turn of a stream; refused, it waits no longer than a session."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+
+        def take(name: StreamName) -> TurnReport:
+            stream = mail.stream(name)
+            coordinated = coordinator(stream, zk, mail.spark, timeout=2 * SESSION_SECONDS)
+            return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
+
+        yield take
+
+
+def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims_nothing(
+    mail: Traffic, turn: Turn
+) -> None:
+    mail.send(range(42))
+    assert turn("ingestion").predecessor is None
+    for old, new in (("lead 1", "lead 2"), ("lead 2", "lead 3"), ("lead 3", "contact 3"), ("nobody", "somebody")):
+        mail.ask("acme", "convert", old, new)
+    mail.ask("globex", "merge", "lead 5", "lead 6")
+    mail.ask("globex", "delete", "lead 6")
+    applied = turn("mutation")
+    mail.assert_true()
+    assert applied.predecessor == "ingestion"
+    assert applied.batch is not None
+    commit = applied.batch.commits["data"]
+    assert commit is not None
+    assert (commit.metrics["numTargetRowsUpdated"], commit.metrics["numTargetRowsDeleted"]) == ("6", "4")
+    assert attempts(mail, "r3") == {1: "parked"}
+    version = mail.tables.version(ENGAGEMENT)
+    assert turn("ingestion") == TurnReport("mutation", None)
+    assert mail.tables.version(ENGAGEMENT) == version
+    turn("mutation")
+    assert attempts(mail, "r3") == {1: "parked", 2: "dead"}
+    assert_late_rows_follow(mail, turn)
+    mail.spark.sql(f"DELETE FROM {mail.tables.identifier(ENGAGEMENT)} WHERE org_id = 'acme'")
+    assert "acme" not in {row["org_id"] for row in mail.rows(ENGAGEMENT)}
+
+
+def assert_late_rows_follow(mail: Traffic, turn: Turn) -> None:
+    """What arrives under an id after its conversion goes where it led, unless it engaged after that; and goes on with
+    the requests of the turn that catches it. Without requests a turn catches it, too.
+    """
+    mail.send([*range(42, 63), ENGAGED_AFTER_CONVERSION])
+    mail.ask("acme", "convert", "contact 3", "contact 4")
+    turn("ingestion")
+    turn("mutation")
+    kept = {f"e{ENGAGED_AFTER_CONVERSION}": ("acme", "lead 1")}
+    assert whose(mail) == {**mail.truth(), **kept}
+    mail.send(range(63, 84))
+    turn("ingestion")
+    turn("mutation")
+    assert whose(mail) == {**mail.truth(), **kept}
+    assert turn("ingestion").batch is turn("mutation").batch is None
+
+
+def whose(mail: Traffic) -> dict[str, tuple[str, str]]:
+    """Engagement → its org and its id, as the table has them."""
+    return {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in mail.rows(ENGAGEMENT)}
+
+
+def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:
+    mail.send(range(14))
+    mail.die("before-unlock")
+    with pytest.raises(TurnRefused):
+        turn("mutation")
+    turn("ingestion")
+    mail.ask("globex", "convert", "lead 5", "lead 6")
+    mail.ask("globex", "convert", "lead 6", "contact 6")
+    for number, point in enumerate(("written-request", "written-data")):
+        mail.ask("acme", "convert", f"lead {number}", f"lead {number + 1}")
+        mail.die(point, "mutation")
+    assert turn("mutation").predecessor == "ingestion"
+    assert attempts(mail, "r0") == {1: "parked"}
+    mail.send(range(14, 42))
+    turn("ingestion")
+    turn("mutation")
+    assert attempts(mail, "r0") == {1: "parked", 2: "applied"}
+    mail.assert_true()
+
+
+def attempts(mail: Traffic, request: str) -> dict[int, str]:
+    """Attempt → status after it, of a request."""
+    return {row["attempts"]: row["status"] for row in mail.rows(MUTATION_REQUEST) if row["request_id"] == request}
+
+
+def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
+    mail.tables.claim(mail.spark, 8)
+    with pytest.raises(ClaimRefused):
+        mail.tables.claim(mail.spark, 7)
+    mail.tables.claim(mail.spark, 8)
+
+
+class Fading(Alone):
+    """The guard of a batch that has its intent, and then loses its lock."""
+
+    confirmed = False
+
+    def confirm(self) -> None:
+        if self.confirmed:
+            raise LockLost("mutation", "its session is gone")
+        self.confirmed = True
+
+
+def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
+    mail: Traffic, turn: Turn
+) -> None:
+    """The registry is lost while mutation has a batch, and the table was claimed with a token far ahead."""
+    mail.send(range(14))
+    turn("ingestion")
+    mail.ask("acme", "convert", "lead 0", "contact 0")
+    with pytest.raises(LockLost):
+        run_batch(mail.stream("mutation"), Fading())
+    mail.tables.claim(mail.spark, AHEAD)
+    mail.send(range(14, 17))
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1).locked():
+            zk.delete(f"/coordination/{mail.lake.lock}/turn")
+            with pytest.raises(LockNotFree):
+                reclaim(mail.tables, mail.spark, zk, timeout=0.2)
+        with pytest.raises(ClaimRefused, match="lake engagement reclaim"):
+            turn("ingestion")
+        mail.die(TURN_GIVEN, RECLAIM)
+        assert mail.tables.epoch() == AHEAD
+        done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
+        words = f"token {mail.tables.epoch()} is there instead of {AHEAD}; mutation goes on with its batch"
+        assert reclaimed(done) == words
+        ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
+        assert ingestion.lock()
+        with pytest.raises(TurnRefused, match="of mutation, is not done"):
+            ingestion.register()
+        resumed = turn("mutation").batch
+        assert resumed is not None
+        assert resumed.resumed
+        turn("ingestion")
+        mail.assert_true()
+        done = reclaim(mail.tables, mail.spark, zk, timeout=1)
+        assert reclaimed(done) == "its claim is not in the way; no batch is open"
+
+
+def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(engagement, ["reclaim", "email_event"], input="n\n", env={"LAKE_HOME": str(tmp_path)})
+    assert (done.exit_code, "on any machine?" in done.output) == (1, True)

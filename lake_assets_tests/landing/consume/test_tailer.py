@@ -1,0 +1,178 @@
+"""Two zones close the same files, whatever their speeds, their batches and their restarts; no message is dropped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.errors import ServiceError
+from lake_assets.landing.consume.heartbeats import Heart
+from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
+from lake_assets.landing.consume.messages import HEARTBEAT, Feed, heartbeat_of
+from lake_assets.landing.consume.tailer import Closed, Tail, step
+from lake_assets.landing.files.cutover import Policy, cut
+from lake_assets.landing.files.records import Record
+from lake_assets.membership.raw import SIGNUPS
+
+FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)
+PLACE = Place("t", 0)
+POLICIES = (Policy(4, 2_000, 60_000), Policy(3, 1_000, 30_000, from_offset=15))
+SIX = datetime(2026, 1, 1, 6, tzinfo=UTC)
+
+
+def signup(number: int) -> bytes:
+    values = {"signup_id": f"s-{number}", "account_id": f"a-{number}", "event_ts": SIX.isoformat()}
+    return json.dumps(values).encode()
+
+
+VALUES = st.sampled_from([signup(1), signup(22), b"broken", b"{}", b"x" * 301, None])
+STEPS = st.tuples(st.integers(1, 3), st.integers(-90_000, 90_000), VALUES, st.booleans())
+
+
+def records(steps: Iterable[tuple[int, int, bytes | None, bool]]) -> list[Record]:
+    """Messages with gaps between their offsets, and times that go back and forth; some are heartbeats."""
+    found, offset, timestamp = [], -1, 1_000_000
+    for gap, later, value, beats in steps:
+        offset, timestamp = offset + gap, timestamp + later
+        headers = ((HEARTBEAT, SIX.isoformat().encode()),) if beats else ()
+        found.append(Record(0, offset, timestamp, b"k", value, headers))
+    return found
+
+
+def closed(messages: Sequence[Record], begin: int | None = None) -> list[Closed]:
+    tail = Tail(PLACE, FEED, lambda: POLICIES, begin)
+    return [found for record in messages if (found := tail.take(record))]
+
+
+@given(st.lists(STEPS, max_size=40), st.lists(st.integers(1, 10), max_size=8))
+def test_a_zone_that_dies_anywhere_closes_the_same_files(
+    steps: list[tuple[int, int, bytes | None, bool]], lives: list[int]
+) -> None:
+    messages = records(steps)
+    found: list[Closed] = []
+    for life in lives:
+        begin = found[-1].last + 1 if found else None
+        found += closed([r for r in messages if begin is None or r.offset >= begin][:life], begin)
+    begin = found[-1].last + 1 if found else None
+    found += closed([r for r in messages if begin is None or r.offset >= begin], begin)
+    assert found == closed(messages)
+
+
+def spans(messages: Sequence[Record]) -> Iterator[tuple[int, int]]:
+    """Last offset and count of each file, by the policy of the offset behind the file before."""
+    begin = messages[0].offset
+    policies = [p for p in POLICIES if p.from_offset <= begin]
+    while found := cut([m for m in messages if m.offset >= begin], policies[-1]):
+        yield found[0].last, found[0].count
+        begin = found[0].last + 1
+        policies = [p for p in POLICIES if p.from_offset <= begin]
+
+
+BEHIND_A_MARKER = [(gap, 0, signup(1), False) for gap in (2, 1, 1, 1, 6, 1, 1, 1, 2, 1, 1, 1)]
+"""The third file begins at offset 14, its first message is 15: there another policy is effective already."""
+
+
+@example(BEHIND_A_MARKER)
+@given(st.lists(STEPS, min_size=1, max_size=40))
+def test_files_hold_each_message_once_and_leave_no_offset_between_them(
+    steps: list[tuple[int, int, bytes | None, bool]],
+) -> None:
+    messages = records(steps)
+    found = closed(messages)
+    assert [(f.last, len(f.records) + len(f.dead)) for f in found] == list(spans(messages))
+    begin = messages[0].offset
+    for file in found:
+        assert file.first == begin
+        assert sorted([*file.records, *file.dead]) == [r for r in messages if begin <= r.offset <= file.last]
+        begin = file.last + 1
+    for record in (r for file in found for r in file.dead):
+        assert not record.headers
+        assert record.value not in (signup(1), signup(22))
+
+
+def drained(servers: str, topics: Sequence[str], *, most: int, lives: int) -> dict[Place, list[Closed]]:
+    """The files of a zone that reads so many messages at a time, and is started anew so often."""
+    feeds = {topic: Feed(topic, SIGNUPS, "account_id") for topic in topics}
+    places = [Place(topic, p) for topic, found in partitions(servers, topics).items() for p in found]
+    files: dict[Place, list[Closed]] = {place: [] for place in places}
+    for life in range(lives):
+        starts = {place: files[place][-1].last + 1 if files[place] else None for place in places}
+        tails = {
+            place: Tail(place, feeds[place.topic], lambda: [Policy(7, 1_000, 60_000)], starts[place])
+            for place in places
+        }
+        with Reader(servers, starts) as reader:
+            for _ in range(5) if life + 1 < lives else iter(lambda: reader.at_end, True):
+                step(reader, tails, lambda file: files[file.place].append(file), most=most, seconds=0.2)
+    return files
+
+
+def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partitions_close_too(kafka: str) -> None:
+    topics = [f"signups-{uuid4().hex}" for _ in range(2)]
+    for topic in topics:
+        KafkaTopic(kafka, topic).create(2)
+    now = SIX
+    heart = Heart(kafka, tuple(topics), timedelta(minutes=2), clock=lambda: now)
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(60):
+        # The second topic's second partition gets one message at first, and nothing but heartbeats then.
+        topic, partition = topics[number % 2], int((number % 2 == 0 and number % 4 == 0) or number == 1)
+        now = SIX + timedelta(seconds=10 * number)
+        producer.produce(topic, signup(number), partition=partition, timestamp=int(now.timestamp() * 1000))
+        producer.flush()
+        assert heart.beat() == (number % 12 == 0)
+    quick, slow = (drained(kafka, topics, most=most, lives=lives) for most, lives in ((1000, 1), (2, 4)))
+    assert quick == slow
+    idle = [record for file in quick[Place(topics[1], 1)] for record in file.records]
+    assert [heartbeat_of(r.headers) for r in idle if r.value == b""] == [
+        SIX + timedelta(minutes=2 * n) for n in range(4)
+    ]
+    assert [r.value for r in idle if r.value != b""] == [signup(1)]
+
+
+def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str) -> None:
+    topic = f"signups-{uuid4().hex}"
+    KafkaTopic(kafka, topic).create(2)
+    with Reader(kafka, {Place(topic, 0): 7}) as reader, pytest.raises(ServiceError, match="from offset 7 on"):
+        consume(reader)
+    told: list[Place] = []
+
+    def leave(place: Place, _: ServiceError) -> None:
+        told.append(place)
+        reader.leave(place)
+
+    with Reader(kafka, {Place(topic, 0): 7, Place(topic, 1): None}, unreadable=leave) as reader:
+        consume(reader)
+    assert told == [Place(topic, 0)]
+    with pytest.raises(ServiceError, match=f"has no topic {topic}x"):
+        partitions(kafka, [topic, f"{topic}x"])
+
+
+def test_what_was_there_is_read_though_more_comes_all_the_time(kafka: str) -> None:
+    topic = f"signups-{uuid4().hex}"
+    KafkaTopic(kafka, topic).create(1)
+    place, producer = Place(topic, 0), Producer({"bootstrap.servers": kafka})
+    for number in range(5):
+        producer.produce(topic, signup(number), partition=0)
+    assert producer.flush(20) == 0
+    ends = ends_of(kafka, [place])
+    assert ends == {place: 5}
+    with Reader(kafka, {place: None}) as reader:
+        while not reader.reached(ends):
+            assert not reader.at_end
+            producer.produce(topic, signup(5), partition=0)
+            producer.flush(20)
+            reader.read(1, seconds=5)
+
+
+def consume(reader: Reader) -> None:
+    while not reader.at_end:
+        reader.read(10, seconds=0.2)

@@ -1,0 +1,107 @@
+"""Landing through Dagster: runs that land and load, checks that name what differs, a sensor that tells of lag."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lake_assets.demo.membership_simulator import worked_example
+from lake_assets.errors import ServiceError
+from lake_assets.landing.dagster.assets import compaction_job, landing_definitions, reshard_job
+from lake_assets.landing.dagster.checks import LAG, load_key, zones_equal_check
+from lake_assets.landing.dagster.sensors import SHARDS
+from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.landing_service import Station
+from lake_assets.landing.manifest.status import status
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.raw import SIGNUPS
+from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+DEADLINE = timedelta(minutes=15)
+
+
+def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings, kafka: str) -> None:
+    landings = Landings(bare_home, kafka)
+    landings.create()
+    first = worked_example()[0]
+    landings.send([first])
+    landings.settle(first.landed_at + timedelta(hours=1))
+    feeds, topic, now = landings.feeds, landings.feeds[0].topic, [NOW]
+    settings = bare_home.model_copy(update={"landing_prefix": landings.prefix, "landing_file_messages": 100})
+    station = Station(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
+    handed: dict[str, Any] = {"landing": SimpleNamespace(station=lambda: station)}
+    definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE)
+    merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
+    repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
+
+    def dead() -> Station:
+        raise ServiceError("No Kafka runs.", remedy="Run `lake up`.")
+
+    def tick(cursor: str | None, at: datetime) -> tuple[str | None, list[bool], list[str]]:
+        """What a tick keeps, the verdicts that it reports, and the shards that it adds."""
+        now[0] = at
+        context = dg.build_sensor_context(instance, cursor, repository_def=repository, resources=handed)
+        result = repository.get_sensor_def("landing_sensor").evaluate_tick(context)
+        verdicts = [event.passed for event in result.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
+        new = [key for request in result.dynamic_partitions_requests or () for key in request.partition_keys]
+        instance.add_dynamic_partitions(str(SHARDS.name), new)
+        return result.cursor, verdicts, new
+
+    without = dg.build_sensor_context(
+        instance, "{}", repository_def=repository, resources={"landing": SimpleNamespace(station=dead)}
+    )
+    skipped = repository.get_sensor_def("landing_sensor").evaluate_tick(without)
+    assert (skipped.cursor, skipped.asset_events) == ("{}", [])
+    assert "No Kafka runs." in str(skipped.skip_message)
+    cursor, verdicts, new = tick(None, NOW)
+    assert (verdicts, new) == ([True] * 8, [])
+    cursor, verdicts, _ = tick(cursor, NOW + 2 * DEADLINE)
+    assert verdicts == [False] * 8
+
+    result = merged.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance)
+    assert {(e.check_name, e.passed) for e in result.get_asset_check_evaluations()} == {
+        (LAG, True),
+        ("zones_equal", True),
+    }
+    assert landings.rows() == sent([first])
+    loaded = {
+        e.asset_key: e.step_materialization_data.materialization.metadata
+        for e in result.get_asset_materialization_events()
+    }
+    figures = loaded[load_key(topic)]
+    assert figures["rows"].value == first.rows[SIGNUPS.table].num_rows
+    cursor, verdicts, new = tick(cursor, NOW + 3 * DEADLINE)
+    assert (verdicts, new) == ([True] * 8, sorted(f"{feed.topic}/0-of-1" for feed in feeds))
+
+    def run(job: dg.JobDefinition, config: dict[str, Any] | None = None) -> None:
+        done = job.execute_in_process(
+            run_config=config, partition_key=f"{topic}/0-of-1", instance=instance, resources=handed
+        )
+        assert done.success
+
+    run(compaction_job(lambda: now[0]))
+    assert {e.file.kind for e in landings.manifest.entries(topic=topic)} == {"columnar"}
+    run(reshard_job(lambda: now[0]), {"ops": {"reshard_shard": {"config": {"shards": 2}}}})
+    assert {s.shard for s in status(landings.manifest) if parse_shard(s.shard).topic == topic} == {
+        f"{topic}/0-of-2",
+        f"{topic}/1-of-2",
+    }
+    assert landings.load() == []
+
+    landings.send([worked_example()[1]])
+    landings.settle(first.landed_at + timedelta(hours=9))
+    with station.tailer(station.zones[0], topic=topic) as tailer:
+        tailer.drain()
+    cursor, verdicts, _ = tick(cursor, now[0] + 2 * DEADLINE)
+    assert verdicts == [False] * 8, "a file waits for the other zone, and seven of eight times a zone for messages"
+    check = zones_equal_check(feeds[0], lambda: now[0], DEADLINE)
+    verdict = check(dg.build_asset_check_context(resources=handed))
+    assert isinstance(verdict, dg.AssetCheckResult)
+    assert not verdict.passed
+    assert "has waited for the other zone since" in str(verdict.description)

@@ -1,0 +1,91 @@
+"""Cuts against an oracle that looks at each file as a whole; and the same cuts, however messages come."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.errors import ConfigurationError, SourceError
+from lake_assets.landing.files.cutover import Cutter, Policy, Span, cut
+from lake_assets.landing.files.records import Record
+
+POLICIES = st.builds(Policy, st.integers(1, 5), st.integers(1, 300), st.integers(1, 50))
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Record]:
+    """Up to 25 messages of a partition; offsets have gaps, times go back."""
+    gaps = draw(st.lists(st.integers(1, 3), max_size=25))
+    return [
+        Record(0, offset, draw(st.integers(0, 120)), None, draw(st.binary(max_size=60))) for offset in accumulate(gaps)
+    ]
+
+
+def slow_cut(messages: list[Record], policy: Policy) -> list[Span]:
+    """Of every beginning of what is left, the shortest that has reached a limit is a file."""
+    for end in range(1, len(messages) + 1):
+        file, size = messages[:end], sum(len(m.canonical) for m in messages[:end])
+        age = abs(file[-1].timestamp - file[0].timestamp)
+        if len(file) >= policy.max_messages or size >= policy.max_bytes or age >= policy.max_age_ms:
+            return [Span(file[0].offset, file[-1].offset, end, size), *slow_cut(messages[end:], policy)]
+    return []
+
+
+@given(streams(), POLICIES)
+def test_cuts_are_where_a_limit_is_reached(messages: list[Record], policy: Policy) -> None:
+    assert cut(messages, policy) == slow_cut(messages, policy)
+
+
+@given(streams(), POLICIES, st.lists(st.integers(1, 7), min_size=1))
+def test_however_messages_are_fed_the_cuts_are_the_same(
+    messages: list[Record], policy: Policy, chunks: list[int]
+) -> None:
+    """By chunks, with a restart after each: what was open is read again, from behind the last closed file."""
+    found: list[Span] = []
+    seen = 0
+    while seen < len(messages):
+        seen += chunks[seen % len(chunks)]
+        unread = [m for m in messages[:seen] if not found or m.offset > found[-1].last]
+        found += cut(unread, policy)
+    assert found == cut(messages, policy)
+
+
+@given(streams(), POLICIES, POLICIES, st.integers(1, 40))
+def test_a_file_follows_the_policy_of_its_first_offset(
+    messages: list[Record], one: Policy, other: Policy, effective: int
+) -> None:
+    found = cut(messages, [replace(other, from_offset=effective), one])
+    before = [span for span in cut(messages, one) if span.first < effective]
+    last = before[-1].last if before else -1
+    assert found[: len(before)] == before
+    rest = [m for m in messages if m.offset > last]
+    assert found[len(before) :] == (cut(rest, other) if rest and rest[0].offset >= effective else [])
+
+
+def test_a_heartbeat_closes_the_last_file_of_an_idle_partition() -> None:
+    policy = Policy(max_messages=100, max_bytes=10_000, max_age_ms=60_000)
+    message, heartbeat = Record(0, 7, 1_000, b"person", b"value"), Record(0, 8, 61_000, None, None)
+    assert cut([message], policy) == []
+    assert cut([message, heartbeat], policy) == [Span(7, 8, 2, message.size + heartbeat.size)]
+
+
+def test_a_first_message_of_the_far_future_does_not_keep_a_file_open() -> None:
+    policy = Policy(max_messages=100, max_bytes=10_000, max_age_ms=60_000)
+    times = [4_070_908_800_000, 1_000, 2_000]
+    messages = [Record(0, offset, time, None, None) for offset, time in enumerate(times)]
+    assert [(span.first, span.last) for span in cut(messages, policy)] == [(0, 1)]
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="max_bytes of a cutover policy is 0"):
+        Policy(1, 0, 1)
+    with pytest.raises(ConfigurationError, match="effective at offset 3"):
+        cut([Record(0, 3, 0, None, None)], [Policy(1, 1, 1, from_offset=4)])
+    cutter = Cutter(Policy(9, 900, 900))
+    cutter.add(Record(0, 3, 0, None, None))
+    with pytest.raises(SourceError, match="Offset 3 follows offset 3"):
+        cutter.add(Record(0, 3, 0, None, None))

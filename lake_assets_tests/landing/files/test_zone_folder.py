@@ -1,0 +1,93 @@
+"""Files of both formats: what is written is read, any other byte is noticed, and names lead nowhere else."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree, UsageError
+from lake_assets.landing.files import formats
+from lake_assets.landing.files.entries import SUFFIXES, Kind
+from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.sharding import Shard, parse_shard, shards
+from lake_assets.landing.files.zone_folder import Zone, read_checked
+from lake_assets_tests.landing.files.test_checksum import MESSAGES
+from lake_assets_tests.landing.made import record
+
+KINDS = list(SUFFIXES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50, deadline=None)
+@given(records=st.lists(MESSAGES, max_size=4))
+def test_what_is_written_is_read_and_always_the_same_bytes(
+    tmp_path_factory: pytest.TempPathFactory, kind: Kind, records: list[Record]
+) -> None:
+    path = tmp_path_factory.mktemp("formats") / "file"
+    written = []
+    for _ in range(2):
+        with path.open("wb") as opened:
+            formats.write(kind, opened, iter(records))
+        written.append(path.read_bytes())
+    with path.open("rb") as opened:
+        assert list(formats.read(kind, opened)) == records
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path, kind: Kind) -> None:
+    draft = Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, [record(0), record(1)], kind=kind)
+    sound = draft.path.read_bytes()
+    damaged = [
+        sound[:place] + bytes([sound[place] ^ 1 << place % 8]) + sound[place + 1 :] for place in range(len(sound))
+    ]
+    for found in (*damaged, sound[:-1], b""):
+        draft.path.write_bytes(found)
+        with pytest.raises(FileDamaged):
+            deque(read_checked(draft.path, draft.file), maxlen=0)
+
+
+def test_no_row_group_holds_more_than_fits_in_memory(tmp_path: Path) -> None:
+    def groups(records: Iterable[Record]) -> list[int]:
+        path = Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1 << 20)}, records, kind="columnar").path
+        metadata = pq.read_metadata(path)
+        return [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+
+    large = bytes(formats.GROUP_BYTES // 2)
+    assert groups(record(n, value=large) for n in range(3)) == [2, 1]
+    assert groups(record(n) for n in range(formats.ROWS + 1)) == [formats.ROWS, 1]
+
+
+def test_a_draft_that_does_not_hold_what_it_should_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(SumsDisagree, match="holds offset 9 of partition 0, outside its own"):
+        Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, [record(9)])
+    with pytest.raises(ZeroDivisionError):
+        Zone("a", tmp_path).draft("t/0-of-1", {0: (0, 1)}, (record(1 // n) for n in (1, 0)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../manifest.db", "/etc/passwd", "t-0-of-1-00.avro", "", "t/0-of-1.avro"])
+def test_a_name_leads_to_no_other_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LandingError, match="is not the name of a landed file"):
+        Zone("a", tmp_path).path(name)
+
+
+@pytest.mark.parametrize("text", ["t", "t/4-of-4", "t/0-of-0", "a b/0-of-1", "../0-of-1", "t/dead"])
+def test_an_unknown_shard_is_refused(text: str) -> None:
+    with pytest.raises((UsageError, ConfigurationError)):
+        parse_shard(text)
+
+
+@given(st.text(), st.integers(1, 9))
+def test_each_id_is_in_one_shard_and_nobody_is_in_the_first(distinct_id: str, of: int) -> None:
+    takes = [shard for shard in shards("t", of) if shard.takes(distinct_id)]
+    assert len(takes) == 1
+    assert shards("t", of)[0].takes(None)
+    assert parse_shard(str(takes[0])) == takes[0]
+    assert parse_shard(str(Shard("t", dead_letters=True))) == Shard("t", dead_letters=True)

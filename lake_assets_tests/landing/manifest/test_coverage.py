@@ -1,0 +1,46 @@
+"""What may be loaded next, against looking at each offset by itself."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.landing.files.sharding import Shard, complete
+from lake_assets.landing.manifest.coverage import Cover, limited, meets, ready
+
+RANGES = st.dictionaries(
+    st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
+)
+SHARDS = st.sampled_from([Shard("t"), Shard("t"), Shard("t", 0, 2), Shard("t", 1, 2), Shard("t", 1, 4)])
+COVERS = st.lists(st.builds(Cover, RANGES, st.sampled_from([True, True, True, False]), SHARDS), max_size=12)
+STARTS = st.dictionaries(st.integers(0, 2), st.integers(0, 10))
+
+
+def is_ready(covers: list[Cover], partition: int, offset: int) -> bool:
+    spans = [(cover, cover.ranges[partition]) for cover in covers if partition in cover.ranges]
+    over = [cover for cover, (first, last) in spans if first <= offset <= last]
+    return all(cover.readable for cover in over) and complete(cover.shard for cover in over)
+
+
+@given(COVERS, STARTS)
+def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
+    covers: list[Cover], starts: dict[int, int]
+) -> None:
+    expected = {}
+    for partition, start in starts.items():
+        end = start
+        while is_ready(covers, partition, end):
+            end += 1
+        expected[partition] = end
+    assert ready(covers, starts) == expected
+    assert limited(starts, expected, most=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
+
+
+@given(st.lists(RANGES, max_size=12), RANGES)
+def test_files_meet_where_both_have_an_offset(
+    several: list[dict[int, tuple[int, int]]], one: dict[int, tuple[int, int]]
+) -> None:
+    def places(ranges: dict[int, tuple[int, int]]) -> set[tuple[int, int]]:
+        return {(p, offset) for p, (first, last) in ranges.items() for offset in range(first, last + 1)}
+
+    assert meets(several)(one) == any(places(other) & places(one) for other in several)

@@ -1,0 +1,183 @@
+"""The manifest: what it takes, what it refuses, and what is left of a change that was not finished."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from lake_assets.errors import FilesDiffer, LandingError, OffsetsOverlap, StateMoved, UsageError
+from lake_assets.landing.files.checksum import checksum
+from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.files.entries import DataFile, file_name
+from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.manifest.shared_state import Agreements, Round
+from lake_assets.landing.manifest.store import Manifest, open_manifest
+from lake_assets.settings import Settings
+from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, sent
+
+POLICY = Policy(10, 1_000, 60_000)
+
+
+@pytest.fixture
+def configured(bare_home: Settings, address: str | None) -> Settings:
+    """A home whose manifest is in one store or in the other."""
+    return bare_home.model_copy(update={"landing_manifest_uri": address})
+
+
+@pytest.fixture
+def manifest(configured: Settings) -> Manifest:
+    return open_manifest(configured)
+
+
+def file(zone: str, first: int, last: int, *records: bytes, partition: int = 0) -> DataFile:
+    ranges = {partition: (first, last)}
+    found = checksum(records)
+    return DataFile(
+        file_name(str(WHOLE), ranges, (), "append"), 1, str(WHOLE), ranges, frozenset(), found.count, found, zone
+    )
+
+
+def test_equal_files_are_verified_and_the_same_again_is_no_change(manifest: Manifest) -> None:
+    one, other = file("a", 0, 1, b"x", b"y"), file("b", 0, 1, b"y", b"x")
+    assert [manifest.add(f, now=NOW) for f in (one, one, other, other, one)] == [
+        "provisional",
+        "provisional",
+        "verified",
+        "verified",
+        "verified",
+    ]
+    assert [e.file for e in manifest.entries()] == [one, other]
+
+
+def test_a_file_that_differs_is_quarantined_and_may_be_landed_again(manifest: Manifest) -> None:
+    good, bad = file("a", 0, 1, b"x", b"y"), file("b", 0, 1, b"x", b"z")
+    manifest.add(good, now=NOW)
+    for _ in range(2):
+        with pytest.raises(FilesDiffer) as raised:
+            manifest.add(bad, now=NOW)
+    for part in (bad.name, "p0:[0:1]", str(bad.checksum), str(good.checksum), "zone a"):
+        assert part in raised.value.problem
+    assert [(e.file.zone, e.verdict) for e in manifest.entries()] == [("a", "provisional")]
+    assert manifest.add(replace(good, zone="b"), now=NOW) == "verified"
+
+
+def test_other_records_under_a_name_that_is_there_are_refused(manifest: Manifest) -> None:
+    manifest.add(file("a", 0, 1, b"x"), now=NOW)
+    with pytest.raises(LandingError, match="is there with the checksum"):
+        manifest.add(file("a", 0, 1, b"y"), now=NOW)
+
+
+@pytest.mark.parametrize("offsets", [(0, 0), (1, 5), (2, 2), (0, 9)])
+def test_overlapping_offsets_are_refused_with_the_names(manifest: Manifest, offsets: tuple[int, int]) -> None:
+    there, more = file("a", 0, 2, b"x"), file("a", *offsets, b"y")
+    manifest.add(there, now=NOW)
+    with pytest.raises(OffsetsOverlap) as raised:
+        manifest.add(more, now=NOW)
+    assert there.name in raised.value.problem
+    assert more.name in raised.value.problem
+    manifest.add(file("a", *offsets, b"y", partition=1), now=NOW)
+    manifest.add(file("b", *offsets, b"y"), now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"name": "../x"}, "is not the name of a landed file"),
+        ({"shard": "raw.signups/4-of-4"}, "There is no shard 4 of 4"),
+        ({"shard": "raw.signups"}, "is not a shard"),
+        ({"shard": "raw.signups/1-of-4"}, "raw.signups was never resharded to 4 shards"),
+        ({"deletions": frozenset({"r1"})}, "scrubbed for r1, which nobody requested"),
+        ({"ranges": {0: (2, 1)}}, "offsets 2 to 1 of partition 0"),
+        ({"ranges": {}}, "has no offsets"),
+        ({"zone": ""}, "has no zone"),
+    ],
+)
+def test_what_is_no_file_is_refused(manifest: Manifest, changed: dict[str, object], what: str) -> None:
+    with pytest.raises(Exception, match=what):
+        manifest.add(replace(file("a", 0, 1, b"x"), **changed), now=NOW)  # type: ignore[arg-type]
+    assert manifest.entries() == []
+
+
+def test_who_waits_too_long_is_told_of(manifest: Manifest) -> None:
+    manifest.add(file("a", 0, 1, b"x"), now=NOW)
+    assert manifest.overdue(NOW + DEADLINE, DEADLINE) == []
+    assert [e.file.zone for e in manifest.overdue(NOW + DEADLINE + timedelta(seconds=1), DEADLINE)] == ["a"]
+    manifest.add(file("b", 0, 1, b"x"), now=NOW)
+    assert manifest.overdue(NOW + 2 * DEADLINE, DEADLINE) == []
+
+
+def test_replacing_what_somebody_else_has_replaced_is_refused(manifest: Manifest) -> None:
+    taken = [file("a", 0, 1, b"x"), file("a", 2, 3, b"y")]
+    for each in taken:
+        manifest.add(each, now=NOW)
+    both = file("a", 0, 3, b"x", b"y")
+    manifest.replace("compaction", taken, both, now=NOW)
+    assert manifest.replace("compaction", taken, both, now=NOW) == "provisional"
+    with pytest.raises(StateMoved, match="found provisional, retired"):
+        manifest.replace("compaction", taken[:1], file("a", 0, 2, b"x"), now=NOW)
+    assert [e.file for e in manifest.entries()] == [both]
+
+
+def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
+    agreements = Agreements(manifest)
+    first = Round(str(WHOLE), 1, {0: 5}, (({0: (0, 2)}, {0: (3, 5)}),))
+    second = Round(str(WHOLE), 2, {0: 8}, of=4)
+    assert agreements.agree(first) == first
+    assert agreements.agree(replace(first, cut={0: 8})) == first
+    assert agreements.agree(second) == second
+    assert agreements.rounds(WHOLE) == [first, second]
+    assert agreements.rounds(Shard(TOPIC, 1, 4)) == []
+
+
+def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest: Manifest) -> None:
+    agreements = Agreements(manifest)
+    assert agreements.policies(TOPIC, 0, otherwise=POLICY) == [POLICY]
+    assert agreements.policies(TOPIC, 0, otherwise=replace(POLICY, max_messages=5)) == [POLICY]
+    manifest.add(file("b", 0, 9, b"x"), now=NOW)
+    with pytest.raises(UsageError, match="Take a later offset, 11 at the least"):
+        agreements.set_policy(TOPIC, 0, replace(POLICY, from_offset=10))
+    later = replace(POLICY, max_messages=5, from_offset=11)
+    agreements.set_policy(TOPIC, 0, later)
+    assert agreements.policies(TOPIC, 0, otherwise=POLICY) == [POLICY, later]
+    agreements.policies(TOPIC, 1, otherwise=POLICY)
+    changed = agreements.change_policies(TOPIC, max_bytes=500)
+    assert changed == {
+        0: replace(later, max_bytes=500, from_offset=12),
+        1: replace(POLICY, max_bytes=500, from_offset=1),
+    }
+    assert agreements.policies(TOPIC, 0, otherwise=POLICY)[-1] == changed[0]
+    with pytest.raises(UsageError, match="No cutover policy of nothing is recorded"):
+        agreements.change_policies("nothing", max_bytes=500)
+
+
+def test_a_released_file_takes_the_place_of_the_other_zones(configured: Settings) -> None:
+    landed = Landed(configured)
+    landed.land("a", 0, 0, [sent(0, 0), sent(0, 1)])
+    with pytest.raises(FilesDiffer):
+        landed.land("b", 0, 0)
+    (bad,) = landed.manifest.entries(verdicts=("quarantined",))
+    with pytest.raises(UsageError, match="is provisional"):
+        landed.manifest.discard("a", bad.file.name)
+    (other,) = landed.manifest.release("b", bad.file.name, now=NOW)
+    assert other.file.zone == "a"
+    assert [(e.file.zone, e.verdict) for e in landed.manifest.entries()] == [("b", "verified")]
+    landed.manifest.discard("a", other.file.name)
+    assert landed.land("a", 0, 0) == "verified"
+
+
+def test_zones_that_add_at_the_same_time_verify_each_other(configured: Settings) -> None:
+    def add(zone: str) -> None:
+        manifest = open_manifest(configured)
+        for number in range(20):
+            manifest.add(file(zone, number, number, b"%d" % number), now=NOW)
+        manifest.engine.dispose()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(add, "ab"))
+    found = open_manifest(configured).entries()
+    assert len(found) == 40
+    assert {e.verdict for e in found} == {"verified"}
+    assert sorted({e.version for e in found}) == sorted(e.version for e in found)

@@ -1,0 +1,153 @@
+"""The dashboard in a real browser: what it shows is what adding up the rows, one by one, gives."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlencode
+
+import pytest
+from jinja2.utils import htmlsafe_json_dumps
+
+from benchmarks.engagement_streams import BROWSERS
+from lake_assets.engagement.metrics.refresh import CALL_OUTCOMES, EMAIL_KINDS, RATES
+from lake_assets.pages import dashboard
+from lake_assets.pages.dashboard import CHOICES, COUNTS, DAY
+from lake_assets.pages.page import write
+from lake_assets_tests.pages.test_dashboard import table
+from lake_assets_tests.pages.test_report import HOSTILE, own_text
+
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), "")
+PROBE = Path(__file__).with_name("dashboard_probe.js").read_text()
+WHOLES = dict(RATES.values())
+"""Count → that of which it is a part."""
+
+CHOSEN = (
+    {"from": "2026-01-02", "to": "2026-01-04", "org_id": "acme", "by": "cadence_id"},
+    {"by": "rep_id"},
+    {"rep_id": "none", "by": "template_id"},
+    {"to": "2026-01-02", "cadence_id": "b", "template_id": HOSTILE, "by": "org_id"},
+    {"from": "2027-01-01", "by": "rep_id"},
+)
+"""What is looked at: the first by the page's address, the others by its forms."""
+
+Row = dict[str, Any]
+Trace = list[Any]
+
+
+def made_up() -> list[Row]:
+    """Rows of five days, with nulls, thousands and wholes of 0."""
+    pick = random.Random(1)
+    texts = {name: ["a", "b", HOSTILE, None] for name, _ in CHOICES} | {"org_id": ["acme", "globex"]}
+    return [
+        {
+            DAY: date(2026, 1, 1) + timedelta(days=pick.randrange(5)),
+            **{name: pick.choice(values) for name, values in texts.items()},
+            **{name: pick.choice([0, 0, pick.randrange(3000)]) for name in COUNTS},
+        }
+        for _ in range(100)
+    ]
+
+
+def looks(rows: Sequence[Row], folder: Path) -> list[dict[str, Any]]:
+    """What a browser shows of these rows, for each of `CHOSEN`."""
+    page = dashboard.page(table(list(rows)), lake="email_event", version=7)
+    probe = f"<script>const choices = {htmlsafe_json_dumps(CHOSEN[1:])};\n{PROBE}</script>"
+    file = write(page.replace("</body>", f"{probe}</body>"), folder / "dashboard.html")
+    options = ("--headless", "--no-sandbox", "--virtual-time-budget=1000", f"--user-data-dir={folder / 'profile'}")
+    address = f"{file.as_uri()}#{urlencode(CHOSEN[0])}"
+    ended = subprocess.run([BROWSER, *options, "--dump-dom", address], check=True, capture_output=True, timeout=60)
+    told = re.search(r'<pre id="shown">(.*?)</pre>', ended.stdout.decode())
+    assert told
+    found: list[dict[str, Any]] = json.loads(unquote(told[1]))
+    return found
+
+
+def expected(rows: Sequence[Row], chosen: dict[str, str]) -> dict[str, Any]:
+    """The same, by adding up."""
+    left = [row for row in rows if is_chosen(row, chosen)]
+    return {"cards": cards(left), "detail": detail(left, chosen["by"]), "charts": charts(left), "address": chosen}
+
+
+def is_chosen(row: Row, chosen: dict[str, str]) -> bool:
+    of_days = chosen.get("from", "") <= row[DAY].isoformat() <= chosen.get("to", "9999")
+    return of_days and all(text(row[name]) == chosen.get(name, text(row[name])) for name, _ in CHOICES)
+
+
+def text(value: str | None) -> str:
+    return "none" if value is None else value
+
+
+def added(rows: Sequence[Row], name: str) -> int:
+    return sum(row[name] for row in rows)
+
+
+def words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def percent(rows: Sequence[Row], name: str) -> str:
+    whole = added(rows, WHOLES[name])
+    return f"{100 * added(rows, name) / whole:.1f} %" if whole else "–"
+
+
+def cards(rows: Sequence[Row]) -> dict[str, list[str]]:
+    rates = {name: f", {percent(rows, name)} of {whole}" for name, whole in WHOLES.items()}
+    return {f"card-{name}": [f"{added(rows, name):,}", words(name) + rates.get(name, "")] for name in COUNTS}
+
+
+def detail(rows: Sequence[Row], by: str) -> list[list[str]]:
+    """The header, and a line for each value: the most emails and calls first, then none, then by text."""
+    head = [dict(CHOICES)[by]]
+    for name in COUNTS:
+        head += [words(name), "rate"] if name in WHOLES else [words(name)]
+    of = {value: [row for row in rows if row[by] == value] for value in {row[by] for row in rows}}
+    lines = []
+    for value in sorted(of, key=lambda v: (-added(of[v], "sent") - added(of[v], "calls"), v is not None, text(v))):
+        line = [text(value)]
+        for name in COUNTS:
+            line.append(f"{added(of[value], name):,}")
+            line += [percent(of[value], name)] if name in WHOLES else []
+        lines.append(line)
+    return [head, *lines]
+
+
+def charts(rows: Sequence[Row]) -> dict[str, list[Trace]]:
+    """Chart → its traces: what they are called, their days, and a value for each day."""
+    of = {day: [row for row in rows if row[DAY] == day] for day in sorted({row[DAY] for row in rows})}
+    days = [day.isoformat() for day in of]
+
+    def counts(names: Sequence[str]) -> list[Trace]:
+        return [[words(name), days, [added(one, name) for one in of.values()]] for name in names]
+
+    def rates(whole: str) -> list[Trace]:
+        wholes = [added(one, whole) for one in of.values()]
+        parts = counts([name for name, other in WHOLES.items() if other == whole])
+        return [
+            [name, days, [part / all_ if all_ else None for part, all_ in zip(values, wholes, strict=True)]]
+            for name, _, values in parts
+        ]
+
+    rest = [added(one, "calls") - sum(added(one, name) for name in CALL_OUTCOMES) for one in of.values()]
+    calls = [*counts(list(CALL_OUTCOMES)), ["other", days, rest]]
+    return {"emails": counts(EMAIL_KINDS), "email-rates": rates("sent"), "calls": calls, "call-rates": rates("calls")}
+
+
+@pytest.mark.skipif(not BROWSER, reason=f"not looked at without one of these on the path: {', '.join(BROWSERS)}")
+def test_what_the_page_shows_for_a_choice_is_what_adding_up_gives(tmp_path: Path) -> None:
+    rows = made_up()
+    assert looks(rows, tmp_path) == [expected(rows, chosen) for chosen in CHOSEN]
+
+
+def test_the_page_counts_what_the_metrics_count() -> None:
+    script = own_text(dashboard.page(table([]), lake="email_event", version=7))
+    emails, outcomes = (re.findall(rf"const {name} = (\[.*?\]);", script) for name in ("emails", "outcomes"))
+    assert [json.loads(emails[0]), json.loads(outcomes[0])] == [list(EMAIL_KINDS), list(CALL_OUTCOMES)]
+    assert (*EMAIL_KINDS, "calls", *CALL_OUTCOMES) == COUNTS

@@ -1,0 +1,170 @@
+"""The data path as the report shows it: real services, some of them, and none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.catalog import Catalog
+
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lakes import EMAIL_EVENT, metrics_locations
+from lake_assets.engagement.model.offsets import OffsetRange
+from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_METRICS, open_tables
+from lake_assets.errors import FilesDiffer
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.monitoring.overview import overview
+from lake_assets.landing.consume.heartbeats import beat
+from lake_assets.landing.files.checksum import Checksum
+from lake_assets.landing.files.entries import DataFile, file_name
+from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.membership import PIPELINE
+from lake_assets.pages.data_path import DataPath, Fact, Stage
+from lake_assets.pages.data_path_state import LAST_PUSHES, data_path
+from lake_assets.serving.served_tables import serving_at
+from lake_assets.serving.store.sources import metrics_sources
+from lake_assets.serving.store.writer import PushReport
+from lake_assets.settings import Settings
+from lake_assets_tests.serving.scenario import fresh_name
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+PREFIX = f"{fresh_name()}."
+TOPIC = f"{PREFIX}raw.signups"
+
+
+@pytest.fixture
+def engine(catalog: Catalog) -> Engine:
+    found = Engine(catalog, PIPELINE, clock=lambda: NOW)
+    found.create_tables()
+    return found
+
+
+def path_of(settings: Settings, engine: Engine) -> DataPath:
+    return data_path(settings, engine, overview(engine.catalog, engine.pipeline, now=NOW))
+
+
+def stage(path: DataPath, name: str) -> Stage:
+    (found,) = [s for s in (*path.stages, path.pushes, path.quarantine) if s.name == name]
+    return found
+
+
+def land(settings: Settings, zone: str, first: int, last: int, *, sum_of: int = 0) -> None:
+    """A file of a zone in the manifest. sum_of: other records than those of 0."""
+    shard, ranges = f"{TOPIC}/0-of-1", {0: (first, last)}
+    name = file_name(shard, ranges, frozenset(), "append")
+    file = DataFile(name, 1, shard, ranges, frozenset(), last + 1 - first, Checksum(last + 1 - first, sum_of), zone)
+    open_manifest(settings).add(file, now=NOW - timedelta(hours=1))
+
+
+def test_a_home_where_nothing_runs_has_its_tables_and_says_so_of_the_rest(bare_home: Settings, engine: Engine) -> None:
+    path = path_of(bare_home, engine)
+    assert [s.name for s in path.stages if s.facts] == ["Raw tables", "Facts and dimensions"]
+    assert [fact.what for fact in stage(path, "Raw tables").facts] == [raw.table for raw in PIPELINE.raw]
+    assert not any(s.broken for s in (*path.stages, path.pushes, path.quarantine))
+    assert stage(path, "Kafka").instead.startswith("No Kafka runs for this home")
+    assert stage(path, "Served tables").instead == path.pushes.instead
+    assert "lake engagement init" in stage(path, "Engagement lakes").instead
+    assert "lake landing run" in stage(path, "Landing zones").instead
+    assert not (bare_home.home / "landing.db").exists()
+
+
+def test_a_stage_that_cannot_be_asked_says_why_and_the_others_are_told(bare_home: Settings, engine: Engine) -> None:
+    (bare_home.home / "landing.db").write_text("no database at all")
+    path = path_of(bare_home, engine)
+    assert [s.name for s in path.stages if s.broken] == ["Landing zones", "Raw tables"]
+    assert stage(path, "Landing zones").instead.startswith("The manifest ")
+    assert len(stage(path, "Facts and dimensions").facts) == len(PIPELINE.targets)
+
+
+def test_what_landed_is_told_by_topic_and_zone(bare_home: Settings, engine: Engine, kafka: str) -> None:
+    home = bare_home.model_copy(update={"kafka": kafka, "landing_prefix": PREFIX})
+    KafkaTopic(kafka, TOPIC).create(1)
+    for _ in range(3):
+        beat(kafka, {TOPIC: NOW})
+    land(home, "a", 0, 0)
+    land(home, "b", 0, 0)
+    land(home, "a", 1, 1)
+    path = path_of(home, engine)
+    assert stage(path, "Kafka").facts[0] == Fact(TOPIC, "3 offsets in 1 partitions")
+    assert stage(path, "Landing zones").facts == (
+        Fact(
+            f"{TOPIC}, zone a",
+            "last file at 2026-01-01 23:00:00; 1 verified",
+            "1 files wait for the other zone's, 1 offsets of Kafka are not landed",
+            bad=True,  # for an hour: longer than the deadline
+        ),
+        Fact(f"{TOPIC}, zone b", "last file at 2026-01-01 23:00:00; 1 verified", "2 offsets of Kafka are not landed"),
+    )
+    pending = {fact.what: fact.pending for fact in stage(path, "Raw tables").facts}
+    assert pending == {raw.table: "" for raw in PIPELINE.raw} | {"raw.signups": "2 landed offsets are not loaded"}
+
+    with pytest.raises(FilesDiffer):
+        land(home, "b", 1, 1, sum_of=7)
+    (aside,) = stage(path_of(home, engine), "Landed files").facts
+    assert aside.bad
+    assert aside.command.startswith("lake landing quarantine release b ")
+
+
+def with_zookeeper(home: Settings, zookeeper: str) -> Settings:
+    """The home with a part of the shared ZooKeeper for itself."""
+    apart = fresh_name()
+    with zookeeper_client(zookeeper) as zk:
+        zk.create(f"/{apart}")
+    return home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
+
+
+def test_a_served_table_tells_when_its_source_has_changed_since(
+    bare_home: Settings, engine: Engine, zookeeper: str
+) -> None:
+    home, location = with_zookeeper(bare_home, zookeeper), metrics_locations(bare_home)[EMAIL_EVENT.name]
+    source = metrics_sources(metrics_locations(home))[0]
+
+    def told() -> Fact:
+        (fact,) = stage(path_of(home, engine), "Served tables").facts
+        return fact
+
+    write_deltalake(location, pa.table({"sent": [1]}))
+    reading = source.read(engine.catalog)
+    with serving_at(str(home.zookeeper), home, clock=lambda: NOW) as serving:
+        rows, heads = {source.name: reading.rows}, {source.name: reading.head}
+        serving.writer.push(rows, push_id="pushed001", as_of=NOW, heads=heads)
+    assert told() == Fact(source.name, "1 rows as of 2026-01-02 00:00:00")
+    write_deltalake(location, pa.table({"sent": [2]}), mode="append")
+    assert told().pending == f"{source.table} is at 1, 0 is served"
+    (Path(unquote(urlparse(location).path)) / "_delta_log" / f"{2:020}.json").write_text("no commit")
+    assert told().bad
+
+
+def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, engine: Engine, zookeeper: str) -> None:
+    seconds, pushed = count(), list[PushReport]()
+    home = with_zookeeper(bare_home, zookeeper).model_copy(update={"serving_snapshots": 3})
+    with serving_at(str(home.zookeeper), home, clock=lambda: NOW + timedelta(seconds=next(seconds))) as serving:
+        for number in range(LAST_PUSHES + 2):
+            rows = pa.table({"n": range(number)})
+            pushed += serving.writer.push({"members": rows}, push_id=f"pushed{number:03}", as_of=NOW)
+    path = path_of(home, engine)
+    assert stage(path, "Served tables").facts == (Fact("members", f"{LAST_PUSHES + 1} rows as of 2026-01-02 00:00:00"),)
+    assert len(path.pushes.facts) == LAST_PUSHES
+    back = [fact.command for fact in path.pushes.facts]
+    commands = [f"lake serving revert members {report.entry_id}" for report in reversed(pushed)]
+    assert back == [commands[0], f"{commands[1]} --later", *[""] * (LAST_PUSHES - 2)]
+
+
+def test_an_engagement_lake_is_told_by_its_streams(bare_home: Settings, engine: Engine) -> None:
+    tables = open_tables(bare_home, EMAIL_EVENT)
+    for name in (ENGAGEMENT, ENGAGEMENT_METRICS):
+        DeltaTable.create(tables.location(name), pa.schema([("org_id", pa.string())]))
+    tables.checkpoints.create()
+    first = Checkpoint(Batch(1, OffsetRange("t", "id", {0: 0}, {0: 5}), {}), ("engagement",))
+    tables.checkpoints.move(EMAIL_EVENT.app_name("ingestion"), None, first)
+    ingestion, mutation, *_, metrics = stage(path_of(bare_home, engine), "Engagement lakes").facts
+    assert ingestion == Fact("email_event.ingestion", "batch 1", "unfinished: engagement")
+    assert mutation == Fact("email_event.mutation", "no batch yet")
+    assert metrics == Fact("email_event: metrics", "show version 0")

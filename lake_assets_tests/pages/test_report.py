@@ -1,0 +1,157 @@
+"""The page: it needs nothing from anywhere, shows any value as text, and the command says where it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from plotly.offline import get_plotlyjs
+
+from lake_assets.base.hours import hour_start
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.monitoring.overview import Overview, SetAside, Standing, TargetOverview
+from lake_assets.incremental.monitoring.session_costs import costs, saving
+from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour, Lateness
+from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
+from lake_assets.membership import PIPELINE
+from lake_assets.pages import charts, report
+from lake_assets.pages.data_path import DataPath, Fact, Stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.settings import Settings
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+HOSTILE = """</script><img src="https://example.org/x" onerror='alert(1)'>&{{7*7}}"""
+HOURS = PIPELINE.start_hour
+
+
+def arrivals(*pairs: tuple[int, int, int]) -> Arrivals:
+    """(landing hour, event hour, rows), the hours counted from the start."""
+    late = Lateness(5, 60, 4000, 90_000)
+    cells = tuple(Cell(HOURS + landed, HOURS + event, rows) for landed, event, rows in sorted(pairs))
+    by_hour = tuple(LandedHour(hour, late) for hour in sorted({c.landed_hour for c in cells}))
+    return Arrivals(f"raw.{HOSTILE}", 10, 1, 2, late if pairs else None, by_hour, cells)
+
+
+def hostile() -> Overview:
+    """Values from outside that are markup, wherever a value may be."""
+    failed = AuditResult(HOSTILE, False, counts={HOSTILE: 1}, sample=(HOSTILE,))
+    plan = SessionPlan(HOSTILE, HOSTILE, "session", "append", (), (PlannedHour(HOURS, HOSTILE),))
+    record = SessionRecord(plan, "committed", 1, 1, "", NOW, NOW, built=(HOURS,), rows_written=3, audits=(failed,))
+    found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
+    target = TargetOverview(HOSTILE, found, saving(found), (HOURS,), (HOURS,), (SetAside(HOSTILE, HOSTILE, 4),))
+    standings = (Standing(HOSTILE, HOSTILE, HOURS), Standing("core.new", "stateless", None))
+    return Overview(NOW, 6, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
+
+
+def hostile_path() -> DataPath:
+    fact = Fact(HOSTILE, HOSTILE, HOSTILE, bad=True, command=HOSTILE)
+    stages = (Stage(HOSTILE, (fact,)), Stage("Kafka", instead=HOSTILE, broken=True))
+    return DataPath(stages, Stage("Last pushes", (fact,)), Stage("Landed files", (fact,)))
+
+
+def own_text(page: str) -> str:
+    """The page without the library, which has addresses that it never asks for."""
+    assert get_plotlyjs() in page
+    return page.replace(get_plotlyjs(), "")
+
+
+def test_any_value_is_shown_as_text() -> None:
+    page = own_text(report.page(hostile(), hostile_path()))
+    assert "<img" not in page
+    assert page.count("</script>") == 3
+    assert "{{7*7}}" in page
+    told = json.dumps(figures(page))
+    assert "<img" not in told
+    assert "&lt;img" in told
+
+
+def test_the_page_loads_nothing() -> None:
+    page = own_text(report.page(hostile(), hostile_path()))
+    assert "default-src 'none'" in page
+    assert 'showSendToCloud: false, plotlyServerURL: ""' in page
+    assert not re.search(r"<[^>]+\b(src|href)=|@import|url\(", page)
+
+
+def figures(page: str) -> list[charts.Figure]:
+    found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
+    assert found
+    drawn: list[charts.Figure] = json.loads(found[1])
+    assert page.count('<div id="chart-') == len(drawn)
+    return drawn
+
+
+def test_a_lake_without_rows_has_a_page_without_charts() -> None:
+    empty = TargetOverview("core.some", (), saving(()), (), (), ())
+    page = own_text(report.page(Overview(NOW, 6, (), (arrivals(),), (empty,))))
+    assert figures(page) == []
+    assert "No rows yet." in page
+    assert "No session yet." in page
+
+
+def test_a_heat_map_of_a_year_has_few_bins_and_all_rows() -> None:
+    hours = range(0, 8760, 7)
+    drawn = charts.heat_map(arrivals(*((h + 2, h, 3) for h in hours)))["data"][0]
+    assert len(drawn["x"]) <= charts.MOST_BINS + 1
+    assert sum(n or 0 for line in drawn["customdata"] for n in line) == 3 * len(hours)
+
+
+def test_durations_for_people() -> None:
+    spelled = [charts.duration(s) for s in (None, 1.234, 59, 60, 3599, 3600, 3900, 86_400, 100_000, -90)]
+    assert (
+        " | ".join(spelled)
+        == "– | 1.23 s | 59 s | 1 min | 59 min | 1 h 00 min | 1 h 05 min | 1 d 0 h | 1 d 3 h | -1 min"
+    )
+
+
+def lake(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lake_assets.cli.main", "report", *arguments]
+    return subprocess.run(
+        command, env={**os.environ, "LAKE_HOME": str(home)}, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalog, tmp_path: Path) -> None:
+    missing = lake(bare_home.home)
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert "lake init" in missing.stderr
+
+    Engine(catalog, PIPELINE, clock=lambda: NOW).create_tables()
+    told = lake(bare_home.home)
+    assert told.stdout == f"The report is in {bare_home.home / 'report.html'}\n", told.stderr
+    assert "<h1>lake report</h1>" in (bare_home.home / "report.html").read_text()
+
+    out = tmp_path / "new" / "page.html"
+    both = lake(bare_home.home, "--json", "--out", str(out))
+    assert [a["table"] for a in json.loads(both.stdout)["arrivals"]] == [r.table for r in PIPELINE.raw]
+    assert out.exists()
+    path = json.loads(both.stdout)["data_path"]
+    assert {stage["name"]: stage["instead"] for stage in path["stages"]}["Kafka"].startswith("No Kafka runs")
+    assert "No Kafka runs" in out.read_text()
+
+
+def test_a_stage_in_a_few_words() -> None:
+    fine, waits, bad = Fact("a", "here"), Fact("b", "here", "there"), Fact("c", "here", "there", bad=True)
+    facts = [(fine, fine), (fine, waits), (fine, waits, bad)]
+    told = [Stage("s", found).told for found in facts] + [Stage("s", broken=True).told, Stage("s").told]
+    assert told == ["2, nothing pending", "1 of 2 pending", "1 of 3 to look at", "cannot be asked", "nothing here"]
+
+
+def test_a_session_that_is_open_reaches_to_now() -> None:
+    plan = SessionPlan("core.some", "some-1", "session", "append", (), ())
+    record = SessionRecord(plan, "staged", 1, 1, "", NOW - timedelta(hours=2))
+    found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
+    drawn = charts.sessions([TargetOverview("core.some", found, saving(found), (), (), ())], NOW)["data"]
+    assert [(bar["name"], bar["x"]) for bar in drawn] == [("staged", [7_200_000])]
+    assert drawn[0]["base"] == [f"{NOW - timedelta(hours=2):%Y-%m-%d %H:%M:%S.%f}"]
+    assert hour_start(HOURS) < NOW

@@ -1,0 +1,446 @@
+"""Served tables on a real ZooKeeper and a real folder: pushes, reverts and clean-ups, with others in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from lake_assets.errors import UsageError
+from lake_assets.serving.errors import (
+    EntryReverted,
+    ErasedSince,
+    LineageDamaged,
+    LineageGone,
+    PushOvertaken,
+    QueryStopped,
+    QuotaExceeded,
+    SegmentHeld,
+    SourceGone,
+    SourceTaken,
+    TableNotServed,
+    TargetNotReady,
+    UnknownEntry,
+    UploadDamaged,
+)
+from lake_assets.serving.lineage.lineage import Change, Retention, State, end_replace, start_replace
+from lake_assets.serving.lineage.registry import LINEAGE, Registry, States
+from lake_assets.serving.lineage.registry import SEGMENTS as SEGMENT_NODES
+from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.store.files import SegmentFiles
+from lake_assets.serving.store.status import lineage_status, switched_with
+from lake_assets.serving.store.writer import Policy, Writer
+from lake_assets_tests.coordination.conftest import Ensemble
+from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
+from lake_assets_tests.serving import full_disk
+from lake_assets_tests.serving.scenario import AT_ONCE, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
+
+DAY = timedelta(hours=24)
+
+
+def started(found: World, *targets: str) -> str:
+    """An entry in progress that replaces what is routed, as a push leaves it that died."""
+
+    def decide(states: States) -> dict[str, Change]:
+        state = states[found.table]
+        change = start_replace(
+            state.lineage, segments_from=state.routed, segments_to=targets, routed=state.routed, now=now()
+        )
+        begun.append(change.entry_id)
+        return {found.table: change}
+
+    begun: list[str] = []
+    found.registry.update(decide, found.table)
+    return begun[-1]
+
+
+def end(found: World, entry_id: str) -> None:
+    def decide(states: States) -> dict[str, Change]:
+        state = states[found.table]
+        return {found.table: end_replace(state.lineage, entry_id, ready=state.segments, now=now())}
+
+    found.registry.update(decide, found.table)
+
+
+def test_a_push_is_seen_as_a_whole_and_taken_back_as_a_whole(served: World) -> None:
+    with pytest.raises(TableNotServed, match="is served"):
+        served.seen()
+    first, second = served.push(1), served.push(2)
+    assert (first.rows, len(first.segments), first.replaced) == (ROWS, SEGMENTS, ())
+    assert second.replaced == tuple(sorted(first.segments))
+    assert served.seen() == [2]
+    served.writer.revert(served.table, second.entry_id)
+    assert served.seen() == [1]
+    assert served.stored() == SEGMENTS
+    with pytest.raises(EntryReverted):
+        served.writer.revert(served.table, second.entry_id)
+
+
+def test_the_third_push_removes_the_first_before_it_uploads(served: World) -> None:
+    first = served.push(1)
+    served.push(2)
+    assert served.push(3).removed == tuple(sorted(first.segments))
+    assert served.stored() == 2 * SEGMENTS
+    served.writer.revert(served.table, served.entries[-1])
+    with pytest.raises(SourceGone):
+        served.writer.revert(served.table, served.entries[-2])
+
+
+def test_more_snapshots_go_back_more_steps_at_once(zookeeper: str, tmp_path: Path) -> None:
+    with world(zookeeper, tmp_path, fresh_name(), snapshots=3) as found:
+        reports = [found.push(number) for number in range(4)]
+        assert found.stored() == 3 * SEGMENTS
+        found.writer.revert(found.table, reports[2].entry_id, later=True)
+        assert found.seen() == [1]
+
+
+def test_a_push_group_is_switched_at_once_for_who_pins_it(served: World) -> None:
+    """A reader that asks while groups are pushed never sees two tables of different pushes."""
+    other = fresh_name()
+
+    def push(number: int) -> None:
+        tables = {served.table: snapshot(number), other: snapshot(number)}
+        served.writer.push(tables, push_id=f"group{number:04d}", as_of=now())
+
+    push(0)
+    writer = threading.Thread(target=lambda: [push(number) for number in range(1, 8)])
+    writer.start()
+    seen = set()
+    while writer.is_alive():
+        with served.broker.pin(served.table, other, seconds=5) as pinned:
+            names = [{path.stem.split("_")[-2] for path in files} for files in pinned.files.values()]
+            assert names[0] == names[1]
+            seen |= names[0]
+    writer.join()
+    assert len(seen) > 1
+
+
+class Meddled(Registry):
+    """Something happens between a decision and its write: the first write, or a later one. A push has three."""
+
+    def __init__(self, found: World, happens: Callable[[], object], *, write: int = 1) -> None:
+        super().__init__(found.zk)
+        self._happens, self._left = happens, write
+
+    def _commit(self, states: States, changes: Mapping[str, Change]) -> bool:
+        self._meddle()
+        return super()._commit(states, changes)
+
+    def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
+        self._meddle()
+        super().register(table, entry_id, infos)
+
+    def _meddle(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._happens()
+
+
+def meddled(found: World, happens: Callable[[], object], *, write: int = 1, files: SegmentFiles | None = None) -> World:
+    """The same table, with a writer to whom something happens."""
+    registry = Meddled(found, happens, write=write)
+    policy = Policy(segment_rows=ROWS // SEGMENTS)
+    return replace(found, writer=Writer(registry, files or found.files, found.leases, clock=now, policy=policy))
+
+
+def test_z7_two_first_writers_both_survive(served: World) -> None:
+    """Both entries are in the lineage; a forced push then reverts both."""
+    barrier = threading.Barrier(2, timeout=10)
+
+    def first(name: str) -> str:
+        barrier.wait()
+        return started(served, name)
+
+    with ThreadPoolExecutor(2) as pool:
+        ids = list(pool.map(first, ["a", "b"]))
+    assert sorted(served.entries) == sorted(ids)
+    served.push(1, force=True)
+    assert served.seen() == [1]
+    assert served.states.count(State.REVERTED) == 2
+
+
+def test_a_push_that_was_overtaken_reverts_itself(served: World) -> None:
+    """Of two pushes that began from nothing, the second to end would be seen beside the first."""
+    with pytest.raises(PushOvertaken):
+        meddled(served, lambda: served.push(2), write=3).push(1)
+    assert served.seen() == [2]
+    assert served.stored() == SEGMENTS
+
+
+def test_z8_what_a_lost_compare_and_set_would_have_deleted_is_decided_anew(served: World) -> None:
+    """Clean-up is about to delete what a killed push left, when that push ends after all, and is served."""
+    served.push(1)
+    report = []
+    slow = meddled(served, lambda: report.append(cleaned()), write=3)
+
+    def cleaned() -> frozenset[str]:
+        return (
+            meddled(served, lambda: end(served, served.entries[-1]))
+            .writer.clean_up(served.table, retention=AT_ONCE)
+            .deletions
+        )
+
+    slow.push(2)
+    assert report == [frozenset()]
+    assert served.seen() == [2]
+
+
+def test_z8_what_is_registered_before_the_write_that_gives_it_up_goes_with_it(served: World) -> None:
+    served.push(1)
+    entry_id = started(served, "late")
+    late = SegmentInfo("late", 1, 1, "0" * 64, now(), entry_id)
+    meddled(served, lambda: served.registry.register(served.table, entry_id, [late])).push(2, force=True)
+    assert "late" not in served.registry.read(served.table)[served.table].segments
+    assert served.seen() == [2]
+
+
+def test_an_end_against_a_revert_leaves_one_of_both(served: World) -> None:
+    served.push(1)
+    with pytest.raises(EntryReverted):
+        meddled(served, lambda: served.writer.revert(served.table, served.entries[-1], force=True), write=3).push(2)
+    assert served.seen() == [1]
+    assert served.stored() == SEGMENTS
+
+
+def test_a_file_that_went_before_the_end_is_noticed(served: World) -> None:
+    served.push(1)
+
+    def lose() -> None:
+        newest = served.registry.read(served.table)[served.table].lineage.entry(served.entries[-1])
+        served.files.remove(served.table, newest.segments_to[:1])
+
+    with pytest.raises(TargetNotReady):
+        meddled(served, lose, write=2).push(2)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
+
+
+def test_nobody_goes_back_to_files_that_are_gone_and_a_push_heals_what_readers_see(served: World) -> None:
+    first, second = served.push(1), served.push(2)
+    served.files.remove(served.table, first.segments[:1])
+    with pytest.raises(SourceGone, match=first.segments[0]):
+        served.writer.revert(served.table, second.entry_id)
+    assert served.seen() == [2]
+    served.files.remove(served.table, second.segments[:1])
+    third = served.push(3)
+    assert served.seen() == [3]
+    with pytest.raises(SourceGone):
+        served.writer.revert(served.table, third.entry_id)
+
+
+def test_files_of_others_are_left_alone(served: World) -> None:
+    """As a person or a file system leaves them in a table's folder."""
+    served.push(1)
+    strangers = [served.files.folder / served.table / name for name in ("._x.parquet", "x (1).parquet", "y z.partial")]
+    for file in strangers:
+        file.write_bytes(b"?")
+    served.push(2)
+    served.writer.revert(served.table, served.entries[-1])
+    served.writer.clean_up(served.table, retention=AT_ONCE)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
+    assert all(file.exists() for file in strangers)
+
+
+def test_ending_twice_is_written_once(served: World) -> None:
+    report = served.push(1)
+    version = served.registry.read(served.table)[served.table].version
+    end(served, report.entry_id)
+    assert served.registry.read(served.table)[served.table].version == version
+
+
+def test_a_running_query_keeps_its_files_and_clean_up_and_push_wait_for_it(served: World) -> None:
+    served.push(1)
+    served.push(2)
+    with ThreadPoolExecutor(2) as pool, ExitStack() as reading:
+        pinned = reading.enter_context(served.broker.pin(served.table, seconds=10))
+        served.writer.revert(served.table, served.entries[-1])
+        waiting = [
+            pool.submit(served.writer.clean_up, served.table, retention=AT_ONCE),
+            pool.submit(served.push, 3),
+        ]
+        with pytest.raises(TimeoutError):
+            waiting[0].result(timeout=0.5)
+        assert all(path.exists() for path in pinned.files[served.table])
+        pinned.lease.confirm()
+        reading.close()
+        for result in waiting:
+            result.result(timeout=10)
+    assert not any(path.exists() for path in pinned.files[served.table])
+
+
+def test_a_lease_ends_with_the_query_limit_for_who_waits_and_for_who_reads(served: World) -> None:
+    served.push(1)
+    with served.broker.pin(served.table, seconds=0.01) as pinned:
+        served.leases.drain(served.table)
+        with pytest.raises(QueryStopped, match="lease ended"):
+            pinned.lease.confirm()
+
+
+def test_another_push_in_progress_is_told_with_what_to_do(served: World) -> None:
+    served.push(1)
+    entry_id = started(served, "x")
+    with pytest.raises(SourceTaken, match=rf"lake serving revert {served.table} {entry_id} --force"):
+        served.push(2)
+    served.push(3, force=True)
+    assert served.seen() == [3]
+
+
+def test_a_quota_is_refused_before_anything_is_started(zookeeper: str, tmp_path: Path) -> None:
+    with world(zookeeper, tmp_path, fresh_name(), quota=9_000) as found:
+        found.push(1)
+        found.push(2)
+        with pytest.raises(QuotaExceeded, match=r"may take 9,000 bytes; it holds 3,\d\d\d, and the push brings"):
+            found.push(3, rows=4_000)
+        assert found.states == [State.COMPLETED] * 2
+        assert found.seen() == [2]
+
+
+class Careless(SegmentFiles):
+    """Stores another byte than it was given."""
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        super().upload(table, segment, source)
+        file = self.path(table, segment)
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+
+
+class Overtaken(SegmentFiles):
+    """Somebody else pushes by force while the second file is written, and a query begins. most: stored from then on."""
+
+    def __init__(self, found: World, queries: ExitStack) -> None:
+        super().__init__(found.files.folder)
+        self.found, self.queries, self.uploaded, self.most = found, queries, 0, 0
+
+    def upload(self, table: str, segment: str, source: Path) -> None:
+        self.uploaded += 1
+        if self.uploaded == 2:
+            self.found.push(3, force=True)
+            self.queries.enter_context(self.found.broker.pin(self.found.table, seconds=10))
+        super().upload(table, segment, source)
+        self.most = max(self.most, self.found.stored())
+
+
+def test_a_push_whose_entry_was_taken_stops_and_its_files_go_though_a_query_runs(served: World) -> None:
+    served.push(1)
+    with ExitStack() as queries:
+        files = Overtaken(served, queries)
+        with pytest.raises(EntryReverted):
+            meddled(served, lambda: None, files=files).push(2)
+        assert (files.uploaded, files.most) == (2, 2 * SEGMENTS + 1)
+        assert (served.seen(), served.stored()) == ([3], 2 * SEGMENTS)
+
+
+def test_an_upload_that_fails_is_reverted_and_leaves_nothing(served: World) -> None:
+    with pytest.raises(UploadDamaged, match="its checksum is"):
+        meddled(served, lambda: None, files=Careless(served.files.folder)).push(1)
+    assert served.states == [State.REVERTED]
+    assert served.stored() == 0
+    served.push(2)
+    assert served.seen() == [2]
+
+
+def test_a_full_disk_is_told_and_readers_are_undisturbed(zookeeper: str, tmp_path: Path) -> None:
+    """A file system of 256 kB really is full; in a process of its own."""
+    found = full_disk.play(zookeeper, tmp_path / "segments")
+    assert found["said"] == [
+        f"{found['table']} could not be written to {tmp_path / 'segments'}: its disk is full.",
+        "Make room there, or move it (LAKE_SERVING_FOLDER), and push again.",
+    ]
+    assert (found["seen"], found["left"], found["seen then"]) == ([1], SEGMENTS, [3])
+
+
+def test_a_group_is_taken_back_at_once_or_not_at_all(served: World) -> None:
+    other = fresh_name()
+    for number in (1, 2):
+        tables = {served.table: snapshot(number), other: snapshot(number)}
+        reports = served.writer.push(tables, push_id=f"group{number:04d}", as_of=now())
+    entries = {report.table: report.entry_id for report in reports}
+    listed = {table: lineage_status(served.registry, table) for table in entries}
+    assert switched_with(served.table, listed[served.table][0], listed) == {other: entries[other]}
+    with pytest.raises(UnknownEntry):
+        served.writer.revert_all({**entries, other: "nonsense"})
+    assert served.seen() == served.seen(other) == [2]
+    served.writer.revert_all(entries)
+    assert served.seen() == served.seen(other) == [1]
+
+
+def test_nobody_goes_back_across_an_erasure_and_what_is_older_does_not_stay(served: World) -> None:
+    served.push(1)
+    second = served.push(2)
+    with pytest.raises(ErasedSince, match="before somebody was erased"):
+        served.writer.revert(served.table, second.entry_id, erased_at=now())
+    assert served.seen() == [2]
+    served.writer.clean_up(served.table, retention=Retention(DAY, DAY), erased_at=now() - DAY)
+    assert served.stored() == 2 * SEGMENTS
+    served.writer.clean_up(served.table, retention=Retention(DAY, DAY), erased_at=now())
+    assert (served.seen(), served.stored()) == ([2], SEGMENTS)
+    served.writer.revert(served.table, served.push(3).entry_id, erased_at=now() - DAY)
+    assert served.seen() == [2]
+
+
+@pytest.mark.parametrize("write", [1, 2, 3])
+def test_a_write_whose_reply_is_lost_is_done_once(zookeeper: str, tmp_path: Path, write: int) -> None:
+    with lossy_line(zookeeper) as line, world(line.address, tmp_path, fresh_name()) as found:
+        found.push(1)
+        meddled(found, lambda: line.lose_reply(TRANSACTION), write=write).push(2)
+        assert line.lost == 1
+        assert found.states == [State.COMPLETED] * 2
+        assert found.seen() == [2]
+
+
+def test_a_push_outlives_zookeepers_leader(three: Ensemble, tmp_path: Path) -> None:
+    with ExitStack() as stack, world(three.hosts, tmp_path, fresh_name()) as found:
+        found.push(1)
+        leader = three.servers_in("leader")[0]
+        meddled(found, lambda: stack.enter_context(three.without(leader)), write=3).push(2)
+        assert found.seen() == [2]
+
+
+def test_a_node_that_is_no_lineage_is_named(served: World) -> None:
+    served.push(1)
+    served.zk.set(f"{LINEAGE}/{served.table}", b'{"id": "t", "listFields": {"x": ["a"]}}')
+    with pytest.raises(LineageDamaged, match=served.table):
+        served.seen()
+    served.zk.delete(f"{LINEAGE}/{served.table}")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda found: found.push(2),
+        lambda found: found.writer.clean_up(found.table, retention=AT_ONCE),
+        lambda found: found.writer.delete(found.table, ["x"]),
+    ],
+    ids=["push", "clean-up", "delete"],
+)
+def test_no_file_goes_where_zookeeper_knows_nothing_of_its_table(served: World, act: Callable[[World], object]) -> None:
+    """As after ZooKeeper's folder was removed, or with another one's address."""
+    served.push(1)
+    for root in (LINEAGE, SEGMENT_NODES):
+        served.zk.delete(f"{root}/{served.table}", recursive=True)
+    with pytest.raises(LineageGone, match=r"LAKE_ZOOKEEPER"):
+        act(served)
+    assert served.stored() == SEGMENTS
+    (served.files.folder / served.table).rename(served.files.folder / "aside")
+    served.push(3)
+    assert served.seen() == [3]
+
+
+def test_segments_that_nothing_needs_can_be_deleted(served: World) -> None:
+    """As a revert leaves them while a query runs."""
+    report, reverted = served.push(1), served.push(2)
+    with served.broker.pin(served.table, seconds=10):
+        served.writer.revert(served.table, reverted.entry_id)
+    assert served.stored() == 2 * SEGMENTS
+    with pytest.raises(SegmentHeld):
+        served.writer.delete(served.table, report.segments)
+    with pytest.raises(UsageError, match="has no segment 'typo'"):
+        served.writer.delete(served.table, [*reverted.segments, "typo"])
+    assert served.stored() == 2 * SEGMENTS
+    assert served.writer.delete(served.table, reverted.segments).deletions == set(reverted.segments)
+    assert (served.seen(), served.stored()) == ([1], SEGMENTS)
