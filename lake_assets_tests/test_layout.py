@@ -1,9 +1,12 @@
-"""The rules that the folders carry: who may import whom, and who may know Dagster."""
+"""The rules that the folders carry: who may import whom, who may know Dagster, and how large a room may be."""
 
 from __future__ import annotations
 
 import ast
+import sys
+from collections.abc import Iterable, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -11,21 +14,52 @@ import pytest
 from lake_assets.settings import PROJECT
 
 PACKAGE = PROJECT / "lake_assets"
-ENGINES = {"incremental", "coordination"}
-STAGES = {"landing", "membership", "engagement", "serving", "local"}
-BASE = {"settings", "errors"}
-KNOW_DAGSTER = {"definitions.py", "resources.py", "assets.py", "asset.py", "checks.py", "sensors.py"}
-DEMOS = {"local/demo.py", "local/demo_stage.py", "local/engagement_demo.py", "local/simulating.py"}
 MODULES = sorted(PACKAGE.rglob("*.py"))
+FOLDERS = sorted({module.parent for module in MODULES})
+
+MAX_MODULES = 12
+MAX_LINES = 350
+
+FOUNDATION = {"errors", "settings", "base", "connections"}
+ENGINES = {"incremental", "coordination"}
+STAGES = {"landing", "membership", "engagement", "serving"}
+MAY_IMPORT: Mapping[str, set[str]] = {
+    "errors": set(),
+    "settings": set(),
+    "base": {"errors", "settings"},
+    "connections": {"errors", "settings", "base"},
+    **dict.fromkeys(ENGINES, FOUNDATION),
+    **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
+    "services": FOUNDATION,
+    "resources": FOUNDATION | ENGINES | STAGES,
+    "definitions": FOUNDATION | ENGINES | STAGES | {"resources"},
+    "pages": FOUNDATION | ENGINES | STAGES,
+    "demo": FOUNDATION | ENGINES | STAGES | {"services", "pages"},
+    "cli": FOUNDATION | ENGINES | STAGES | {"services", "pages", "demo"},
+    "__init__": set(),
+}
+"""Part of the package → the other parts that it may import, at its top, inside functions, or for types alone."""
+
+KNOW_DAGSTER = {"definitions.py", "resources.py"}
+"""Beside the folders that are called `dagster`."""
 
 
-def name_of(module: Path) -> str:
-    return module.relative_to(PACKAGE).as_posix()
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@cache
+def dotted(module: Path) -> str:
+    parts = module.relative_to(PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+KNOWN = {dotted(module): module for module in MODULES}
 
 
 @cache
 def imports(module: Path) -> frozenset[str]:
-    """Every module that it imports, at its top, inside functions, or for types alone."""
+    """Every module that it imports, at its top, inside functions, or for types alone; names behind them, too."""
     tree = ast.parse(module.read_text())
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
@@ -35,47 +69,83 @@ def imports(module: Path) -> frozenset[str]:
     return frozenset(plain | {f"{node.module}.{alias.name}" for node in froms for alias in node.names})
 
 
-def parts_imported(module: Path) -> set[str]:
-    """The parts of this package that it imports: `incremental`, `settings`, ..."""
-    return {name.split(".")[1] for name in imports(module) if name.startswith("lake_assets.")}
+def modules_imported(module: Path) -> set[str]:
+    """The modules of this package that it imports."""
+    found = set()
+    for name in imports(module):
+        owner = name if name in KNOWN else name.rpartition(".")[0]
+        if owner in KNOWN and owner != dotted(module):
+            found.add(owner)
+    return found
 
 
-@pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_only_the_dagster_faces_import_dagster(module: Path) -> None:
-    if module.name not in KNOW_DAGSTER:
-        assert not {name for name in imports(module) if name.split(".")[0].startswith("dagster")}
+def part_of(name: str) -> str:
+    """`incremental` of `lake_assets.incremental.planning.plan`."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def assert_no_cycle(edges: Mapping[str, Iterable[str]]) -> None:
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        pytest.fail(f"These import each other in a circle: {' → '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_imports_go_one_way(module: Path) -> None:
-    part = module.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    allowed = BASE | {part}
-    if part in STAGES:
-        allowed |= ENGINES
-    if part not in STAGES | ENGINES | BASE:  # definitions, resources, cli, the package itself: what assembles
-        allowed |= ENGINES | STAGES | {"resources", "data_path"}  # data_path: gathers from all stages for one report
-    if module.name == "cli.py" or name_of(module) in DEMOS:  # show stages at work, so they are above them
-        allowed |= STAGES
-    if part == "errors":
-        allowed = {"errors"}
-    assert parts_imported(module) <= allowed
+    part = part_of(dotted(module))
+    foreign = {part_of(name) for name in modules_imported(module)} - {part}
+    assert foreign <= MAY_IMPORT[part], f"{name_of(module)} imports {sorted(foreign - MAY_IMPORT[part])}"
+
+
+def test_every_part_of_the_package_has_its_place_in_the_order() -> None:
+    assert {part_of(dotted(module)) for module in MODULES} == MAY_IMPORT.keys()
+    assert_no_cycle(MAY_IMPORT)
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    packages = {dotted(module) for module in MODULES if module.name == "__init__.py"}
+    assert_no_cycle({dotted(module): modules_imported(module) - packages for module in MODULES})
+
+
+def test_no_folder_imports_itself_in_a_circle() -> None:
+    edges: dict[str, set[str]] = {}
+    for module in MODULES:
+        here = dotted(module.parent / "__init__.py")
+        for name in modules_imported(module):
+            there = dotted(KNOWN[name].parent / "__init__.py")
+            nested = f"{here}.".startswith(f"{there}.") or f"{there}.".startswith(f"{here}.")
+            if not nested:
+                edges.setdefault(here, set()).add(there)
+    assert_no_cycle(edges)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
-def test_every_module_says_what_it_is_for(module: Path) -> None:
+def test_only_the_folders_for_it_import_dagster(module: Path) -> None:
+    if module.parent.name != "dagster" and name_of(module) not in KNOW_DAGSTER:
+        assert not {name for name in imports(module) if name.split(".")[0].startswith("dagster")}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_a_folder_is_a_room_that_can_be_overlooked(folder: Path) -> None:
+    assert len([file for file in folder.glob("*.py") if file.name != "__init__.py"]) <= MAX_MODULES
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
+def test_every_folder_says_what_belongs_there(folder: Path) -> None:
+    assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{name_of(folder)} says nothing"
+
+
+@pytest.mark.parametrize("module", MODULES, ids=name_of)
+def test_a_module_says_what_it_is_for_and_is_not_long(module: Path) -> None:
     text = module.read_text()
-    assert not text.strip() or ast.get_docstring(ast.parse(text)), f"{name_of(module)} has no docstring"
-
-
-def test_every_part_of_the_package_is_named_here() -> None:
-    parts = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
-    assert parts <= ENGINES | STAGES
+    assert ast.get_docstring(ast.parse(text)), f"{name_of(module)} has no docstring"
+    assert len(text.splitlines()) <= MAX_LINES
 
 
 def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
-    import sys
-
-    module = PACKAGE / "local" / "bootstrap.py"
+    module = PACKAGE / "services" / "bootstrap.py"
     assert {name.split(".")[0] for name in imports(module)} <= set(sys.stdlib_module_names)
 
 

@@ -1,17 +1,18 @@
-"""Named points at which a test makes the process die, as a machine does, at once and with nothing tidied up; or pause.
+"""Named points at which a test makes the process die or pause, and all of their names.
 
-A setting (`LAKE_FAILPOINT`) names the point, `pause:` before it stops the process there until it is continued. Without
-it, nothing happens.
+Dying is what a machine does: at once, with nothing tidied up. The setting `LAKE_FAILPOINT` names the point; with
+`pause:` before it, the process stops there until it is continued. Without the setting, nothing happens.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable
 
 from lake_assets.settings import settings
 
-POINTS = (
+SESSION_POINTS = (
     "before-planned",
     "after-planned",
     "after-staged",
@@ -37,20 +38,114 @@ ERASURE_POINTS = (
     "erasure-files-half-removed",
     "erasure-files-removed",
 )
-"""In the order of an erasure."""
+"""In the order of an erasure from tables."""
+
+FILE_POINTS = (
+    "landing-round-opened",
+    "landing-drafted",
+    "landing-put",
+    "landing-added",
+    "landing-exchanged",
+    "landing-swept",
+)
+"""In the order of an operation on landed files: each file is drafted, put in its place and added; replaced ones go."""
+
+TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
+"""In the order of a file that a tail closes, before the file is drafted."""
+
+LANDED_ERASURE_POINTS = ("erasing-requested", "erasing-scrubbed")
+"""In the order of an erasure from the files of one topic."""
+
+LOADING_POINTS = ("loading-read", "loading-staged", "loading-committed")
+"""In the order of a batch that is loaded into a raw table."""
+
+METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
+"""Of a refresh of the metrics: before and after its one commit."""
+
+CLAIM_CHECKED = "claim-checked"
+"""Of a claim: no later holder's token was found, and the claim's own is not written yet."""
+
+TURN_GIVEN = "turn-given"
+"""Of a lake that goes on with another ZooKeeper: an open batch has the next turn, the former token is still there."""
+
+HALF_OPTIMIZED = "maintenance-half-optimized"
+"""Of a maintenance: after each statement that writes files anew."""
+
+MAINTENANCE_POINTS = ("maintenance-optimized", "maintenance-half-vacuumed", "maintenance-recorded")
+"""In the order of a maintenance of an engagement lake."""
+
+PUSH_POINTS = (
+    "push-drafted",
+    "push-started",
+    "push-tidied",
+    "push-half-uploaded",
+    "push-uploaded",
+    "push-registered",
+    "push-ended",
+)
+"""In the order of a push."""
+
+REVERT_POINTS = ("revert-written", "revert-half-removed", "revert-done")
+CLEAN_UP_POINTS = ("clean-up-written", "clean-up-half-removed", "clean-up-done")
+PINOT_POINTS = ("pinot-started", "pinot-uploaded", "pinot-ended")
+
+ALL_POINTS = frozenset(
+    {
+        *SESSION_POINTS,
+        *TICK_POINTS,
+        *ERASURE_POINTS,
+        *FILE_POINTS,
+        *TAILING_POINTS,
+        *LANDED_ERASURE_POINTS,
+        *LOADING_POINTS,
+        METRICS_COMPUTED,
+        METRICS_WRITTEN,
+        CLAIM_CHECKED,
+        TURN_GIVEN,
+        HALF_OPTIMIZED,
+        *MAINTENANCE_POINTS,
+        *PUSH_POINTS,
+        *REVERT_POINTS,
+        *CLEAN_UP_POINTS,
+        *PINOT_POINTS,
+    }
+)
+"""All but those of a micro-batch, which are named after its commits: see `batch_points`."""
 
 PAUSE = "pause:"
 EXIT_CODE = 137
 
 
+def batch_points(commits: Iterable[str]) -> tuple[str, ...]:
+    """Return the points of a micro-batch with these commits, in their order."""
+    found = ["before-intent", "after-intent"]
+    for commit in commits:
+        found += [f"before-{commit}", f"written-{commit}", f"recorded-{commit}"]
+    return (*found, "before-unlock", "after-unlock")
+
+
 def reach(point: str) -> None:
-    """Die or pause here if this is the point that the setting names."""
-    assert point in (*POINTS, *TICK_POINTS, *ERASURE_POINTS), point
-    strike(point)
+    """Die or pause here if the setting names this point.
+
+    Args:
+        point: One of `ALL_POINTS`.
+    """
+    assert point in ALL_POINTS, point
+    _strike(point)
 
 
-def strike(point: str) -> None:
-    """As `reach`, for a part that lists its points itself."""
+def reach_in_batch(point: str, commits: Iterable[str]) -> None:
+    """Die or pause here if the setting names this point of a micro-batch.
+
+    Args:
+        point: One of `batch_points(commits)`.
+        commits: The names of the batch's commits, in their order.
+    """
+    assert point in batch_points(commits), point
+    _strike(point)
+
+
+def _strike(point: str) -> None:
     if settings().failpoint == point:
         os._exit(EXIT_CODE)
     if settings().failpoint == PAUSE + point:

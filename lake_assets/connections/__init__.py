@@ -1,0 +1,4 @@
+"""Where services are and how they are reached: the catalog, Spark, Kafka, ZooKeeper.
+
+May import `base`, `errors` and `settings`.
+"""

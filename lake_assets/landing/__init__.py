@@ -1,1 +1,5 @@
-"""STAGE: Kafka → files that two zones write and check against each other → raw tables."""
+"""STAGE: messages of Kafka, through two independent zones of checked files, into raw tables.
+
+Rooms, each of which may import those before it: files, manifest, consume, then operations, loading and erasure, then
+dagster. `landing_service` runs all of them.
+"""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lake_assets.base.failpoints import PAUSE
+from lake_assets.base.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED, PAUSE
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.tables import ENGAGEMENT

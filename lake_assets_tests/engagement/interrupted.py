@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.failpoints import points
+from lake_assets.base.failpoints import batch_points
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets_tests.engagement.scenario import ORGS, START, Alone, Traffic
@@ -80,7 +80,7 @@ def prepare(mail: Traffic, name: StreamName) -> None:
 
 def points_of(mail: Traffic, name: StreamName) -> tuple[str, ...]:
     """The points of a batch; those of its turn aside."""
-    return points(mail.stream(name).process_names)[:-2]
+    return batch_points(mail.stream(name).process_names)[:-2]
 
 
 def opened(mail: Traffic, name: StreamName) -> Checkpoint | None:

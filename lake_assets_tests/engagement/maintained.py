@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lake_assets.base.failpoints import MAINTENANCE_POINTS
 from lake_assets.engagement.erasure.certificate import certify
-from lake_assets.engagement.failpoints import MAINTENANCE_POINTS
 from lake_assets.engagement.maintenance.maintain import maintain
 from lake_assets.engagement.model.tables import ENGAGEMENT
 from lake_assets.engagement.model.turn_order import MAINTENANCE

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.failpoints import MAINTENANCE_POINTS, points
+from lake_assets.base.failpoints import MAINTENANCE_POINTS, batch_points
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.tables import LakeTables
@@ -71,7 +71,7 @@ def test_the_page_has_the_points_of_each_stream_also_where_they_are_not_played(n
         expected[f"written-{process}"] = ", ".join(filter(None, (f"{process} (written)", rest)))
         expected[f"recorded-{process}"] = rest or ANEW
     assert seen()[name] == expected
-    assert tuple(expected) == points(processes)[:-2]
+    assert tuple(expected) == batch_points(processes)[:-2]
 
 
 def test_the_page_has_the_points_of_maintenance() -> None:
@@ -86,7 +86,7 @@ def test_stretches_of_deaths_have_all_pairs() -> None:
 
 
 def test_an_attempt_after_a_death_begins_where_that_one_had_got_to() -> None:
-    every = points(("data", "notification"))[:-2]
+    every = batch_points(("data", "notification"))[:-2]
     assert reached(every, "before-intent") == every
     assert reached(every, "after-intent")[0] == "before-data"
     assert reached(every, "before-data")[0] == reached(every, "written-data")[0] == "before-data"
@@ -96,7 +96,7 @@ def test_an_attempt_after_a_death_begins_where_that_one_had_got_to() -> None:
 
 @given(st.integers(1, 5))
 def test_a_walk_goes_every_way(count: int) -> None:
-    every = points(map(str, range(count)))[:-2]
+    every = batch_points(map(str, range(count)))[:-2]
     ways = {point: reached(every, point) for point in every}
     found = walk(ways, every[0], every[-1])
     taken = set(pairwise(found))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lake_assets.base.failpoints import EXIT_CODE, PAUSE, POINTS, TICK_POINTS
+from lake_assets.base.failpoints import EXIT_CODE, PAUSE, SESSION_POINTS, TICK_POINTS
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 PAGE = PROJECT / "docs" / "crash-matrix.md"
 SMALL = Simulation(
-    Population(accounts=40, hours=len(POINTS) + 2, seed=3, request=0.3, involuntary_cancel=0.3),
+    Population(accounts=40, hours=len(SESSION_POINTS) + 2, seed=3, request=0.3, involuntary_cancel=0.3),
     Arrival(tail=0.1, twice=0.05, again=0.05, bad=0.1),
 )
-STAGED = POINTS[POINTS.index("after-staged") : POINTS.index("after-published")]
+STAGED = SESSION_POINTS[SESSION_POINTS.index("after-staged") : SESSION_POINTS.index("after-published")]
 
 
 def append(lake: Lake, home: Settings) -> Outcomes:
     """An append (signup_fact) dies; then more rows land, for the next session; then the next attempt."""
     landings, outcomes = generate(SMALL), {}
-    for point in POINTS:
+    for point in SESSION_POINTS:
         land_until_due(lake, "signup_fact", landings, ["raw.signups"])
         die(home, "signup_fact", point)
         planned = lake.truth()["core.signup_fact"]
@@ -65,7 +65,7 @@ def overwrite(lake: Lake, home: Settings) -> Outcomes:
         lake.land(landing, ["raw.cancel_requests"])
     lake.catch_up("cancel_request_fact")
     landings = iter(all_landings)
-    for point in POINTS:
+    for point in SESSION_POINTS:
         land_until_due(lake, "cancel_fact", landings, ["raw.cancels"])
         die(home, "cancel_fact", point)
         opened = lake.engine.store.state("core.cancel_fact").open_session
@@ -85,7 +85,7 @@ def again_and_again(lake: Lake, home: Settings) -> Outcomes:
     lake.land(second)
     lake.catch_up("signup_fact", "plan_fact", "cancel_request_fact", "cancel_fact")
     outcomes = {}
-    for point in POINTS:
+    for point in SESSION_POINTS:
         if point == "after-published-recorded":  # an attempt that finds its session published does not record it
             lake.session("account_state_dim")
             another_hour(lake)
@@ -101,7 +101,7 @@ def again_and_again(lake: Lake, home: Settings) -> Outcomes:
 def overtaken(lake: Lake, home: Settings) -> Outcomes:
     """An append stops at a point (SIGSTOP), another attempt finishes its session, then the first goes on (SIGCONT)."""
     landings, outcomes = generate(SMALL), {}
-    for point in POINTS:
+    for point in SESSION_POINTS:
         land_until_due(lake, "signup_fact", landings, ["raw.signups"])
         child = start(home, "signup_fact", PAUSE + point)
         child.stopped()
@@ -177,7 +177,7 @@ def page(found: Mapping[str, Outcomes]) -> str:
     def of_points(heading: str, points: Iterable[str], scenarios: Iterable[str]) -> str:
         return table(heading, [f"`{point}`" for point in points], {name: quoted[name] for name in scenarios}) + "\n"
 
-    sessions = of_points("the process dies", POINTS, SCENARIOS)
+    sessions = of_points("the process dies", SESSION_POINTS, SCENARIOS)
     return HEAD + sessions + TAIL + of_points("the evaluation dies", TICK_POINTS, TICK_SCENARIOS)
 
 

@@ -18,7 +18,7 @@ from tempfile import mkdtemp
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from lake_assets.base.failpoints import POINTS
+from lake_assets.base.failpoints import SESSION_POINTS
 from lake_assets.base.hours import ranges
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
@@ -131,7 +131,7 @@ class History(RuleBasedStateMachine):
         with self.only_planned_hours_change(name), suppress(AuditFailed):
             self.ran(name)
 
-    @rule(name=targets, point=st.sampled_from(POINTS))
+    @rule(name=targets, point=st.sampled_from(SESSION_POINTS))
     def run_and_die(self, name: str, point: str) -> None:
         with self.only_planned_hours_change(name):
             start(self.home, name, point).end()

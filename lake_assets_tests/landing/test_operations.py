@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
-from lake_assets.landing.failpoints import STEPS
 from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.files.sharding import Shard, shards
 from lake_assets.landing.manifest.status import sweep
@@ -231,10 +231,10 @@ def test_a_stale_reader_reads_on_until_the_sweep_and_is_then_told(landed: Landed
 
 
 STEPS_OF = {
-    "columns": STEPS[1:4],
-    "merge": STEPS[:4],
-    "reshard": STEPS[:4],
-    "scrub": STEPS[1:4],
+    "columns": FILE_POINTS[1:4],
+    "merge": FILE_POINTS[:4],
+    "reshard": FILE_POINTS[:4],
+    "scrub": FILE_POINTS[1:4],
 }
 
 

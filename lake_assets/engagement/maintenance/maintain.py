@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
-from lake_assets.base.failpoints import strike
+from lake_assets.base.failpoints import HALF_OPTIMIZED, reach
 from lake_assets.coordination import JobCoordinator
-from lake_assets.engagement.failpoints import HALF_OPTIMIZED, reach_maintenance
 from lake_assets.engagement.model.checkpoint import opened
 from lake_assets.engagement.model.tables import (
     CHECKPOINT,
@@ -118,16 +117,16 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
     erased, orgs = _last_erasure(tables), changed_orgs(tables)
     kept = retain_hours if erased == _forgotten(tables) else 0
     write_anew(tables, spark, orgs, confirm)
-    reach_maintenance("maintenance-optimized")
+    reach("maintenance-optimized")
     removed = {}
     for table in TABLES:
         hours = max(retain_hours, WRITING_HOURS) if table in UNLOCKED else kept
         removed[table] = _vacuum(tables, spark, table, hours, confirm)
-        reach_maintenance("maintenance-half-vacuumed")
+        reach("maintenance-half-vacuumed")
     if kept == 0:
         confirm()
         spark.sql(f"ALTER TABLE {tables.identifier(ERASURE)} SET TBLPROPERTIES ('{FORGOTTEN}' = '{erased}')")
-    reach_maintenance("maintenance-recorded")
+    reach("maintenance-recorded")
     return MaintenanceReport(len(orgs), kept, removed, before, size(tables))
 
 
@@ -164,7 +163,7 @@ def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], con
         for statement in _rewrites(tables, orgs):
             confirm()
             spark.sql(statement)
-            strike(HALF_OPTIMIZED)
+            reach(HALF_OPTIMIZED)
 
 
 def _rewrites(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.base.failpoints import strike
-from lake_assets.engagement.failpoints import TURN_GIVEN
+from lake_assets.base.failpoints import TURN_GIVEN, reach
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import coordinator_of
@@ -47,7 +46,7 @@ def reclaim(tables: LakeTables, spark: SparkSession, zk: KazooClient, *, timeout
         before, unfinished = tables.epoch(), _unfinished(tables)
         if unfinished is not None:
             coordinated.give_turn(unfinished)
-        strike(TURN_GIVEN)
+        reach(TURN_GIVEN)
         coordinated.confirm()
         return Reclaimed(before, token, tables.reclaim(spark, token), unfinished)
 

@@ -13,8 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from lake_assets.base.failpoints import strike
-from lake_assets.engagement.failpoints import METRICS_COMPUTED, METRICS_WRITTEN
+from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
 from lake_assets.engagement.metrics.metric_partitions import Cell, blocks
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import opened
@@ -111,10 +110,10 @@ class Metrics:
         before = self.tables.version(ENGAGEMENT_METRICS)
         rows = measured(self.tables.read(self.spark, ENGAGEMENT, version=cursor).where(cells))
         writer = rows.writeTo(self.tables.identifier(ENGAGEMENT_METRICS))
-        strike(METRICS_COMPUTED)
+        reach(METRICS_COMPUTED)
         app_id = _app_id(self.tables)
         writer.options(**idempotent.options(app_id, batch_id)).overwrite(cells)
-        strike(METRICS_WRITTEN)
+        reach(METRICS_WRITTEN)
         return self.tables.commit_of(ENGAGEMENT_METRICS, app_id=app_id, batch_id=batch_id, since=before)
 
 

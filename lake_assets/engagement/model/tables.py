@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from lake_assets.base.failpoints import strike
+from lake_assets.base.failpoints import CLAIM_CHECKED, reach
 from lake_assets.coordination import check_claim
-from lake_assets.engagement.failpoints import CLAIM_CHECKED
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import CheckpointStore, opened
 from lake_assets.engagement.model.lake import EngagementLake
@@ -219,7 +218,7 @@ class LakeTables:
         """
         read = self.version(ENGAGEMENT)
         self.check_claimed(token)
-        strike(CLAIM_CHECKED)
+        reach(CLAIM_CHECKED)
         check_claim(self.location(ENGAGEMENT), self._put_epoch(spark, token, since=read), token)
 
     def reclaim(self, spark: SparkSession, token: int) -> bool:

@@ -1,0 +1,4 @@
+"""The three streams of a lake and their turns: ingestion, mutation, retention.
+
+May import `engagement.erasure`, `engagement.notifications` and the rooms before them.
+"""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from lake_assets.base.failpoints import reach_in_batch
 from lake_assets.engagement.erasure.registry import dropped
-from lake_assets.engagement.failpoints import reach
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import TopicState, next_range
@@ -108,9 +108,9 @@ def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint 
     reads = {table: tables.version(table) for table in concerned}
     intent = Checkpoint(Batch(batch_id, messages, reads, since), stream.process_names)
     guard.confirm()
-    reach("before-intent", stream.process_names)
+    reach_in_batch("before-intent", stream.process_names)
     opened = tables.checkpoints.move(stream.app_name, last, intent)
-    reach("after-intent", stream.process_names)
+    reach_in_batch("after-intent", stream.process_names)
     return opened
 
 
@@ -129,12 +129,12 @@ def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) 
     for process in stream.processes:
         if process.name not in opened.done:
             guard.confirm()
-            reach(f"before-{process.name}", stream.process_names)
+            reach_in_batch(f"before-{process.name}", stream.process_names)
             commit = commits[process.name] = _commit(stream, process, opened)
-            reach(f"written-{process.name}", stream.process_names)
+            reach_in_batch(f"written-{process.name}", stream.process_names)
             done = opened.with_done(process.name, commit.version if commit else None)
             opened = stream.tables.checkpoints.move(stream.app_name, opened, done)
-            reach(f"recorded-{process.name}", stream.process_names)
+            reach_in_batch(f"recorded-{process.name}", stream.process_names)
     return BatchReport(opened.batch, resumed, commits, dropped(stream.tables, opened.batch))
 
 

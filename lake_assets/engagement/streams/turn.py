@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lake_assets.base.failpoints import reach_in_batch
 from lake_assets.coordination import JobCoordinator
-from lake_assets.engagement.failpoints import reach
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import coordinator_of
@@ -61,6 +61,6 @@ def take_turn(
     with coordinated.turn(max_wait=max_wait) as predecessor:
         waited = clock() - begun
         report = run_batch(stream, coordinated)
-        reach("before-unlock", stream.process_names)
-    reach("after-unlock", stream.process_names)
+        reach_in_batch("before-unlock", stream.process_names)
+    reach_in_batch("after-unlock", stream.process_names)
     return TurnReport(predecessor, report, waited)

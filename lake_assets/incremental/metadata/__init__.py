@@ -1,0 +1,4 @@
+"""Iceberg tables as their metadata describe them: creating, partitions, manifests, publishing. No Spark.
+
+May import `incremental.declaration`, `connections` and `base`.
+"""

@@ -15,12 +15,12 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.refetch import lacking, land_again
 from lake_assets.landing.consume.tailer import Closed, Tail, step
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard

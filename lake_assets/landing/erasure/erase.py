@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
 from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.manifest.schema import ALL_STAGES, milliseconds
 from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
 from lake_assets.landing.manifest.store import has_landed

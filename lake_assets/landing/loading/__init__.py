@@ -1,0 +1,4 @@
+"""Landed files into raw tables, each offset once.
+
+May import `landing.consume` and the rooms before it.
+"""

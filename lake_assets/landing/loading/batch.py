@@ -19,10 +19,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.landing.consume.messages import Row
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.loading.progress import Progress, written
 
 

@@ -15,12 +15,12 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.landing.consume.messages import Feed, heartbeat_of
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.zone_folder import Zone

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from lake_assets.landing.failpoints import reach
+from lake_assets.base.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.manifest.compaction_choice import next_offsets

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.files.checksum import NOTHING, Checksum
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record

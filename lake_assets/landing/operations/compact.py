@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain
 
-from lake_assets.landing.failpoints import reach
+from lake_assets.base.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.compaction_choice import Limits, last_offsets, merged_ranges, select

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
-from lake_assets.landing.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
 from lake_assets.landing.manifest.compaction_choice import last_offsets

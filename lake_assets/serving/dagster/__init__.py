@@ -1,0 +1,4 @@
+"""Serving in Dagster: pushes as assets, checks, sensors.
+
+May import every room of serving.
+"""

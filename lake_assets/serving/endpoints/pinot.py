@@ -20,9 +20,9 @@ from typing import Any, TypeAlias
 
 import httpx
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import PinotRefused
-from lake_assets.serving.failpoints import reach
 from lake_assets.serving.lineage.znrecord import checked_segment, checked_table
 from lake_assets.settings import Settings
 

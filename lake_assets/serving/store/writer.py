@@ -16,6 +16,7 @@ from typing import TypeAlias
 import pyarrow as pa
 from kazoo.exceptions import KazooException
 
+from lake_assets.base.failpoints import reach
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.errors import (
     EntryReverted,
@@ -26,7 +27,6 @@ from lake_assets.serving.errors import (
     UnknownEntry,
     UploadStopped,
 )
-from lake_assets.serving.failpoints import reach
 from lake_assets.serving.lineage.lineage import (
     SNAPSHOTS,
     Change,

@@ -6,9 +6,8 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.base.failpoints import EXIT_CODE
+from lake_assets.base.failpoints import EXIT_CODE, METRICS_COMPUTED, METRICS_WRITTEN
 from lake_assets.demo.engagement_simulator import Message, generate, org_names, send
-from lake_assets.engagement.failpoints import METRICS_COMPUTED, METRICS_WRITTEN
 from lake_assets.engagement.metrics.refresh import (
     CALL_OUTCOMES,
     DIMENSIONS,

@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 from typer.testing import CliRunner
 
+from lake_assets.base.failpoints import TURN_GIVEN
 from lake_assets.cli.engagement import engagement, reclaimed
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.failpoints import TURN_GIVEN
 from lake_assets.engagement.maintenance.reclaim import reclaim
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST

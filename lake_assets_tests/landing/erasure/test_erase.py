@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
 from lake_assets.errors import ErasureStopped, FilesDiffer
 from lake_assets.incremental.erasure.certificate import Finding, certify
 from lake_assets.landing.erasure.certificate import landed_folder
 from lake_assets.landing.erasure.erase import LandedErasure
-from lake_assets.landing.failpoints import ERASING_POINTS, STEPS
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.schema import milliseconds
@@ -147,7 +147,7 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next(
     zones: Zones, catalog: Catalog, bare_home: Settings
 ) -> None:
     kept = zones.take(GONE, "b", dead=GONE) + zones.take(OTHER, GONE)
-    for point in (ERASING_POINTS[0], *STEPS[1:4], ERASING_POINTS[1], STEPS[-1]):
+    for point in (LANDED_ERASURE_POINTS[0], *FILE_POINTS[1:4], LANDED_ERASURE_POINTS[1], FILE_POINTS[-1]):
         die(bare_home, GONE, point, work=erase_account)
         assert zones.requests() == [milliseconds(NOW)], point
     assert erased(bare_home, GONE).waits == ()
