@@ -46,7 +46,7 @@ def init(partitions: Partitions = 4) -> None:
     from lake_assets.engagement.model.kafka_topic import KafkaTopic
     from lake_assets.incremental.metadata.tables import create_raw
 
-    station = _station()
+    station = _station_with_feeds()
     for feed in station.feeds:
         if KafkaTopic(station.servers, feed.topic).create(partitions):
             typer.echo(f"created the topic {feed.topic}")
@@ -87,7 +87,7 @@ def run(
     """Tail the zones and load verified files into the raw tables, until interrupted. For speed, a process a zone."""
     from lake_assets.landing.landing_service import run, run_once
 
-    station = _station()
+    station = _station_with_feeds()
     if once:
         if heartbeats:
             station.heart.beat()
@@ -366,6 +366,17 @@ def _station() -> Station:
 
     found = settings()
     return Station(found, _kafka(), open_catalog(found), open_pipeline(found), utc_now)
+
+
+def _station_with_feeds() -> Station:
+    """The same, for what does nothing without a topic. Raises `UsageError` if there is none."""
+    from lake_assets.errors import UsageError
+    from lake_assets.landing.consume.messages import TO_HAVE_FEEDS
+
+    station = _station()
+    if not station.feeds:
+        raise UsageError("No raw table of the pipelines is landed from Kafka.", remedy=TO_HAVE_FEEDS)
+    return station
 
 
 def _kafka() -> str:

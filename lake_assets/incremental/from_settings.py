@@ -33,7 +33,8 @@ def _resolve(name: str) -> Pipeline:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"LAKE_PIPELINES names {name!r}, which cannot be loaded: {error}.",
-            remedy="Name each pipeline as module:attribute, separated by commas.",
+            remedy="Name each pipeline as module:attribute, separated by commas."
+            " The folder of a module of your own belongs in PYTHONPATH.",
         ) from error
     if not isinstance(found, Pipeline):
         raise ConfigurationError(f"LAKE_PIPELINES names {name!r}, a {type(found).__name__}.", remedy="Name a Pipeline.")

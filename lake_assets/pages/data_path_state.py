@@ -54,6 +54,8 @@ FAILURES = (LakeError, OSError, sa.exc.SQLAlchemyError, DeltaError, KafkaExcepti
 NO_KAFKA = "No Kafka runs for this home, and none is named: `lake up`, or LAKE_KAFKA."
 NO_ZOOKEEPER = "No ZooKeeper runs for this home, and none is named: `lake up`, or LAKE_ZOOKEEPER."
 NO_TOPIC = "No topic is there yet: `lake landing init`."
+NO_LAKE_TOPIC = "No topic is there yet: `lake engagement init LAKE --org ORG`."
+NO_FEED = "No raw table is landed from Kafka: the pipelines declare no `subjects`."
 NOTHING_LANDED = "Nothing has landed: `lake landing run`."
 NO_LAKE = "No lake was created yet: `lake engagement init LAKE --org ORG`."
 NOTHING_SERVED = "Nothing was pushed yet: `lake serving push TABLE`."
@@ -67,8 +69,8 @@ def data_path(settings: Settings, engine: Engine, overview: Overview) -> DataPat
     served, pushes = _serving(settings, engine)
     return DataPath(
         stages=(
-            _asked("Kafka", kafka.facts, NO_TOPIC if kafka.servers else NO_KAFKA),
-            _asked("Landing zones", landing.facts, NOTHING_LANDED),
+            _asked("Kafka", kafka.facts, kafka.no_facts),
+            _asked("Landing zones", landing.facts, NOTHING_LANDED if kafka.feeds else NO_FEED),
             _asked("Raw tables", lambda: landing.raw_facts(overview), "None is declared."),
             _asked("Facts and dimensions", lambda: _targets(engine, overview), "None is declared."),
             replace(_asked("Engagement lakes", lakes.facts, NO_LAKE), beside=True),  # they read Kafka by themselves
@@ -105,6 +107,13 @@ class _Kafka:
     def ends(self) -> Mapping[str, Offsets]:
         """Topic → partition → the offset behind its last message; of the topics that are there. Empty without Kafka."""
         return self._told[0]
+
+    @property
+    def no_facts(self) -> str:
+        """Why there is nothing to tell, when nothing is wrong."""
+        if self.servers is None:
+            return NO_KAFKA
+        return NO_TOPIC if self.feeds else NO_LAKE_TOPIC
 
     def facts(self) -> Iterator[Fact]:
         ends, problem = self._told
@@ -163,7 +172,8 @@ class _Landing:
         topics = {feed.raw.table: feed.topic for feed in self.kafka.feeds}
         for standing in overview.standings:
             if standing.kind == "raw":
-                behind = self._not_loaded(standing.table, topics[standing.table])
+                topic = topics.get(standing.table)
+                behind = self._not_loaded(standing.table, topic) if topic else 0
                 pending = f"{behind:,} landed offsets are not loaded" if behind else ""
                 yield Fact(standing.table, _through(standing.complete_through), pending)
 

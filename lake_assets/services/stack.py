@@ -6,6 +6,7 @@ A further service is one more function, here or in a module of its own, and one 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,7 +135,17 @@ def dagster_environment(settings: Settings) -> dict[str, str]:
     """The settings as variables: a service must see those of `lake up`, wherever they came from."""
     values = {name: getattr(settings, name) for name in type(settings).model_fields}
     variables = {f"LAKE_{name.upper()}": _spelled(value) for name, value in values.items() if value is not None}
-    return {**variables, **spark_environment(), "DAGSTER_HOME": str(dagster_home(settings)), "PYTHONUNBUFFERED": "1"}
+    dagster = {"DAGSTER_HOME": str(dagster_home(settings)), "PYTHONUNBUFFERED": "1"}
+    return {**variables, **spark_environment(), **_python_path(), **dagster}
+
+
+def _python_path() -> dict[str, str]:
+    """PYTHONPATH in absolute folders: a relative one is meant from where `lake up` was called, not from the home."""
+    given = os.environ.get("PYTHONPATH")
+    if not given:
+        return {}
+    folders = [str(Path(folder).absolute()) for folder in given.split(os.pathsep)]
+    return {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _spelled(value: object) -> str:

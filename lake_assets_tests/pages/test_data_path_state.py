@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog
 
+from examples import flights
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -73,6 +74,20 @@ def test_a_home_where_nothing_runs_has_its_tables_and_says_so_of_the_rest(bare_h
     assert "lake engagement init" in stage(path, "Engagement lakes").instead
     assert "lake landing run" in stage(path, "Landing zones").instead
     assert not (bare_home.home / "landing.db").exists()
+
+
+def test_raw_tables_that_no_topic_feeds_are_told_as_well(bare_home: Settings, catalog: Catalog) -> None:
+    of_flights = Engine(catalog, flights.PIPELINE, clock=lambda: NOW)
+    of_flights.create_tables()
+    path = path_of(bare_home, of_flights)
+    assert stage(path, "Raw tables").facts == (
+        Fact("flights_raw.departures", "complete through no hour yet"),
+        Fact("flights_raw.arrivals", "complete through no hour yet"),
+    )
+    assert stage(path, "Landing zones").instead == (
+        "No raw table is landed from Kafka: the pipelines declare no `subjects`."
+    )
+    assert not any(s.broken for s in path.stages)
 
 
 def test_a_stage_that_cannot_be_asked_says_why_and_the_others_are_told(bare_home: Settings, engine: Engine) -> None:

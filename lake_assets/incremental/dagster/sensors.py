@@ -348,6 +348,11 @@ def all_sensors(
     clock: Clock,
     marks: Marks,
 ) -> list[dg.SensorDefinition]:
-    """One sensor per target, and one for the raw tables. marks: makes the materializations of a session's hours."""
-    targets = [target_sensor(pipeline, t, assets[t.table], rhythm, clock, marks) for t in pipeline.targets]
-    return [*targets, raw_tables_sensor(pipeline, raw_keys, rhythm, clock)]
+    """One sensor per target, and one for the raw tables, if any is declared: a sensor needs an asset.
+
+    marks: makes the materializations of a session's hours.
+    """
+    sensors = [target_sensor(pipeline, t, assets[t.table], rhythm, clock, marks) for t in pipeline.targets]
+    if raw_keys:
+        sensors.append(raw_tables_sensor(pipeline, raw_keys, rhythm, clock))
+    return sensors

@@ -152,8 +152,11 @@ def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
 
 
 def watch_definitions(pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None) -> dg.Definitions:
-    """Freshness checks and their sensor, for targets that declare `max_delay`; alerts, if there is a webhook."""
+    """Freshness checks and their sensor, for targets that declare `max_delay`; alerts, if there is a webhook.
+
+    A sensor needs an asset: without targets there is none.
+    """
     late = with_max_delay(pipeline)
     sensors = [freshness_sensor(pipeline, clock)] if late else []
-    sensors += [alerts_sensor(pipeline, webhook, clock)] if webhook else []
+    sensors += [alerts_sensor(pipeline, webhook, clock)] if webhook and pipeline.targets else []
     return dg.Definitions(asset_checks=[freshness_check(pipeline, t, clock) for t in late], sensors=sensors)

@@ -64,8 +64,9 @@ class Pipeline:
         for subject in self.subjects:
             if subject.name == name:
                 return subject
-        names = ", ".join(s.name for s in self.subjects) or "none is declared"
-        raise UsageError(f"There is no subject {name!r}.", remedy=f"Name one of: {names}.")
+        names = ", ".join(s.name for s in self.subjects)
+        remedy = f"Name one of: {names}." if names else "None is declared: add `subjects=` to the Pipeline."
+        raise UsageError(f"There is no subject {name!r}.", remedy=remedy)
 
     def in_order(self) -> list[Target]:
         """The targets, each after all it is built from."""

@@ -22,7 +22,7 @@ RowsByHour = Callable[[Collection[int]], Mapping[int, int]]
 class SessionContext:
     """What a transform may know of its session.
 
-    hours: the event hours being built, ascending (numbers of `incremental.hours`); of whole days, if the grain is.
+    hours: the event hours being built, ascending (numbers of `base.hours`); of whole days, if the grain is.
     published: the target's rows as they stand before this session, of a sequential target, else None; a transform may
         rely on the hour before the first of `hours`, and on no other. A stateful one takes all that came before from
         its sources, which are given up to the last of `hours`: in the target an hour may be missing, or held back.

@@ -25,6 +25,7 @@ from lake_assets.landing.manifest.schema import is_moment, milliseconds
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE, NOT_JSON, BAD_HEARTBEAT = "too large", "not a JSON object", "bad heartbeat"
 BAD_TIMESTAMP = "bad timestamp"
+TO_HAVE_FEEDS = "To land a raw table from Kafka, add `subjects=` to its Pipeline: whose rows are in it."
 DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 INT_BITS = {"int": 32, "long": 64}
 
@@ -104,7 +105,8 @@ def feed_of(found: Iterable[Feed], topic: str) -> Feed:
     """The feed of a topic. Raises `UsageError` if there is none."""
     by_topic = {feed.topic: feed for feed in found}
     if topic not in by_topic:
-        raise UsageError(f"No raw table is fed by the topic {topic!r}.", remedy=f"Name one of: {', '.join(by_topic)}.")
+        remedy = f"Name one of: {', '.join(by_topic)}." if by_topic else TO_HAVE_FEEDS
+        raise UsageError(f"No raw table is fed by the topic {topic!r}.", remedy=remedy)
     return by_topic[topic]
 
 

@@ -165,7 +165,15 @@ def reshard_job(clock: Clock) -> dg.JobDefinition:
 
 
 def landing_definitions(feeds: Sequence[Feed], *, clock: Clock, deadline: timedelta) -> dg.Definitions:
-    """Landing of these topics. deadline: a zone that is later, or a file that waits longer, is an alarm."""
+    """Landing of these topics; no definitions if there are none.
+
+    Args:
+        feeds: The topics; empty for a pipeline whose raw tables are landed by other means.
+        clock: Gives the present time, in UTC.
+        deadline: A zone that is later, or a file that waits longer, is an alarm.
+    """
+    if not feeds:  # a sensor needs an asset, and the jobs merge and spread files of topics
+        return dg.Definitions()
     return dg.Definitions(
         assets=list(_assets(feeds)),
         asset_checks=[zones_equal_check(feed, clock, deadline) for feed in feeds],

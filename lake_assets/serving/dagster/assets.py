@@ -158,7 +158,10 @@ def serving_definitions(
 ) -> dg.Definitions:
     """The pushes of what is served, their sensor, and the job that reverts. Needs `iceberg` and `serving`.
 
+    Without sources there are no definitions: a sensor needs an asset.
     groups: name → the tables that are pushed in one switch. Raises `ConfigurationError` for one that cannot be.
     """
     assets = {group: serving_asset(group, clock) for group in push_groups(sources, groups or {})}
+    if not assets:
+        return dg.Definitions()
     return dg.Definitions(assets=list(assets.values()), jobs=[revert_push], sensors=[serving_sensor(assets, clock)])

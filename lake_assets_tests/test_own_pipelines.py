@@ -1,0 +1,272 @@
+"""A pipeline of one's own, named alone: it opens in Dagster and has its report, on the services that `lake up` starts.
+
+None of them declares `subjects`, so no table of theirs is landed from Kafka, and none is served.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from lake_assets.connections import addresses
+from lake_assets.errors import UsageError
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.landing.consume.messages import feed_of, feeds
+from lake_assets.landing.dagster.assets import landing_definitions
+from lake_assets.services import services
+from lake_assets.services.service import free_port
+from lake_assets.serving.dagster.assets import serving_definitions
+from lake_assets.settings import PROJECT, Settings
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+WAIT_SECONDS = 60
+LAKE = (sys.executable, "-m", "lake_assets.cli.main")
+
+LAKES = ("email_event", "meeting_event", "voice_insight")
+TURNS = ("ingestion", "mutation", "retention", "maintenance")
+ASSETS_OF_THE_PLATFORM = {
+    *(f"engagement/{lake}/{name}" for lake in LAKES for name in (*TURNS, "engagement_metrics")),
+    *(f"serving/{lake}_metrics" for lake in LAKES),
+    *(f"maintenance/etl/{table}" for table in ("session", "high_watermark", "quarantine", "erasure")),
+}
+"""Those that are there whatever pipelines are named."""
+SENSORS_OF_THE_PLATFORM = {
+    "serving_sensor",
+    *(f"{lake}_{name}_sensor" for lake in LAKES for name in (*TURNS, "metrics")),
+}
+
+SAME_ROWS = {"source_target_counts", "no_missing_events"}
+EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit"}
+PLACED = "not_null_carrier_origin_dest"
+COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"
+
+IN_A_PROCESS = """
+import json
+from lake_assets.definitions import defs
+graph = defs.resolve_asset_graph()
+print(json.dumps({
+    "assets": [key.to_user_string() for key in graph.get_all_asset_keys()],
+    "sensors": [sensor.name for sensor in defs.sensors],
+}))
+"""
+IN_DAGSTER = """{ workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError {
+  __typename
+  ... on PythonError { message }
+  ... on RepositoryLocation { repositories {
+    assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } } }
+    sensors { name sensorState { status ticks(limit: 50) { status error { message } } } }
+  } }
+} } } } }"""
+
+
+@dataclass(frozen=True)
+class Own:
+    """name, python_path: LAKE_PIPELINES and PYTHONPATH. raw: assets. checks: those of each target, by its asset."""
+
+    name: str
+    raw: set[str]
+    checks: dict[str, set[str]]
+    python_path: str = ""
+
+    @property
+    def assets(self) -> set[str]:
+        tables = {*self.raw, *self.checks}
+        return ASSETS_OF_THE_PLATFORM | tables | {f"maintenance/{table}" for table in tables}
+
+    @property
+    def sensors(self) -> set[str]:
+        """Its own ones, and the platform's."""
+        targets = {f"{table.split('/')[1]}_sensor" for table in self.checks}
+        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor"}
+
+
+def of_the_readme(folder: Path) -> Own:
+    """The declaration that README.md shows, in a file of the name that stands in it; found by a relative path."""
+    blocks = re.findall(r"^```python\n(# my_tables\.py\n.*?)^```$", (PROJECT / "README.md").read_text(), re.S | re.M)
+    assert len(blocks) == 1
+    (folder / "my_tables.py").write_text(blocks[0])
+    checks = {"core/payment_fact": {"not_null_account_id", *SAME_ROWS, *EVERYWHERE}}
+    return Own("my_tables:PIPELINE", {"raw/payments"}, checks, python_path=".")
+
+
+def of_lake_new(folder: Path) -> Own:
+    """The file that `lake new` writes, as it is, named as the command says."""
+    options = ["--source", "raw.clicks", "--time-column", "clicked_at", "--key", "click_id", "--out", "tables"]
+    told = lake(folder, dict(os.environ), "new", "click_fact", "--mode", "stateless", *options)
+    exported = re.search(r"export PYTHONPATH=(\S+) LAKE_PIPELINES=(\S+)", told)
+    assert exported
+    checks = {"core/click_fact": {"not_null_amount", *SAME_ROWS, *EVERYWHERE}}
+    return Own(exported[2], {"raw/clicks"}, checks, python_path=exported[1])
+
+
+def of_the_example(_: Path) -> Own:
+    checks = {
+        "flights/departure_fact": {PLACED, "left_two_hours_early", *SAME_ROWS, *EVERYWHERE},
+        "flights/flight_fact": {
+            f"{PLACED}_status",
+            "source_target_counts",
+            "accepted_values_status",
+            "landed_before_it_left",
+            "landed_without_leaving",
+            *EVERYWHERE,
+        },
+        "flights/airport_hour_dim": {COUNTS, "a_count_below_zero", *EVERYWHERE},
+    }
+    return Own("examples.flights:PIPELINE", {"flights_raw/departures", "flights_raw/arrivals"}, checks)
+
+
+OWN: Mapping[str, Callable[[Path], Own]] = {
+    "README": of_the_readme,
+    "lake new": of_lake_new,
+    "examples.flights": of_the_example,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where somebody works: commands are called there."""
+    made = tmp_path / "work"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(params=OWN)
+def own(request: pytest.FixtureRequest, folder: Path) -> Own:
+    return OWN[request.param](folder)
+
+
+@pytest.fixture
+def variables(own: Own, bare_home: Settings) -> Iterator[dict[str, str]]:
+    """The environment of somebody who names this pipeline alone. Nothing is left running in the home."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("LAKE_", "PYTHONPATH"))}
+    chosen = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": own.name, "LAKE_WEBSERVER_PORT": str(free_port())}
+    yield {**others, **chosen, "PYTHONPATH": own.python_path}
+    services.down(bare_home, report=str)
+
+
+def lake(folder: Path, variables: Mapping[str, str], *arguments: str) -> str:
+    """What a command prints; it must succeed."""
+    done = subprocess.run([*LAKE, *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_loads_with_its_tables_and_those_of_the_platform(own: Own, folder: Path, variables: dict[str, str]) -> None:
+    command = [sys.executable, "-c", IN_A_PROCESS]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert sorted(found["assets"]) == sorted(own.assets)
+    assert sorted(found["sensors"]) == sorted(own.sensors)
+
+
+@pytest.mark.parametrize("own", ["examples.flights"], indirect=True)
+def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables: dict[str, str]) -> None:
+    for arguments in (("landing", "init"), ("landing", "run", "--once")):
+        command, nowhere = [*LAKE, *arguments], {**variables, "LAKE_KAFKA": "127.0.0.1:1"}
+        done = subprocess.run(command, cwd=folder, env=nowhere, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "No raw table of the pipelines is landed from Kafka" in done.stderr
+        assert "subjects=" in done.stderr
+
+
+@pytest.mark.slow
+def test_it_opens_in_dagster_and_has_its_report(
+    own: Own, folder: Path, variables: dict[str, str], bare_home: Settings
+) -> None:
+    assert "Dagster's UI: http://" in lake(folder, variables, "up")
+    started = {service.name: service for service in services.status(bare_home)}
+    assert {name: service.state for name, service in started.items()} == dict.fromkeys(
+        ("spark", "zookeeper", "kafka", "code", "webserver", "daemon"), "ready"
+    )
+
+    found = once_ticked(bare_home, own.sensors - SENSORS_OF_THE_PLATFORM)
+    checks = {
+        "/".join(node["assetKey"]["path"]): {check["name"] for check in node["assetChecksOrError"]["checks"]}
+        for node in found["assetNodes"]
+    }
+    assert set(checks) == own.assets
+    assert {asset: checks[asset] for asset in own.checks} == own.checks
+    assert {s["name"]: s["sensorState"]["status"] for s in found["sensors"]} == dict.fromkeys(own.sensors, "RUNNING")
+    assert [(s["name"], tick) for s in found["sensors"] for tick in failed_ticks(s)] == []
+
+    page = bare_home.home / "report.html"
+    assert lake(folder, variables, "report") == f"The report is in {page}\n"
+    assert all(table.replace("/", ".") in page.read_text() for table in (*own.raw, *own.checks))
+
+    processes = addresses.processes_of(bare_home.home)
+    assert len(processes) >= len(started)
+    assert "All stopped." in lake(folder, variables, "down")
+    assert not any(process.is_running() for process in processes)
+    assert addresses.processes_of(bare_home.home) == []
+
+
+def once_ticked(home: Settings, sensors: set[str]) -> Any:
+    """What Dagster has loaded, when each of these sensors has been evaluated."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        found = loaded(home)
+        ticked = {sensor["name"] for sensor in found["sensors"] if ended_ticks(sensor)}
+        if sensors <= ticked:
+            return found
+        assert time.monotonic() < deadline, f"not evaluated: {sensors - ticked}"
+        time.sleep(0.5)
+
+
+def loaded(home: Settings) -> Any:
+    """The only code location of a home, as Dagster's API gives it."""
+    answer = httpx.post(f"{services.ui_address(home)}/graphql", json={"query": IN_DAGSTER}, timeout=30)
+    (entry,) = answer.raise_for_status().json()["data"]["workspaceOrError"]["locationEntries"]
+    location = entry["locationOrLoadError"]
+    assert location["__typename"] == "RepositoryLocation", location
+    (repository,) = location["repositories"]
+    return repository
+
+
+def ended_ticks(sensor: Mapping[str, Any]) -> list[Any]:
+    return [tick for tick in sensor["sensorState"]["ticks"] if tick["status"] != "STARTED"]
+
+
+def failed_ticks(sensor: Mapping[str, Any]) -> list[Any]:
+    return [tick for tick in sensor["sensorState"]["ticks"] if tick["error"] or tick["status"] == "FAILURE"]
+
+
+def test_what_needs_subjects_says_how_to_have_some() -> None:
+    nothing = Pipeline(raw=(), targets=(), start="2026-01-01-00:00")
+    with pytest.raises(UsageError, match="subjects="):
+        nothing.subject("account")
+    with pytest.raises(UsageError, match="subjects="):
+        feed_of(feeds(nothing), "raw.payments")
+
+
+def test_g22_no_definition_is_made_for_nothing() -> None:
+    with pytest.raises(TypeError, match="empty"):
+        dg.SensorDefinition(name="of_nothing", evaluation_fn=lambda _: None, asset_selection=[])
+
+    nothing, now = Pipeline(raw=(), targets=(), start="2026-01-01-00:00"), lambda: NOW
+    made = [
+        incremental_definitions(nothing, clock=now),
+        watch_definitions(nothing, clock=now, webhook=Webhook(SecretStr("http://127.0.0.1:9/alerts"))),
+        landing_definitions([], clock=now, deadline=timedelta(minutes=15)),
+        serving_definitions([], clock=now),
+    ]
+    assert [(list(found.assets or ()), list(found.sensors or ()), list(found.jobs or ())) for found in made] == [
+        ([], [], [])
+    ] * len(made)
