@@ -55,6 +55,11 @@ class Settings(BaseSettings):
         None, description="where failed audits, crashed sessions and late tables are POSTed as JSON; never logged"
     )
     webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
+    webserver_hosts: str = Field(
+        "",
+        description="further names of Dagster's UI, behind a proxy or a tunnel, as the address bar shows them,"
+        " comma-separated: lake.example.com,localhost:8080; default: loopback at its port alone",
+    )
     erasure_key: SecretStr | None = Field(
         None, description="secret that hashes erased ids; default: made once, in the home, readable by its owner alone"
     )

@@ -40,8 +40,8 @@ MAY_IMPORT: Mapping[str, set[str]] = {
 }
 """Part of the package → the other parts that it may import, at its top, inside functions, or for types alone."""
 
-KNOW_DAGSTER = {"definitions.py", "resources.py"}
-"""Beside the folders that are called `dagster`."""
+KNOW_DAGSTER = {"definitions.py", "resources.py", "services/webserver.py"}
+"""Beside the folders that are called `dagster`; the last one serves Dagster's own web pages."""
 
 
 def name_of(path: Path) -> str:

@@ -90,11 +90,12 @@ def code(settings: Settings, port: int) -> Service:
 
 
 def webserver(settings: Settings, ports: Mapping[str, int]) -> Service:
+    """Dagster's UI, behind the guard that refuses requests of foreign web pages."""
     port = ports["webserver"]
     return Service(
         name="webserver",
         command=python_module(
-            "dagster_webserver", "--host", "127.0.0.1", "--port", str(port), "--workspace", str(_workspace(settings))
+            "lake_assets.services.webserver", "--port", str(port), "--workspace", str(_workspace(settings))
         ),
         home=settings.home,
         port=port,
@@ -102,6 +103,7 @@ def webserver(settings: Settings, ports: Mapping[str, int]) -> Service:
         environment=dagster_environment(settings),
         # It serves pages before it has read the code server's definitions: ready is when it has.
         ready=answers(f"http://127.0.0.1:{port}/graphql?query={LOCATIONS}", '"RepositoryLocation"'),
+        remedy="Correct what the log names, such as LAKE_WEBSERVER_HOSTS, then run `lake up` again.",
     )
 
 

@@ -1,0 +1,74 @@
+"""Dagster's web server as `lake up` starts it: on loopback, behind the guard of `webserver_guard.py`.
+
+    python -m lake_assets.services.webserver --port 3000 --workspace workspace.yaml
+
+It does what `python -m dagster_webserver` does with these options. That command creates its application itself and
+takes no middleware, so this module repeats its few steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentParser
+from pathlib import Path
+
+import uvicorn
+from dagster._cli.utils import get_instance_for_cli
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._utils.log import configure_loggers
+from dagster_webserver.cli import (
+    DEFAULT_DB_STATEMENT_TIMEOUT,
+    DEFAULT_POOL_MAX_OVERFLOW,
+    DEFAULT_POOL_RECYCLE,
+    _lifespan,
+)
+from dagster_webserver.version import __version__
+from dagster_webserver.webserver import DagsterWebserver
+from starlette.middleware import Middleware
+
+from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
+from lake_assets.settings import settings
+
+LOOPBACK = "127.0.0.1"
+POLL_MILLISECONDS = 2000
+"""How often the UI asks for the state of assets; the default of Dagster's own command."""
+
+
+class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
+    """Dagster's UI and GraphQL endpoint behind the guard."""
+
+    def __init__(self, context: WorkspaceProcessContext, names: Names) -> None:
+        self._names = names
+        super().__init__(context, live_data_poll_rate=POLL_MILLISECONDS)
+
+    def build_middleware(self) -> list[Middleware]:
+        return [Middleware(RequestGuard, self._names), *super().build_middleware()]
+
+    def make_security_headers(self) -> dict[str, str]:
+        """Forbid frames of other origins: a foreign page could lay itself over the UI and steer the clicks."""
+        return {**super().make_security_headers(), "X-Frame-Options": "SAMEORIGIN"}
+
+
+def serve(port: int, workspace: Path, names: Names) -> None:
+    """Serve until the process is stopped. workspace: the YAML file with the address of the code server."""
+    with get_instance_for_cli() as instance:
+        instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
+        target = WorkspaceFileTarget([str(workspace)])
+        with WorkspaceProcessContext(instance, workspace_load_target=target, version=__version__) as context:
+            app = GuardedWebserver(context, names).create_asgi_app(lifespan=_lifespan)
+            logging.getLogger("dagster-webserver").info("Serving Dagster's UI on http://%s:%d", LOOPBACK, port)
+            uvicorn.run(app, host=LOOPBACK, port=port, log_level="warning")
+
+
+def main() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--workspace", type=Path, required=True)
+    given = parser.parse_args()
+    configure_loggers(log_level="INFO")
+    serve(given.port, given.workspace, parse_names(given.port, settings().webserver_hosts))
+
+
+if __name__ == "__main__":
+    main()
