@@ -28,7 +28,7 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.metadata.tables import create_raw
-from lake_assets.landing.landing_service import Station, run
+from lake_assets.landing.landing_service import LandingService, run
 from lake_assets.landing.loading.progress import read_progress
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
@@ -80,7 +80,7 @@ def _land(home: Settings, ended: Event) -> None:
     run(_station(home), (), told=lambda _: None, ended=ended.is_set)
 
 
-def _watched(station: Station, seconds: float, rate: int) -> list[float]:
+def _watched(station: LandingService, seconds: float, rate: int) -> list[float]:
     (feed,) = station.feeds
     producer, begun, sent = Producer({"bootstrap.servers": station.servers}), time.monotonic(), 0
     waited: list[float] = []
@@ -111,8 +111,8 @@ def _landed_at(table: Table, batch_id: str) -> list[datetime]:
     return [at for at in scan.to_arrow()["landed_at"].to_pylist() if at is not None]
 
 
-def _station(home: Settings) -> Station:
-    return Station(home, str(home.kafka), open_catalog(home), ONE_TABLE, utc_now)
+def _station(home: Settings) -> LandingService:
+    return LandingService(home, str(home.kafka), open_catalog(home), ONE_TABLE, utc_now)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.tables import create_raw
 from lake_assets.landing.consume.heartbeats import beat
-from lake_assets.landing.landing_service import Station
+from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
@@ -113,8 +113,8 @@ def _most_memory_mb() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
 
 
-def _station(home: Settings) -> Station:
-    return Station(home, str(home.kafka), open_catalog(home), ONE_TABLE, lambda: START)
+def _station(home: Settings) -> LandingService:
+    return LandingService(home, str(home.kafka), open_catalog(home), ONE_TABLE, lambda: START)
 
 
 def _produce(home: Settings, count: int, size: int) -> None:

@@ -41,7 +41,7 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord, SessionStore, create_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.changes import Head, Watermark, changes
-from lake_assets.incremental.planning.plan import Committed, Question, plan
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, plan
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.signup_fact import signup_fact
@@ -91,7 +91,7 @@ def planning(catalog: Catalog, snapshots: int, files: int, rows: int) -> None:
 def planned(catalog: Catalog, since: Watermark) -> SessionPlan:
     """The session that is due when a source was read up to a watermark."""
     new = changes(tables.load(catalog, SOURCE.table), SOURCE, since, start=hour_of(FIRST))
-    decision = plan(Question(signup_fact.table, signup_fact.mode, (new,), Committed()))
+    decision = plan(PlanningInput(signup_fact.table, signup_fact.mode, (new,), Committed()))
     assert isinstance(decision, SessionPlan)
     assert decision.hours
     return decision

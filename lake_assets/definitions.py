@@ -8,7 +8,7 @@ from lake_assets.engagement.dagster.assets import engagement_definitions
 from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
-from lake_assets.incremental.dagster.sensors import Rhythm
+from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import open_pipeline, upkeep_policy
@@ -29,7 +29,7 @@ defs = dg.Definitions.merge(
         _pipeline,
         clock=utc_now,
         end=_settings.end,
-        rhythm=Rhythm(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
+        rhythm=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
     ),
     maintenance_definitions(
         _pipeline,

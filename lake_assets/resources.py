@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lake_assets.engagement.model.lake import EngagementLake
     from lake_assets.engagement.model.tables import LakeTables
-    from lake_assets.landing.landing_service import Station
+    from lake_assets.landing.landing_service import LandingService
     from lake_assets.serving.served_tables import Serving
 
 
@@ -41,14 +41,14 @@ class IcebergResource(dg.ConfigurableResource[Any]):
 class LandingResource(dg.ConfigurableResource[Any]):
     """Hands out landing as the settings of this process name it; `ServiceError` when no Kafka runs."""
 
-    def station(self) -> Station:
+    def station(self) -> LandingService:
         """One for each call: what it says of Kafka and the manifest is of now."""
         from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.incremental.from_settings import open_pipeline
-        from lake_assets.landing.landing_service import Station
+        from lake_assets.landing.landing_service import LandingService
 
         found = settings()
-        return Station(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
+        return LandingService(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
 
 
 @lru_cache(maxsize=1)

@@ -87,6 +87,6 @@ def _step(engine: Engine, observations: Observations, period: Batch, stopwatch: 
 
 def _nothing_due(engine: Engine) -> bool:
     """Whether the last catch-up came to its end: false after a replay that was interrupted in it."""
-    from lake_assets.incremental.planning.session import Waiting
+    from lake_assets.incremental.planning.session import NoSession
 
-    return all(isinstance(engine.decide(target), Waiting) for target in engine.pipeline.targets)
+    return all(isinstance(engine.decide(target), NoSession) for target in engine.pipeline.targets)

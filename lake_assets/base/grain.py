@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lake_assets.base.hours import HOUR_FORMAT, hour_start, spell
+from lake_assets.base.hours import HOUR_FORMAT, format_hours, hour_start
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Grain:
         """The key of the partition that an hour lies in: `2026-01-01-05:00`, or `2026-01-01`."""
         return hour_start(hour).strftime(self.key_format)
 
-    def spell(self, hours: Iterable[int]) -> str:
+    def format_hours(self, hours: Iterable[int]) -> str:
         """The partitions of hours, for people, runs joined: `2026-01-01..2026-01-03, 2026-01-05`."""
-        return spell(self.whole(hours), self.key)
+        return format_hours(self.whole(hours), self.key)
 
 
 HOUR = Grain("hour", 1, HOUR_FORMAT)

@@ -51,7 +51,7 @@ def ranges(hours: Iterable[int]) -> Iterator[tuple[int, int]]:
             start = i + 1
 
 
-def spell(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> str:
+def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> str:
     """Hours for people, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`. key: names an hour."""
     keys = ((key(a), key(b)) for a, b in ranges(hours))
     return ", ".join(first if first == last else f"{first}..{last}" for first, last in keys)

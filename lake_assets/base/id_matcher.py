@@ -12,7 +12,7 @@ def word(value: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w-]){re.escape(value)}(?![\w-])")
 
 
-class Needle:
+class IdMatcher:
     """An id, as it is looked for."""
 
     def __init__(self, value: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lake_assets.landing.consume.delivery import ZoneTailer
     from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.erasure.erase import LandedErasure
-    from lake_assets.landing.landing_service import Station
+    from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading.loader import Loaded
     from lake_assets.landing.manifest.writing import ZoneWriter
     from lake_assets.landing.operations.scrub import Scrub
@@ -358,17 +358,17 @@ def _sum_up(tailer: ZoneTailer) -> None:
     typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
 
 
-def _station() -> Station:
+def _station() -> LandingService:
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.execution.engine import utc_now
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.landing.landing_service import Station
+    from lake_assets.landing.landing_service import LandingService
 
     found = settings()
-    return Station(found, _kafka(), open_catalog(found), open_pipeline(found), utc_now)
+    return LandingService(found, _kafka(), open_catalog(found), open_pipeline(found), utc_now)
 
 
-def _station_with_feeds() -> Station:
+def _station_with_feeds() -> LandingService:
     """The same, for what does nothing without a topic. Raises `UsageError` if there is none."""
     from lake_assets.errors import UsageError
     from lake_assets.landing.consume.messages import TO_HAVE_FEEDS

@@ -96,11 +96,11 @@ def open_spark(settings: Settings) -> SparkSession:
         return classic
     _require_listener(conf["spark.remote"])
     session: SparkSession = builder.create()
-    be_impatient(session)
+    limit_retries(session)
     return session
 
 
-def be_impatient(session: SparkSession) -> None:
+def limit_retries(session: SparkSession) -> None:
     """Gives up on a server that is gone after 20 s. By default a client, its exit included, tries for 13 minutes."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 

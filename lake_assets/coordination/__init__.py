@@ -2,6 +2,6 @@
 
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination.coordinator import JobCoordinator
-from lake_assets.coordination.rules import ANY, Stream, check_claim, check_ring, stream
+from lake_assets.coordination.rules import ANY, Stream, check_claim, check_turn_order, stream
 
-__all__ = ["ANY", "JobCoordinator", "Stream", "check_claim", "check_ring", "stream", "zookeeper_client"]
+__all__ = ["ANY", "JobCoordinator", "Stream", "check_claim", "check_turn_order", "stream", "zookeeper_client"]

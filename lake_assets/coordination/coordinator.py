@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lake_assets.coordination.contender import holder, in_background, persistently
-from lake_assets.coordination.hold import Hold, acquire
+from lake_assets.coordination.hold import LockHandle, acquire
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream
 from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, NotHolder, TurnRefused
@@ -54,7 +54,7 @@ class JobCoordinator:
         self.stream = stream(name, predecessor, first=first)
         self._zk, self._timeout, self._claim, self._clock = zk, timeout, claim, clock
         self._registry = Registry(zk, lock_name)
-        self._hold: Hold | None = None
+        self._hold: LockHandle | None = None
         self._turn: Turn | None = None
 
     @property
@@ -90,7 +90,7 @@ class JobCoordinator:
                 raise
         return self._turn.predecessor
 
-    def _begin(self, hold: Hold) -> Turn:
+    def _begin(self, hold: LockHandle) -> Turn:
         verdict = decide(self.stream, self._registry.last(hold), self._registry.waiting(hold))
         if isinstance(verdict, Refused):
             self._registry.leave_waiting(hold, self.stream)
@@ -199,7 +199,7 @@ class JobCoordinator:
         held_by = holder(self._zk, path, RETRY_SECONDS)
         return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by)
 
-    def _held(self) -> Hold:
+    def _held(self) -> LockHandle:
         if self._hold is None:
             raise NotHolder(self.stream.name, needs="lock()")
         return self._hold

@@ -27,7 +27,7 @@ Operation = Callable[["TransactionRequest"], None]
 """One of those that a transaction carries out together."""
 
 
-class Hold:
+class LockHandle:
     """From acquisition to release or loss; never used again after either.
 
     path: of the own lock node. token: its czxid, 0 until it is identified. It grows from holder to holder, across
@@ -116,7 +116,7 @@ class Hold:
         return in_background(self._zk, lambda: remove(self._zk, self._lock), timeout if was_held else 0) and was_held
 
 
-def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> Hold | None:
+def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callable[[], float]) -> LockHandle | None:
     """The lock, or None if it was not free within `timeout` seconds; then no contender is left behind.
 
     If the connection goes just when it was had, it takes up to a session timeout more to know what came of it.
@@ -124,7 +124,7 @@ def acquire(zk: KazooClient, path: str, name: str, timeout: float, clock: Callab
     lock = contend(zk, path, name, timeout, clock)
     if lock is None:
         return None
-    hold = Hold(zk, lock, name, clock)
+    hold = LockHandle(zk, lock, name, clock)
     try:
         hold.identify()
     except LockLost:

@@ -4,8 +4,8 @@
     /coordination/<lock>/turn              the last turn, as JSON; its absence means that nobody has run
     /coordination/<lock>/waiting/<stream>  whom a refused stream accepts, as JSON; ephemeral
 
-Every write is one of `Hold.write`: it also checks that the writer's own lock node is there. What is read under the lock
-is what the holder before wrote last: the server that showed the lock as free has applied all that came before.
+Every write is one of `LockHandle.write`: it also checks that the writer's own lock node is there. What is read under
+the lock is what the holder before wrote last: the server that showed the lock as free has applied all that came before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
-from lake_assets.coordination.hold import ANY_VERSION, Hold, Operation
+from lake_assets.coordination.hold import ANY_VERSION, LockHandle, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
 from lake_assets.errors import RegistryDamaged
 
@@ -30,24 +30,24 @@ TRIES = 5
 
 
 class Registry:
-    """The nodes of one lock, read and written under a `Hold`. Methods raise `LockLost` and `RegistryDamaged`."""
+    """The nodes of one lock, read and written under a `LockHandle`. Methods raise `LockLost` and `RegistryDamaged`."""
 
     def __init__(self, zk: KazooClient, lock_name: str) -> None:
         self._zk = zk
         folder = f"{ROOT}/{checked_name(lock_name)}"
         self.lock_path, self.turn_path, self.waiting_path = f"{folder}/lock", f"{folder}/turn", f"{folder}/waiting"
 
-    def last(self, hold: Hold) -> Turn | None:
+    def last(self, hold: LockHandle) -> Turn | None:
         """The last turn; None if nobody has run."""
         return self._read(hold)[0]
 
-    def waiting(self, hold: Hold) -> dict[str, frozenset[str]]:
+    def waiting(self, hold: LockHandle) -> dict[str, frozenset[str]]:
         """Who waits → whom it accepts."""
         names = self._children(hold)
         found = {name: self._node(hold, self._waiting(name)) for name in names}
         return {name: decode_accepts(node[0], self._waiting(name)) for name, node in found.items() if node}
 
-    def write(self, hold: Hold, turn: Turn) -> None:
+    def write(self, hold: LockHandle, turn: Turn) -> None:
         """Makes this the last turn, and its stream one that no longer waits. Written already, it changes nothing."""
         # Refused, too, when it was carried out and its reply was lost, or when the note of a former session expired.
         for _ in range(TRIES):
@@ -61,7 +61,7 @@ class Registry:
                 return
         raise RegistryDamaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
 
-    def leave_waiting(self, hold: Hold, stream: Stream) -> None:
+    def leave_waiting(self, hold: LockHandle, stream: Stream) -> None:
         """Notes that the stream was refused, for as long as its session lasts. A note that is there stays."""
         accepts = json.dumps(sorted(stream.accepts)).encode()
         if self._node(hold, self.waiting_path) is None:
@@ -77,16 +77,16 @@ class Registry:
     def _waiting(self, name: str) -> str:
         return f"{self.waiting_path}/{name}"
 
-    def _children(self, hold: Hold) -> list[str]:
+    def _children(self, hold: LockHandle) -> list[str]:
         with suppress(NoNodeError):
             return sorted(hold.ask(lambda: self._zk.get_children_async(self.waiting_path)))
         return []
 
-    def _read(self, hold: Hold) -> tuple[Turn | None, int]:
+    def _read(self, hold: LockHandle) -> tuple[Turn | None, int]:
         node = self._node(hold, self.turn_path)
         return (None, ANY_VERSION) if node is None else (decode_turn(node[0], self.turn_path), node[1].version)
 
-    def _node(self, hold: Hold, path: str) -> Any:
+    def _node(self, hold: LockHandle, path: str) -> Any:
         """Data and status of a node; None if there is none."""
         with suppress(NoNodeError):
             return hold.ask(lambda: self._zk.get_async(path))

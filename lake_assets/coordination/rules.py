@@ -114,7 +114,7 @@ def _in_need_of(last: str, waiting: Mapping[str, frozenset[str]], asking: str) -
     return next((name for name in sorted(waiting) if name != asking and last in waiting[name]), None)
 
 
-def check_ring(streams: Iterable[Stream]) -> None:
+def check_turn_order(streams: Iterable[Stream]) -> None:
     """`ConfigurationError` when the streams of one lock would not go round, naming who waits, and for whom.
 
     Everyone must have a predecessor that is there, be reached from a first stream, and be followed by somebody.

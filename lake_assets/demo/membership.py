@@ -31,7 +31,7 @@ from lake_assets.demo.stage import (
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import Waiting
+from lake_assets.incremental.planning.session import NoSession
 from lake_assets.landing.loading.progress import BATCH_PREFIX
 from lake_assets.landing.manifest.schema import ALL_VERDICTS
 from lake_assets.services import services
@@ -109,7 +109,7 @@ def _the_rest(stage: Stage) -> None:
     until_quiet(stage)
     promise("account_state_dim: hour 7", built(stage, "account_state_dim"), [(7,)])
     waiting = stage.engine.decide(stage.engine.pipeline.target("account_state_daily"))
-    promise("account_state_daily: the day waits for its last hour", isinstance(waiting, Waiting), True)
+    promise("account_state_daily: the day waits for its last hour", isinstance(waiting, NoSession), True)
     console.print(f"      [dim]{escape(waiting.reason)}[/]")
 
 

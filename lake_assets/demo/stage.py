@@ -12,7 +12,7 @@ import httpx
 from rich.console import Console
 from rich.markup import escape
 
-from lake_assets.base.hours import hour_start, parse_hour, spell
+from lake_assets.base.hours import format_hours, hour_start, parse_hour
 from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.demo.home import PATIENCE_SECONDS, START
 from lake_assets.demo.membership_simulator import land
@@ -25,7 +25,7 @@ from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.landing.consume.messages import feed_of
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.landing_service import Station, run_once
+from lake_assets.landing.landing_service import LandingService, run_once
 from lake_assets.services import services
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class Stage:
     sent: list[Landing] = field(default_factory=list)
 
     @cached_property
-    def station(self) -> Station:
+    def station(self) -> LandingService:
         """Landing, on the home's own Kafka."""
         servers = required(kafka_address(self.home), "Kafka")
-        return Station(self.home, servers, self.engine.catalog, self.engine.pipeline, self.engine.clock)
+        return LandingService(self.home, servers, self.engine.catalog, self.engine.pipeline, self.engine.clock)
 
     def open_topics(self) -> None:
         """Create the topics that the zones read."""
@@ -197,7 +197,7 @@ def _against_lookback(stage: Stage, record: SessionRecord) -> str:
 
 def _short(hours: tuple[int, ...] | list[int]) -> str:
     """Hours of the demo's one day: `02:00..03:00, 06:00`."""
-    return spell(hours).replace(f"{START[:10]}-", "")
+    return format_hours(hours).replace(f"{START[:10]}-", "")
 
 
 def built(stage: Stage, name: str) -> list[list[int]]:

@@ -25,7 +25,7 @@ from lake_assets.settings import Settings
 
 
 @dataclass(frozen=True)
-class Station:
+class LandingService:
     """Landing of one home. servers: of Kafka, `host:port`, comma-separated."""
 
     settings: Settings
@@ -87,7 +87,7 @@ class Station:
 
 
 @contextmanager
-def tailing(station: Station, zones: Iterable[str], alarm: Alarm = quiet) -> Iterator[list[ZoneTailer]]:
+def tailing(station: LandingService, zones: Iterable[str], alarm: Alarm = quiet) -> Iterator[list[ZoneTailer]]:
     """The tailers of zones, by default all, at work within. Raises `UsageError` for one that is none."""
     with ExitStack() as stack:
         writers = open_zones(station.settings, zones)
@@ -95,7 +95,7 @@ def tailing(station: Station, zones: Iterable[str], alarm: Alarm = quiet) -> Ite
 
 
 def run_once(
-    station: Station, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = quiet
+    station: LandingService, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = quiet
 ) -> list[ZoneTailer]:
     """Land what Kafka holds in each zone, load what is ready then; the tailers, done. told: hears of each batch."""
     with tailing(station, zones, alarm) as tailers:
@@ -107,7 +107,7 @@ def run_once(
 
 
 def run(
-    station: Station,
+    station: LandingService,
     zones: Iterable[str],
     *,
     told: Callable[[Loaded], None],

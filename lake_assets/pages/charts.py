@@ -14,7 +14,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lake_assets.base.hours import hour_start, spell
+from lake_assets.base.hours import format_hours, hour_start
 from lake_assets.incremental.monitoring.overview import TargetOverview
 from lake_assets.incremental.monitoring.session_costs import SessionCost
 from lake_assets.incremental.planning.lateness import Arrivals
@@ -188,7 +188,7 @@ def _by_target(targets: Sequence[TargetOverview], kinds: Iterable[tuple[str, str
 
 def _told(session: SessionCost) -> str:
     """One session for its hover."""
-    hours = spell(session.built or session.planned) or "no hours"
+    hours = format_hours(session.built or session.planned) or "no hours"
     lines = [
         f"<b>{text(session.session_id)}</b>: {text(session.state)}",
         f"{text(session.load)} {text(hours)}",
@@ -197,7 +197,7 @@ def _told(session: SessionCost) -> str:
     if session.lookback:
         lines.append(f"a lookback: {len(session.lookback)} hours, {session.lookback_rows:,} rows")
     if session.missed:
-        lines.append(f"missed by it: {text(spell(session.missed))}")
+        lines.append(f"missed by it: {text(format_hours(session.missed))}")
     lines += [f"failed: {text(a.name)}" for a in session.failed_audits]
     return "<br>".join([*lines, f"because of {text(session.reason)}"])
 

@@ -1,4 +1,4 @@
-"""The whole data path as it stands, from Kafka to what is served, gathered for `lake report`.
+"""The whole data path as it stands, from Kafka to what is served, coalesce_if_few for `lake report`.
 
 It asks each stage in that stage's own way, starts no Spark and changes nothing. A stage whose service does not run, or
 that was never used, says so in its place; one that cannot be asked says why, and the others are told all the same.
@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from kazoo.exceptions import KazooException
 from pyiceberg.catalog import Catalog
 
-from lake_assets.base.hours import hour_key, spell
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.connections.addresses import kafka_address, zookeeper_address
 from lake_assets.engagement.metrics.refresh import metrics_cursor
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
@@ -236,11 +236,13 @@ def _waits(engine: Engine, found: TargetOverview) -> tuple[list[str], bool]:
     bad = bool(found.held or found.skipped)
     if isinstance(decision, SessionPlan):
         reasons = list(dict.fromkeys(hour.reason for hour in decision.hours)) or ["complete-through moves"]
-        waits = [f"{decision.session_id}: {decision.load} {spell(decision.hour_numbers) or 'no hours'}, {reasons[0]}"]
+        waits = [
+            f"{decision.session_id}: {decision.load} {format_hours(decision.hour_numbers) or 'no hours'}, {reasons[0]}"
+        ]
     else:
         waits, bad = [decision.reason] * (decision.kind != "idle"), bad or decision.kind == "blocked"
     waits += [f"{hour_key(held.hour)} is held back: {held.why}" for held in found.held]
-    waits += [f"skipped: {spell(found.skipped)}"] * bool(found.skipped)
+    waits += [f"skipped: {format_hours(found.skipped)}"] * bool(found.skipped)
     if target.max_delay is not None:
         judged = freshness(engine.catalog, engine.pipeline, target, engine.clock())
         waits, bad = waits + [judged.what] * (not judged.fresh), bad or not judged.fresh

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from lake_assets.base.hours import hour_key, spell
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.monitoring.overview import Overview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
@@ -145,7 +145,7 @@ def _hour(hour: int | None) -> str:
 
 
 def _hours(hours: Iterable[int]) -> str:
-    return spell(hours) or "–"
+    return format_hours(hours) or "–"
 
 
 _FILTERS: dict[str, Callable[..., str]] = {"hour": _hour, "hours": _hours, "duration": charts.duration}

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lake_assets.base.hours import hour_key, spell
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.execution.catch_up import Outcome
 from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.planning.session import AuditResult, Decision, OpenedSession, SessionReport, Waiting
+from lake_assets.incremental.planning.session import AuditResult, Decision, NoSession, OpenedSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 _HOURS = {
@@ -42,13 +42,13 @@ def as_json(value: Any) -> str:
 
 def decision(found: Decision) -> None:
     """What a target would do next."""
-    if isinstance(found, Waiting):
+    if isinstance(found, NoSession):
         console.print(f"No session: {escape(found.reason)}.")
         return
-    console.print(f"[bold]{found.session_id}[/]: {found.load} {spell(found.hour_numbers) or 'no hours'}")
+    console.print(f"[bold]{found.session_id}[/]: {found.load} {format_hours(found.hour_numbers) or 'no hours'}")
     table = _table("hours", "because of")
     for reason, hours in groupby(found.hours, key=lambda p: p.reason):
-        table.add_row(spell(h.hour for h in hours), escape(reason))
+        table.add_row(format_hours(h.hour for h in hours), escape(reason))
     if found.hours:
         console.print(table)
     cost = found.cost
@@ -56,9 +56,9 @@ def decision(found: Decision) -> None:
     _aftermath(found.complete_through, found.pending, found.skipped, found.notes)
 
 
-def opened(found: OpenedSession | Waiting) -> None:
+def opened(found: OpenedSession | NoSession) -> None:
     """A session that another program is to write: the plan, and how to write it."""
-    if isinstance(found, Waiting):
+    if isinstance(found, NoSession):
         decision(found)
         return
     decision(found.plan)
@@ -83,15 +83,15 @@ def outcome(found: Outcome) -> None:
         console.print(f"[dim]· {found.table}: {escape(found.waiting.reason)}[/]")
 
 
-def report(found: SessionReport | Waiting) -> None:
+def report(found: SessionReport | NoSession) -> None:
     """What one session did."""
-    if isinstance(found, Waiting):
+    if isinstance(found, NoSession):
         console.print(f"No session: {escape(found.reason)}.")
         return
     plan = found.plan
-    done = f"{plan.load} {spell(found.hours_built)}" if found.hours_built else "no hours; watermark moved"
+    done = f"{plan.load} {format_hours(found.hours_built)}" if found.hours_built else "no hours; watermark moved"
     if found.hours_unchanged:
-        done += f"; came out equal, left as they were: {spell(found.hours_unchanged)}"
+        done += f"; came out equal, left as they were: {format_hours(found.hours_unchanged)}"
     counts = f"{found.rows_read:,} rows read, {found.rows_written:,} written"
     extra = [
         f"{n:,} {what}"
@@ -118,7 +118,8 @@ def sessions(history: Sequence[SessionRecord]) -> None:
     for record in history:
         plan, rows = record.plan, f"{record.rows_read:,} rows read, {record.rows_written:,} written"
         console.print(
-            f"[bold]{plan.session_id}[/] {record.state}: {plan.load} {spell(record.built) or 'no hours'} ({rows})"
+            f"[bold]{plan.session_id}[/] {record.state}: "
+            f"{plan.load} {format_hours(record.built) or 'no hours'} ({rows})"
         )
         if record.held:
             console.print(f"  [red]{escape(in_words(record.held))}[/]")
@@ -151,9 +152,9 @@ def why(built: Sequence[SessionRecord], hour: int) -> None:
 def _aftermath(through: int | None, pending: Iterable[int], skipped: Iterable[int], notes: Iterable[str]) -> None:
     if through is not None:
         console.print(f"complete through {hour_key(through)} afterwards")
-    if waiting := spell(pending):
+    if waiting := format_hours(pending):
         console.print(f"pending afterwards: {waiting}")
-    if left := spell(skipped):
+    if left := format_hours(skipped):
         console.print(f"[yellow]skipped: {left}[/]")
     for note in notes:
         console.print(f"[dim]{escape(note)}[/]")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY, HOUR
-from lake_assets.base.hours import hour_key, hour_start, parse_hour, spell
+from lake_assets.base.hours import format_hours, hour_key, hour_start, parse_hour
 
 MIDNIGHT = parse_hour("2026-01-02-00:00")
 
@@ -33,7 +33,7 @@ def test_a_day_is_complete_with_its_last_hour(hour: int) -> None:
 def test_of_hours_each_is_a_partition_of_its_own(found: frozenset[int]) -> None:
     assert HOUR.whole(found) == found
     assert HOUR.firsts(found) == sorted(found)
-    assert HOUR.spell(found) == spell(found)
+    assert HOUR.format_hours(found) == format_hours(found)
     assert all(HOUR.first(h) == HOUR.last(h) == HOUR.complete(h) and HOUR.key(h) == hour_key(h) for h in found)
 
 
@@ -41,5 +41,5 @@ def test_ranges_are_rounded_outward_to_days() -> None:
     touched = [MIDNIGHT - 1, MIDNIGHT, MIDNIGHT + 49]
     assert DAY.firsts(touched) == [MIDNIGHT - 24, MIDNIGHT, MIDNIGHT + 48]
     assert DAY.whole(touched) == {*range(MIDNIGHT - 24, MIDNIGHT + 24), *range(MIDNIGHT + 48, MIDNIGHT + 72)}
-    assert DAY.spell([MIDNIGHT - 1, MIDNIGHT + 3, MIDNIGHT + 80]) == "2026-01-01..2026-01-02, 2026-01-05"
+    assert DAY.format_hours([MIDNIGHT - 1, MIDNIGHT + 3, MIDNIGHT + 80]) == "2026-01-01..2026-01-02, 2026-01-05"
     assert [DAY.rounded_up(n) for n in (None, 1, 24, 25)] == [None, 24, 24, 48]

@@ -16,7 +16,7 @@ from lake_assets.coordination.rules import (
     Stream,
     Turn,
     check_claim,
-    check_ring,
+    check_turn_order,
     decide,
     stream,
 )
@@ -56,7 +56,7 @@ def test_a_verdict_is_what_the_rules_say(
 @given(rings)
 def test_a_ring_that_was_let_through_never_stops(ring: list[Stream]) -> None:
     try:
-        check_ring(ring)
+        check_turn_order(ring)
     except ConfigurationError:
         assume(False)
     for last in [None, *(Turn(s.name, "done", 1) for s in ring)]:
@@ -82,10 +82,10 @@ def test_a_ring_is_refused_only_if_somebody_is_never_reached_or_never_followed(r
     known = all(s.accepts <= {ANY, *names} for s in ring)
     followed = all(any(s.follows(name) for s in ring) for name in names)
     if known and names <= seen and followed:
-        check_ring(ring)
+        check_turn_order(ring)
     else:
         with pytest.raises(ConfigurationError):
-            check_ring(ring)
+            check_turn_order(ring)
 
 
 @given(st.lists(st.permutations(ENGAGEMENT), min_size=12, max_size=12))
@@ -130,11 +130,11 @@ def test_a_stream_that_accepts_any_yields_to_the_one_that_waits_for_the_last() -
 )
 def test_a_ring_that_would_not_go_round_is_refused_naming_both(ring: list[Stream], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        check_ring(ring)
+        check_turn_order(ring)
 
 
 def test_the_engagement_ring_goes_round() -> None:
-    check_ring(ENGAGEMENT)
+    check_turn_order(ENGAGEMENT)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../a", ANY, "ä"])

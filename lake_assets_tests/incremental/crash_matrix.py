@@ -16,7 +16,7 @@ from lake_assets.base.failpoints import EXIT_CODE, PAUSE, SESSION_POINTS, TICK_P
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets.services.service import free_port, running
 from lake_assets.services.stack import spark as spark_service
@@ -91,7 +91,7 @@ def again_and_again(lake: Lake, home: Settings) -> Outcomes:
             another_hour(lake)
         die(home, "account_state_dim", point)
         outcomes[point] = f"died; published {len(lake.published('core.account_state_dim'))} times"
-    assert isinstance(lake.run("account_state_dim"), Waiting)
+    assert isinstance(lake.run("account_state_dim"), NoSession)
     lake.assert_true()
     published = lake.published("core.account_state_dim")
     assert len(published) == len(set(published)) == 2
@@ -122,9 +122,9 @@ SCENARIOS = {
 }
 
 
-def outcome(opened: SessionRecord | None, found: SessionReport | Waiting) -> str:
+def outcome(opened: SessionRecord | None, found: SessionReport | NoSession) -> str:
     """What an attempt did about the session that was open when it began."""
-    if isinstance(found, Waiting):
+    if isinstance(found, NoSession):
         return "nothing left to do"
     if opened is None:
         return "plans a session"
@@ -145,7 +145,7 @@ def die(home: Settings, argument: str, point: str, *, work: Callable[[str], str]
 
 def land_until_due(lake: Lake, target: str, landings: Iterator[Landing], only: list[str]) -> None:
     """Land until the target has something to do."""
-    while isinstance(lake.engine.decide(lake.target(target)), Waiting):
+    while isinstance(lake.engine.decide(lake.target(target)), NoSession):
         lake.land(next(landings), only)
 
 

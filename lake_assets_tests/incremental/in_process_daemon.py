@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.dagster.sensors import Clock, Rhythm
+    from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
     from lake_assets.incremental.declaration import Pipeline
 
 
@@ -87,7 +87,7 @@ def in_process_daemon(
     clock: Clock,
     *,
     end: str,
-    rhythm: Rhythm | None = None,
+    rhythm: SensorTiming | None = None,
     spark: SparkSession | None = None,
 ) -> Iterator[InProcessDaemon]:
     """The pipeline's own definitions on a fresh Dagster instance, with the test's catalog and Spark as resources."""

@@ -17,7 +17,7 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.membership import oracle
@@ -106,7 +106,7 @@ class Lake:
         rows = tables.load(self.catalog, raw).scan().to_arrow().to_pylist()
         return len(rows) - len(oracle.sound(raw, rows, hour_start(START)))
 
-    def run(self, name: str) -> SessionReport | Waiting:
+    def run(self, name: str) -> SessionReport | NoSession:
         return self.engine.run(self.target(name))
 
     def session(self, name: str) -> SessionReport:
@@ -121,7 +121,7 @@ class Lake:
         for target in self.pipeline.in_order():
             while not names or target.name in names:
                 report = self.engine.run(target)
-                if isinstance(report, Waiting):
+                if isinstance(report, NoSession):
                     break
                 reports.append(report)
         return reports

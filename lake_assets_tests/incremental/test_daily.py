@@ -19,7 +19,7 @@ from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import hours_added, rows_between, rows_by_hour
 from lake_assets.incremental.monitoring import verify
 from lake_assets.incremental.planning.changes import hours_present
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership.raw import RAW, SIGNUPS
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
@@ -71,7 +71,7 @@ def test_a_late_hour_rebuilds_its_day_and_a_day_waits_until_it_is_complete(
     (first,) = complete(lake, 46)
     assert (first.hours_built, first.plan.pending) == (DAYS[0], DAYS[1])
     waits = "days 2026-01-02 wait for core.account_state_dim, complete through 2026-01-02-22:00"
-    assert lake.run(DAILY) == Waiting("wait", waits)
+    assert lake.run(DAILY) == NoSession("wait", waits)
     (second,) = complete(lake, 47)
     assert (second.hours_built, lake.complete_through(f"core.{DAILY}")) == (DAYS[1], 47)
     lake.assert_true()

@@ -18,7 +18,7 @@ from lake_assets.connections.spark import jvm_conf, spark_conf, spark_environmen
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import AuditFailed, NotAsPlanned, PublishConflict, UsageError
 from lake_assets.incremental.declaration import SessionContext
-from lake_assets.incremental.planning.session import OpenedSession, Waiting
+from lake_assets.incremental.planning.session import NoSession, OpenedSession
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup
@@ -87,7 +87,7 @@ def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
     assert lake.engine.store.state("core.signup_fact").watermarks == {}
     assert "✓" in lake_command(home, "session", "commit", "signup_fact")
     lake.assert_true("signup_fact")
-    assert isinstance(lake.run("signup_fact"), Waiting)
+    assert isinstance(lake.run("signup_fact"), NoSession)
 
 
 def test_hours_that_come_out_equal_and_rows_set_aside_are_those_of_any_session(

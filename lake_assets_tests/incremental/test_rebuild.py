@@ -11,7 +11,7 @@ from lake_assets.base.hours import hour_start
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.errors import SourceReplaced
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.staging.stage import hashes
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup
@@ -52,7 +52,7 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     assert rebuilt(lake, "signup_fact", 1, 3) == [1, 3]  # the same hours once more are another session
     assert rebuilt(lake, "cancel_fact", 2, 4, 9) == [2, 4]  # 9 is beyond complete-through
     assert rebuilt(lake, "account_state_dim", 3) == [3, 4, 5]  # each hour hangs on the one before
-    assert isinstance(lake.engine.rebuild(lake.target("cancel_fact"), [START + 9]), Waiting)
+    assert isinstance(lake.engine.rebuild(lake.target("cancel_fact"), [START + 9]), NoSession)
     assert lake.rows(*TABLES) == rows
     for table, before in states.items():
         after = lake.engine.store.state(table)
@@ -93,7 +93,7 @@ def test_a_replaced_source_is_refused_until_the_target_is_reset(catalog: Catalog
     rebuilt(lake, "signup_fact", 3, reset=True)
     lake.catch_up("signup_fact")
     lake.assert_true("signup_fact")
-    assert isinstance(lake.run("signup_fact"), Waiting)
+    assert isinstance(lake.run("signup_fact"), NoSession)
 
 
 def test_hours_that_come_out_equal_are_left_as_they_are_and_a_damaged_one_is_published(

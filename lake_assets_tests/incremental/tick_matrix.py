@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import EXIT_CODE, TICK_POINTS
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.dagster.sensors import Rhythm
+from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.settings import settings
@@ -29,7 +29,7 @@ SENSOR = "click_fact_sensor"
 def clicks_daemon(catalog: Catalog, clock: Clock = utc_now) -> Iterator[InProcessDaemon]:
     """The clicks' tables, empty, and a daemon that looks after them."""
     Engine(catalog, CLICKS, clock=clock).create_tables()
-    end, rhythm = hour_key(START + 20), Rhythm(settle_seconds=60)
+    end, rhythm = hour_key(START + 20), SensorTiming(settle_seconds=60)
     with in_process_daemon(CLICKS, catalog, clock, end=end, rhythm=rhythm) as daemon:
         yield daemon
 

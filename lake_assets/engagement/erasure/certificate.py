@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyiceberg.io import load_file_io
 
-from lake_assets.base.id_matcher import Needle
+from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.engagement.erasure.kafka_retention import Held, held
 from lake_assets.engagement.erasure.mentions import People, people, said, tells
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -56,7 +56,7 @@ def certify(
     """
     if not value.strip():
         raise UsageError("The id is empty.", remedy="Name the who_id to look for.")
-    io, needle = load_file_io({}, root), Needle(value)
+    io, needle = load_file_io({}, root), IdMatcher(value)
     files = [file for file in listing(io, root) if _may_hold(file.path, org)]
     size, done, findings, undecoded = sum(file.bytes for file in files), 0, [], []
     for file in files:

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lake_assets.base.id_matcher import Needle
+from lake_assets.base.id_matcher import IdMatcher
 
-People = Mapping[str, Sequence[Needle]]
+People = Mapping[str, Sequence[IdMatcher]]
 """Org → ids of it that are looked for."""
 
 _ORG = "org_id"
@@ -17,9 +17,9 @@ _ORG = "org_id"
 
 def people(ids: Iterable[tuple[str, str]]) -> People:
     """Ids, each with its org before it, to look for."""
-    found: defaultdict[str, list[Needle]] = defaultdict(list)
+    found: defaultdict[str, list[IdMatcher]] = defaultdict(list)
     for org, who in ids:
-        found[org].append(Needle(who))
+        found[org].append(IdMatcher(who))
     return dict(found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.base.grain import DAY, HOUR, Grain
-from lake_assets.base.hours import hour_of, hour_start, parse_hour, spell
+from lake_assets.base.hours import format_hours, hour_of, hour_start, parse_hour
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, UsageError
 from lake_assets.incremental.dagster.checks import (
     check_results,
@@ -22,10 +22,10 @@ from lake_assets.incremental.dagster.checks import (
     partition_evaluations,
     skipped_result,
 )
-from lake_assets.incremental.dagster.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, Rhythm, all_sensors
+from lake_assets.incremental.dagster.sensors import SESSION_TAG, SNAPSHOTS_TAG, Clock, SensorTiming, all_sensors
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 Metadata = dict[str, Any]
@@ -37,7 +37,7 @@ DEFINITIONS: Mapping[Grain, type[dg.HourlyPartitionsDefinition | dg.DailyPartiti
 
 
 def incremental_definitions(
-    pipeline: Pipeline, *, clock: Clock, end: str | None = None, rhythm: Rhythm | None = None
+    pipeline: Pipeline, *, clock: Clock, end: str | None = None, rhythm: SensorTiming | None = None
 ) -> dg.Definitions:
     """Assets, checks and sensors of a pipeline. Its code location must also have the resources `iceberg` and `spark`.
 
@@ -47,7 +47,7 @@ def incremental_definitions(
     raw = {table.table: raw_spec(table, partitions[HOUR]) for table in pipeline.raw}
     assets = {t.table: target_asset(pipeline, t, partitions[t.grain], clock) for t in pipeline.targets}
     raw_keys = {table: spec.key for table, spec in raw.items()}
-    sensors = all_sensors(pipeline, assets, raw_keys, rhythm or Rhythm(), clock, materializations)
+    sensors = all_sensors(pipeline, assets, raw_keys, rhythm or SensorTiming(), clock, materializations)
     return dg.Definitions(assets=[*raw.values(), *assets.values()], sensors=sensors)
 
 
@@ -179,7 +179,7 @@ def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
     return {"dagster/table_name": f"lake.{table}", "dagster/storage_kind": "iceberg", "dagster/column_schema": schema}
 
 
-def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
+def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | NoSession:
     """The session that the sensor saw, even if newer snapshots have landed since: those are the next one's.
 
     A run that was overtaken, or is executed again after its session, does nothing.
@@ -190,7 +190,7 @@ def _run_session(context: dg.AssetExecutionContext, engine: Engine, target: Targ
     return engine.run(target, up_to=up_to or None, only=tags[SESSION_TAG], run_id=context.run_id)
 
 
-def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | Waiting:
+def _rebuild(context: dg.AssetExecutionContext, engine: Engine, target: Target) -> SessionReport | NoSession:
     return engine.rebuild(target, _chosen_hours(context, target), run_id=context.run_id)
 
 
@@ -207,13 +207,13 @@ def _chosen_hours(context: dg.AssetExecutionContext, target: Target) -> list[int
 
 
 def _session_events(
-    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | NoSession
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult]:
     """The hours that were published, then the verdicts: a check shows the materialization before it as its own.
 
     Raises `HoursHeld` at the end: whoever watches for failed runs hears of hours that audits hold back.
     """
-    if isinstance(outcome, Waiting):
+    if isinstance(outcome, NoSession):
         context.log.info("Nothing was built: %s", outcome.reason)
         return
     _log(context, outcome)
@@ -248,18 +248,20 @@ def _interrupted_events(
 
 
 def _rebuild_events(
-    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | Waiting
+    context: dg.AssetExecutionContext, engine: Engine, target: Target, outcome: SessionReport | NoSession
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]]:
     """The hours that were rebuilt, empty ones too. What must wait was asked for in vain: the run fails and says so.
 
     So it does, with `HoursHeld`, for hours that audits hold back.
     """
-    if isinstance(outcome, Waiting):
+    if isinstance(outcome, NoSession):
         raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
     _log(context, outcome)
     chosen, rebuilt = set(_chosen_hours(context, target)), _rebuilt(target, outcome)
     if left_out := chosen - rebuilt:
-        context.log.warning("Not marked, because they are held back or a source is not complete: %s", spell(left_out))
+        context.log.warning(
+            "Not marked, because they are held back or a source is not complete: %s", format_hours(left_out)
+        )
     else:
         # Without an output, Dagster would skip what follows in the same run.
         version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
@@ -301,8 +303,8 @@ def report_metadata(report: SessionReport) -> Metadata:
     shown: Metadata = {
         "session": plan.session_id,
         "load": plan.load,
-        "hours": spell(report.hours_built) or "none",
-        "hours left as they were": spell(report.hours_unchanged),
+        "hours": format_hours(report.hours_built) or "none",
+        "hours left as they were": format_hours(report.hours_unchanged),
         "hours rebuilt": len(report.hours_built),
         **{f"rows {fate}": count for fate, count in rows.items()},
         "lateness p50 (minutes)": report.lateness_p50_minutes,
@@ -313,9 +315,9 @@ def report_metadata(report: SessionReport) -> Metadata:
         "staged snapshot": _id(report.staged_snapshot_id),
         "seconds": dict(report.seconds),
         "seconds in all": round(sum(report.seconds.values()), 3),
-        "pending hours": spell(plan.pending),
+        "pending hours": format_hours(plan.pending),
         "⚠ held hours": in_words(report.held),
-        "⚠ skipped hours": f"{spell(plan.skipped)}: beyond the catch-up threshold; a backfill builds them"
+        "⚠ skipped hours": f"{format_hours(plan.skipped)}: beyond the catch-up threshold; a backfill builds them"
         if plan.skipped
         else None,
         "notes": "\n".join(plan.notes),
@@ -356,8 +358,8 @@ def _log(context: dg.AssetExecutionContext, report: SessionReport) -> None:
         report.plan.session_id,
         report.plan,
         report.status,
-        spell(report.hours_built) or "none",
-        f"; left as they were, for they came out equal: {spell(report.hours_unchanged)}"
+        format_hours(report.hours_built) or "none",
+        f"; left as they were, for they came out equal: {format_hours(report.hours_unchanged)}"
         if report.hours_unchanged
         else "",
     )
@@ -367,7 +369,7 @@ def _log(context: dg.AssetExecutionContext, report: SessionReport) -> None:
         context.log.warning("Held back by audits: %s.", in_words(report.held))
     if report.plan.skipped:
         context.log.warning(
-            "Skipped, beyond the catch-up threshold: %s. A backfill builds them.", spell(report.plan.skipped)
+            "Skipped, beyond the catch-up threshold: %s. A backfill builds them.", format_hours(report.plan.skipped)
         )
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from lake_assets.base.grain import Grain
-from lake_assets.base.hours import hour_key, spell
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.planning.session import AuditResult, SessionReport
 
@@ -50,7 +50,7 @@ def skipped_result(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckR
         passed=not skipped,
         severity=dg.AssetCheckSeverity.WARN,
         description=NONE_SKIPPED,
-        metadata={"skipped hours": spell(skipped) or "none"},
+        metadata={"skipped hours": format_hours(skipped) or "none"},
     )
 
 

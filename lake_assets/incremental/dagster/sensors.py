@@ -22,7 +22,7 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
-from lake_assets.incremental.planning.session import SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
 
 SESSION_TAG = "lake/session_id"
 SNAPSHOTS_TAG = "lake/snapshots"
@@ -65,7 +65,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class SensorTiming:
     """Seconds: between evaluations of a sensor, and how long at most a target waits for upstream targets to settle."""
 
     tick_seconds: int = 2
@@ -73,7 +73,7 @@ class Rhythm:
 
 
 def target_sensor(
-    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: Rhythm, clock: Clock, marks: Marks
+    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: SensorTiming, clock: Clock, marks: Marks
 ) -> dg.SensorDefinition:
     """Requests the next session of a target, or says in plain words why there is none.
 
@@ -92,7 +92,7 @@ def target_sensor(
         decision = engine.decide(target)
         reach("tick-decided")
         busy = busy_run(context.instance, asset.key)
-        if isinstance(decision, Waiting):
+        if isinstance(decision, NoSession):
             return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)
         if busy:
             return _skip(busy)
@@ -104,7 +104,7 @@ def target_sensor(
             return _when_settled(asset, target, decision, reason, since, rhythm.settle_seconds, clock)
         # Upstream may have committed since the first look, which spares it while there is nothing to do.
         settled = engine.decide(target)
-        return _skip(settled.reason) if isinstance(settled, Waiting) else _go(asset, target, settled, attempt=1)
+        return _skip(settled.reason) if isinstance(settled, NoSession) else _go(asset, target, settled, attempt=1)
 
     return dg.SensorDefinition(
         name=f"{target.name}_sensor",
@@ -118,7 +118,7 @@ def target_sensor(
 
 
 def raw_tables_sensor(
-    pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], rhythm: Rhythm, clock: Clock
+    pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], rhythm: SensorTiming, clock: Clock
 ) -> dg.SensorDefinition:
     """Reports a materialization for each partition of a raw table that a new snapshot touched. Starts nothing."""
 
@@ -274,7 +274,7 @@ def _unmarked(
     engine: Engine,
     target: Target,
     key: dg.AssetKey,
-    waiting: Waiting,
+    waiting: NoSession,
     marks: Marks,
 ) -> dg.SensorResult:
     """A skip, with a materialization for each hour of sessions that Dagster has not heard of."""
@@ -344,7 +344,7 @@ def all_sensors(
     pipeline: Pipeline,
     assets: Mapping[str, dg.AssetsDefinition],
     raw_keys: Mapping[str, dg.AssetKey],
-    rhythm: Rhythm,
+    rhythm: SensorTiming,
     clock: Clock,
     marks: Marks,
 ) -> list[dg.SensorDefinition]:

@@ -22,7 +22,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
 
-from lake_assets.base.id_matcher import Needle
+from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.errors import UsageError
 from lake_assets.incremental.maintenance.cleaning import ListedFile, listing, place
 from lake_assets.incremental.metadata import publish
@@ -137,7 +137,7 @@ def certify(
     known, io = _known(opened), load_file_io(dict(catalog.properties), catalog.properties["warehouse"])
     folders = [*(Folder(location, known.told, io) for location in _roots(catalog, opened)), *beside]
     files = {file.path: (file, folder) for folder in folders for file in listing(folder.io, folder.location)}
-    size, done, needle = sum(file.bytes for file, _ in files.values()), 0, Needle(value)
+    size, done, needle = sum(file.bytes for file, _ in files.values()), 0, IdMatcher(value)
     findings, undecoded = [], []
     for path, (file, folder) in sorted(files.items()):
         count, decoded = search(folder.io, file, needle)
@@ -151,7 +151,7 @@ def certify(
     return Certificate(subject, len(files), size, tuple(findings), tuple(undecoded))
 
 
-def search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None = None) -> tuple[int, bool]:
+def search(io: FileIO, file: ListedFile, needle: IdMatcher, part: Part | None = None) -> tuple[int, bool]:
     """How often a file holds the id; and whether it could be decoded as what it is by its name, or by how it begins.
 
     A file that is gone since it was listed holds nothing. part: of the rows of a Parquet file; then bounds, which may
@@ -163,7 +163,7 @@ def search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None = Non
         return 0, True
 
 
-def _search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> tuple[int, bool]:
+def _search(io: FileIO, file: ListedFile, needle: IdMatcher, part: Part | None) -> tuple[int, bool]:
     name = file.path.rpartition("/")[2]
     begins = b"" if name.endswith((".parquet", ".avro")) else _begins(io, file)
     if name.endswith(".parquet") or begins == _PARQUET:
@@ -179,7 +179,7 @@ def _search(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> 
     return needle.in_bytes(found), True
 
 
-def _decoded(io: FileIO, file: ListedFile, needle: Needle, decode: Callable[[], int]) -> tuple[int, bool]:
+def _decoded(io: FileIO, file: ListedFile, needle: IdMatcher, decode: Callable[[], int]) -> tuple[int, bool]:
     try:
         return decode(), True
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def _decoded(io: FileIO, file: ListedFile, needle: Needle, decode: Callable[[], 
         return needle.in_bytes(content(io, file)), False
 
 
-def _in_parquet(io: FileIO, file: ListedFile, needle: Needle, part: Part | None) -> int:
+def _in_parquet(io: FileIO, file: ListedFile, needle: IdMatcher, part: Part | None) -> int:
     """Rows that hold it; without any, mentions in the footer."""
     with io.new_input(file.path).open() as opened:
         parquet = pq.ParquetFile(opened)
@@ -198,12 +198,12 @@ def _in_parquet(io: FileIO, file: ListedFile, needle: Needle, part: Part | None)
         return rows or notes + (0 if part else _in_bounds(parquet.metadata, needle))
 
 
-def _rows(batch: pa.RecordBatch, needle: Needle) -> int:
+def _rows(batch: pa.RecordBatch, needle: IdMatcher) -> int:
     held = [mask for column in batch.columns if (mask := _mask(column, needle)) is not None]
     return sum(map(any, zip(*held, strict=True)))
 
 
-def _mask(column: pa.Array, needle: Needle) -> list[bool] | None:
+def _mask(column: pa.Array, needle: IdMatcher) -> list[bool] | None:
     """For each row whether the column holds it; None when none does."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -217,7 +217,7 @@ def _mask(column: pa.Array, needle: Needle) -> list[bool] | None:
     return mask if any(mask) else None
 
 
-def _in_bounds(metadata: pq.FileMetaData, needle: Needle) -> int:
+def _in_bounds(metadata: pq.FileMetaData, needle: IdMatcher) -> int:
     found = 0
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
@@ -227,7 +227,7 @@ def _in_bounds(metadata: pq.FileMetaData, needle: Needle) -> int:
     return found
 
 
-def _in_avro(io: FileIO, file: ListedFile, needle: Needle) -> int:
+def _in_avro(io: FileIO, file: ListedFile, needle: IdMatcher) -> int:
     """Records that hold it, names of fields aside, and mentions in the header."""
     with io.new_input(file.path).open() as opened:
         records = fastavro.reader(cast("IO[bytes]", opened))

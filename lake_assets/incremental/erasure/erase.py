@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
-from lake_assets.base.id_matcher import Needle, word
+from lake_assets.base.id_matcher import IdMatcher, word
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.erasure.certificate import search
@@ -42,11 +42,11 @@ from lake_assets.incremental.maintenance.cleaning import (
     scrub,
     unreferenced,
 )
-from lake_assets.incremental.maintenance.snapshot_references import read_needs
+from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure
 from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
-from lake_assets.incremental.planning.session import Waiting
+from lake_assets.incremental.planning.session import NoSession
 
 if TYPE_CHECKING:
     from lake_assets.incremental.execution.engine import Engine
@@ -183,7 +183,7 @@ def _follow(engine: Engine, target: Target) -> bool:
             f"{target.table} cannot follow, so it may still hold what was erased: {failed[0]}",
             remedy="Repair it as told there, then erase again: what is done is not done twice.",
         )
-    acknowledged = not isinstance(engine.acknowledge(target, run_id="erasure"), Waiting)
+    acknowledged = not isinstance(engine.acknowledge(target, run_id="erasure"), NoSession)
     scrubbed = scrub(engine.catalog, target.table)
     return len(outcomes) > 1 or acknowledged or scrubbed
 
@@ -275,7 +275,7 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
 
 def _let_go(engine: Engine, of: Iterable[str], now: datetime) -> tuple[int, int]:
     """Expire and remove; how many snapshots and files. First nothing but what no watermark and no session needs."""
-    needs = read_needs(engine.catalog)
+    needs = read_references(engine.catalog)
     snapshots = files = 0
     every = [*of, SESSION, QUARANTINE]
     for name in every:
@@ -302,7 +302,7 @@ def _clear_strays(catalog: Catalog, of: Iterable[str], subject: Subject, value: 
     `etl.session` leaves such files when it forgets its old snapshots. They go: it has moved on, so none is committed
     any more. Those of other tables may be a write at work, and stop the erasure.
     """
-    needle, removed = Needle(value), 0
+    needle, removed = IdMatcher(value), 0
     for name in (*of, SESSION, QUARANTINE):
         io = tables.load(catalog, name).io
         strays = [file.path for file in unreferenced(catalog, name) if search(io, file, needle)[0]]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import HoursHeld, LakeError
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Outcome:
 
     table: str
     report: SessionReport | None = None
-    waiting: Waiting | None = None
+    waiting: NoSession | None = None
     failure: str | None = None
 
 
@@ -62,7 +62,7 @@ def _sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> It
         except LakeError as error:
             yield Outcome(target.table, failure=str(error))
             return
-        if isinstance(result, Waiting):
+        if isinstance(result, NoSession):
             yield Outcome(target.table, waiting=result, failure=result.reason if result.kind == "blocked" else None)
             return
         failure = str(HoursHeld(target.table, in_words(result.held))) if result.held else None

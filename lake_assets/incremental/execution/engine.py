@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Target
-from lake_assets.incremental.execution.erasure_guard import Door
+from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.run import Runner, Work, failures
 from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord, SessionStore, create_tables
 from lake_assets.incremental.metadata import publish, tables
@@ -29,8 +29,8 @@ from lake_assets.incremental.planning import entities, landed
 from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
-from lake_assets.incremental.planning.plan import Question, another, plan, plan_acknowledged, plan_rebuild
-from lake_assets.incremental.planning.session import Decision, OpenedSession, SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.planning.plan import PlanningInput, another, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan, SessionReport
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,7 @@ class Engine:
         self.spark = spark
         self.store = SessionStore(catalog)
         self.erasures = Erasures(catalog, key=erasure_key)
-        self.door = Door(catalog, pipeline, self.erasures)
+        self.door = ErasureGuard(catalog, pipeline, self.erasures)
 
     def create_tables(self) -> list[str]:
         """Create every table that is not there yet; their names."""
@@ -93,7 +93,7 @@ class Engine:
         only: str | None = None,
         again: bool = False,
         run_id: str = "",
-    ) -> SessionReport | Waiting:
+    ) -> SessionReport | NoSession:
         """Finish the open session of a target, or plan the next one, up to the given heads, and run it.
 
         only: the id that the next one must have. Heads that the watermark has passed would else take the target back.
@@ -108,14 +108,14 @@ class Engine:
         state = self.store.state(target.table)
         decision = self._decide(target, state, up_to, again=again)
         if only and isinstance(decision, SessionPlan) and decision.session_id != only:
-            return Waiting("idle", f"{only} is committed already, or what it was to do is planned anew")
-        if self.door.drops(decision):
+            return NoSession("idle", f"{only} is committed already, or what it was to do is planned anew")
+        if self.door.delete_erased_rows(decision):
             return self.run(target, again=again, run_id=run_id)
-        if isinstance(decision, Waiting):
+        if isinstance(decision, NoSession):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
 
-    def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | Waiting:
+    def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | NoSession:
         """Open the next session of a target for another program to write, or give the one that is open once more."""
         state = self.store.state(target.table)
         work = self._resumed(target, state)
@@ -123,9 +123,9 @@ class Engine:
             state = self.store.state(target.table)
             found = plan(self._question(target, state, {}))  # one that an audit stopped, too: the job may be mended
             decision = self._unpublished(target, found)
-            if self.door.drops(decision):
+            if self.door.delete_erased_rows(decision):
                 return self.open_session(target, run_id=run_id)
-            if isinstance(decision, Waiting):
+            if isinstance(decision, NoSession):
                 return decision
             work = self._opened(target, state, decision, run_id)
         number = publish.next_staging_number(tables.load(self.catalog, target.table), work.plan.session_id)
@@ -158,7 +158,7 @@ class Engine:
 
     def rebuild(
         self, target: Target, hours: Collection[int], *, run_id: str = "", reset: bool = False
-    ) -> SessionReport | Waiting:
+    ) -> SessionReport | NoSession:
         """Rebuild hours from the sources as of the watermark, which stays. An open session is finished first.
 
         reset: read the sources as they are now instead, and start the watermark anew there; all other hours that the
@@ -174,20 +174,20 @@ class Engine:
             present |= hours_present(tables.load(self.catalog, target.table), target.time_column)
         token = f"{run_id}|{target.code_version}|{state.revision}"
         decision = self._unpublished(target, plan_rebuild(question, hours, present=present, token=token))
-        if self.door.drops(decision):
+        if self.door.delete_erased_rows(decision):
             return self.rebuild(target, hours, run_id=run_id, reset=reset)
-        if isinstance(decision, Waiting):
+        if isinstance(decision, NoSession):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
 
-    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | Waiting:
+    def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move a waiting target's watermark to its sources' heads; the hours that changed are pending then."""
         began = time.perf_counter()
         state = self.store.state(target.table)
         decision = self._unpublished(target, plan_acknowledged(self._question(target, state, {})))
-        if self.door.drops(decision):
+        if self.door.delete_erased_rows(decision):
             return self.acknowledge(target, run_id=run_id)
-        if isinstance(decision, Waiting):
+        if isinstance(decision, NoSession):
             return decision
         return self._run(self._opened(target, state, decision, run_id), began)
 
@@ -217,7 +217,7 @@ class Engine:
         ids = chain([decision], (another(decision, number) for number in count(1)))
         return next(found for found in ids if not publish.is_published(table, found.session_id))
 
-    def _narrowed(self, target: Target, state: ProcessState, question: Question, decision: Decision) -> Decision:
+    def _narrowed(self, target: Target, state: ProcessState, question: PlanningInput, decision: Decision) -> Decision:
         """The decision; of a session that rebuilds hours, whose rows it recomputes."""
         if not isinstance(decision, SessionPlan) or not (hours := entities.rebuilt(question, decision)):
             return decision
@@ -228,11 +228,11 @@ class Engine:
 
     def _question(
         self, target: Target, state: ProcessState, heads: Mapping[str, Head], *, reset: bool = False
-    ) -> Question:
+    ) -> PlanningInput:
         self._check_target(target, state, reset=reset)
         marks = {} if reset else state.watermarks
         found = tuple(self._changes(s, marks, heads) for s in target.sources)
-        return Question(
+        return PlanningInput(
             target.table,
             target.mode,
             found,
@@ -331,7 +331,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
+def _blocked(state: ProcessState, decision: Decision) -> NoSession | None:
     """A session that an audit stopped is tried again when its plan or the code changed, not at every look."""
     last = state.session
     if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
@@ -340,7 +340,7 @@ def _blocked(state: ProcessState, decision: Decision) -> Waiting | None:
     if not same:
         return None
     failed = "; ".join(f"{name}: {what}" for name, what in failures(last.audits).items())
-    return Waiting(
+    return NoSession(
         "blocked",
         f"{decision.session_id} was stopped by an audit ({failed}); it waits for a change of a source or of the code,"
         f" or for `lake catch-up {decision.process} --again`",

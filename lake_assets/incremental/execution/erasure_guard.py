@@ -31,13 +31,13 @@ DROPPED = "lake.erased"
 """Snapshot property: how many rows this snapshot dropped because their subject had been erased."""
 
 
-class Door:
+class ErasureGuard:
     """Keeps the raw tables of a pipeline free of those who were erased."""
 
     def __init__(self, catalog: Catalog, pipeline: Pipeline, erasures: Erasures) -> None:
         self.catalog, self.pipeline, self.erasures = catalog, pipeline, erasures
 
-    def drops(self, decision: Decision) -> bool:
+    def delete_erased_rows(self, decision: Decision) -> bool:
         """Whether a plan would read rows of somebody erased. They are gone then, and the plan is not to be run."""
         if not isinstance(decision, SessionPlan) or not self.pipeline.subjects:
             return False

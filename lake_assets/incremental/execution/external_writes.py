@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from lake_assets.base.hours import spell
+from lake_assets.base.hours import format_hours
 from lake_assets.errors import NotAsPlanned
 from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.metadata.partitions import deletes_rows, hours_left, hours_removed
@@ -46,5 +46,5 @@ def _deviations(table: Table, snapshots: list[Snapshot], plan: SessionPlan, time
 
 def _spelled(hours: set[int | None]) -> str:
     """Hours in words; None stands for rows without a time."""
-    timed = spell(sorted(h for h in hours if h is not None))
+    timed = format_hours(sorted(h for h in hours if h is not None))
     return " and ".join(filter(None, [timed, "no hour" if None in hours else ""]))

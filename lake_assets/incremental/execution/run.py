@@ -22,7 +22,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.hours import spell
+from lake_assets.base.hours import format_hours
 from lake_assets.errors import AuditFailed, ConfigurationError, PublishConflict, StateMoved, UsageError
 from lake_assets.incremental.declaration import Pipeline, Stateless, Target
 from lake_assets.incremental.execution.external_writes import check_written
@@ -30,7 +30,7 @@ from lake_assets.incremental.execution.session_log import ProcessState, SessionR
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import hours_added, rows_between
 from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import AuditResult, Fates, HeldHour, SessionPlan, SessionReport
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, RowCounts, SessionPlan, SessionReport
 from lake_assets.incremental.planning.verdicts import capped, held_by, hours_to_hold, settled
 from lake_assets.incremental.staging.audit_scope import audit_scope
 from lake_assets.incremental.staging.audits import evaluate
@@ -94,8 +94,8 @@ class Staged:
         return tuple(sorted({*self.hours, *self.unchanged, *(self.staging.hours if self.staging else ())}))
 
     @property
-    def fates(self) -> Fates:
-        return self.staging.fates if self.staging else Fates()
+    def fates(self) -> RowCounts:
+        return self.staging.fates if self.staging else RowCounts()
 
 
 Put = Callable[[Work, "Staging", Table], int]
@@ -323,7 +323,7 @@ class Runner:
         record = work.record
         snapshot_id = record.published_snapshot_id or publish.published_snapshot_id(table, work.plan.session_id)
         publish.check_not_rolled_back(table, work.target.table, snapshot_id or record.staged_snapshot_id)
-        fates = Fates(read=record.rows_read)
+        fates = RowCounts(read=record.rows_read)
         staged = _as_staged(record, snapshot_id)
         with work.timed("commit"):
             self._commit(work, staged)
@@ -360,7 +360,7 @@ class Runner:
         work: Work,
         staged: Staged,
         status: Literal["committed", "published", "already_committed", "blocked"],
-        fates: Fates | None = None,
+        fates: RowCounts | None = None,
     ) -> SessionReport:
         fates, done = fates or staged.fates, status != "blocked"
         return SessionReport(
@@ -443,7 +443,8 @@ def _hours_written(target: Target, staging: Staging, added: set[int]) -> tuple[i
     if added <= set(staging.hours):
         return staging.hours if staging.load == "overwrite" else tuple(sorted(added))
     raise ConfigurationError(
-        f"{target.table} puts rows into hours that their source rows are not of: {spell(added - set(staging.hours))}.",
+        f"{target.table} puts rows into hours that their source rows are not of: "
+        f"{format_hours(added - set(staging.hours))}.",
         remedy=f"A stateless transform keeps the source's {target.sources[0].time_column} as {target.time_column}.",
     )
 

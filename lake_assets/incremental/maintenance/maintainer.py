@@ -24,7 +24,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.maintenance.policy import Link, Policy, partitions_to_compact, snapshots_to_expire
-from lake_assets.incremental.maintenance.snapshot_references import Needs, read_needs
+from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import ERASURE
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -152,7 +152,7 @@ class _Task:
         chosen = len(self.small_partitions(self.load()))
         if not chosen and not self.has_many_manifests():
             return 0, False
-        if session := read_needs(self.catalog).open_session(self.name):
+        if session := read_references(self.catalog).open_session(self.name):
             self.notes.append(f"not compacted: session {session} is open, and would have to be staged again")
             return 0, False
         if chosen:
@@ -186,14 +186,14 @@ class _Task:
 
     def expire(self) -> int:
         """How many snapshots were expired. Iceberg's own limit of age is off: only what is named goes."""
-        table = self.load()  # before what processes need: see `read_needs`
-        ids = self.old_snapshots(table, read_needs(self.catalog))
+        table = self.load()  # before what processes need: see `read_references`
+        ids = self.old_snapshots(table, read_references(self.catalog))
         if ids:
             listed = ", ".join(f"{snapshot_id}L" for snapshot_id in ids)
             self.call("expire_snapshots", f"snapshot_ids => array({listed}), older_than => {_moment(_EPOCH)}")
         return len(ids)
 
-    def old_snapshots(self, table: Table, needs: Needs) -> tuple[int, ...]:
+    def old_snapshots(self, table: Table, needs: SnapshotReferences) -> tuple[int, ...]:
         return snapshots_to_expire(
             [Link(s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms) for s in table.metadata.snapshots],
             publish.main_id(table),

@@ -24,7 +24,7 @@ _SESSIONS = ("process_name", "session_id", "revision", "state", "sources", "stag
 
 
 @dataclass(frozen=True)
-class Needs:
+class SnapshotReferences:
     """The newest rows of every process: of its watermarks, one for each source; and of its sessions, one."""
 
     marks: tuple[Row, ...]
@@ -73,9 +73,9 @@ class Needs:
                 yield from publish.snapshots_of_session(table, session["session_id"])
 
 
-def read_needs(catalog: Catalog) -> Needs:
+def read_references(catalog: Catalog) -> SnapshotReferences:
     """What all processes need as of now. Read a table's metadata first, then this, and what was planned is in it."""
-    return Needs(_newest(catalog, HIGH_WATERMARK, _MARKS), _newest(catalog, SESSION, _SESSIONS))
+    return SnapshotReferences(_newest(catalog, HIGH_WATERMARK, _MARKS), _newest(catalog, SESSION, _SESSIONS))
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.base.hours import spell
+from lake_assets.base.hours import format_hours
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.changes import Head, Watermark, changes
-from lake_assets.incremental.planning.plan import Committed, Question, plan
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, plan
 from lake_assets.incremental.planning.session import SessionPlan
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def left(engine: Engine, target: Target) -> tuple[str, ...]:
         if not _is_read(tables.load(engine.catalog, source.table), state.watermarks.get(source.table))
     ]
     aside = {"pending": committed.pending, "skipped": committed.skipped, "held back": committed.held_hours}
-    return (*behind, *(f"{spell(hours)}: {why}" for why, hours in aside.items() if hours))
+    return (*behind, *(f"{format_hours(hours)}: {why}" for why, hours in aside.items() if hours))
 
 
 def _is_read(source: Table, mark: Watermark | None) -> bool:
@@ -91,7 +91,7 @@ def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:
         for source in target.sources
     )
     start = engine.pipeline.start_hour
-    decision = plan(Question(target.table, target.mode, found, Committed(), grain=target.grain, start=start))
+    decision = plan(PlanningInput(target.table, target.mode, found, Committed(), grain=target.grain, start=start))
     return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.planning.changes import SourceChanges
-from lake_assets.incremental.planning.plan import Question
+from lake_assets.incremental.planning.plan import PlanningInput
 from lake_assets.incremental.planning.session import SessionPlan
 
 PART, MOST = 10, 5_000_000
 """Changed entities are told apart if at most one in so many changed, and so many in all: each task holds their ids."""
 
 
-def rebuilt(question: Question, planned: SessionPlan) -> tuple[int, ...]:
+def rebuilt(question: PlanningInput, planned: SessionPlan) -> tuple[int, ...]:
     """The planned hours, ascending, that were built before and may be recomputed for some entities alone."""
     last = question.committed.last_built
     if not isinstance(question.mode, Sequential) or question.mode.entity is None or last is None:
@@ -27,7 +27,7 @@ def rebuilt(question: Question, planned: SessionPlan) -> tuple[int, ...]:
     return tuple(hour for hour in planned.hour_numbers if hour <= last)
 
 
-def narrowed(question: Question, planned: SessionPlan, *, rows: int, intact: bool) -> SessionPlan:
+def narrowed(question: PlanningInput, planned: SessionPlan, *, rows: int, intact: bool) -> SessionPlan:
     """The plan, and in words whose rows it recomputes, and why; as it is if nothing was built before.
 
     rows: of the target, in the hours of `rebuilt`. intact: whether nobody else has written to it.
@@ -68,7 +68,7 @@ def _gone(changes: SourceChanges, last_hour: int) -> int:
     return sum(s.rows_gone for s in changes.effective if s.hours and s.hours[0][0] <= last_hour)
 
 
-def _against(question: Question, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
+def _against(question: PlanningInput, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
     """What stands against leaving any entity out."""
     committed = question.committed
     for c in question.changes:

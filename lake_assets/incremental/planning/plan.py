@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.base.hours import hour_key, spell
+from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SourceChanges, describe
 from lake_assets.incremental.planning.session import (
     Cost,
     Decision,
     HeldHour,
+    NoSession,
     PlannedHour,
     SessionPlan,
     SourceRange,
-    Waiting,
 )
 from lake_assets.incremental.planning.verdicts import capped, check_none_held, in_words, still_held
 
@@ -51,7 +51,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Question:
+class PlanningInput:
     """All that planning one process needs to know.
 
     revision: of the watermarks. Snapshots and hours may recur, after a rollback and its undoing: in another session.
@@ -69,7 +69,7 @@ class Question:
     start: int = 0
 
 
-def plan(question: Question) -> Decision:
+def plan(question: PlanningInput) -> Decision:
     """The next session of a process, or why there is none. Held hours come last, each as a session of its own.
 
     Raises `ConfigurationError` for a sequential target with held hours.
@@ -82,7 +82,7 @@ def plan(question: Question) -> Decision:
     return _plan_held(question, decision) or _told(decision, question.committed.held)
 
 
-def plan_acknowledged(question: Question) -> Decision:
+def plan_acknowledged(question: PlanningInput) -> Decision:
     """As `plan`, but where that waits, the watermark moves to the sources' heads: what changed is pending then.
 
     For those who must let go of the snapshots behind the heads.
@@ -96,7 +96,7 @@ def plan_acknowledged(question: Question) -> Decision:
     return _session(question, "none", {}, pending=changed, through=_promise(question))
 
 
-def plan_rebuild(question: Question, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
+def plan_rebuild(question: PlanningInput, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
     """A backfill of `hours` from the sources as the changes' heads say, leaving the watermark where it is.
 
     A sequential target is rebuilt from the first hour to the last one built. Hours above complete-through are left out.
@@ -110,16 +110,18 @@ def plan_rebuild(question: Question, hours: Collection[int], *, present: Collect
     unread = grain.whole(present) if first_session else frozenset()
     wanted = _widened(question, set(grain.whole(hours)), unread)
     if not wanted:
-        return Waiting("idle", "no hour was chosen")
+        return NoSession("idle", "no hour was chosen")
     allowed = (
         {h for h in wanted if upper is not None and h <= upper} if not isinstance(question.mode, Stateless) else wanted
     )
     left_out = sorted(wanted - allowed)
     if not allowed:
-        return Waiting("wait", f"{grain.spell(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}")
+        return NoSession(
+            "wait", f"{grain.format_hours(left_out)} cannot be rebuilt yet: {_waits_for(question, min(left_out))}"
+        )
     check_none_held(question.process, question.mode, committed.held, first=min(allowed))
     pending = (committed.pending | unread) - allowed
-    notes = [f"left out, not complete yet: {grain.spell(left_out)}"] if left_out else []
+    notes = [f"left out, not complete yet: {grain.format_hours(left_out)}"] if left_out else []
     planned = tuple(PlannedHour(h, "rebuild, asked for") for h in sorted(allowed))
     draft = SessionPlan(
         process=question.process,
@@ -183,7 +185,7 @@ def _uniform_from(before: Committed, planned: SessionPlan) -> int | None:
     return first if before.last_built is None or last >= before.last_built else known
 
 
-def _widened(question: Question, hours: set[int], unread: Collection[int]) -> set[int]:
+def _widened(question: PlanningInput, hours: set[int], unread: Collection[int]) -> set[int]:
     """The hours with all that hang on them. unread: hours of sources without a watermark."""
     mode, built = question.mode, question.committed.last_built
     if not hours or isinstance(mode, Stateless) or (isinstance(mode, Stateful) and mode.load == "changed"):
@@ -198,12 +200,12 @@ def _widened(question: Question, hours: set[int], unread: Collection[int]) -> se
     return set(range(first if built is None else min(first, built + 1), last + 1))
 
 
-def _built_through(question: Question, built: Collection[int]) -> int | None:
+def _built_through(question: PlanningInput, built: Collection[int]) -> int | None:
     # Hours that a first backfill leaves out are not built, so nothing may be called complete by it.
     return max(built) if isinstance(question.mode, Sequential) else None
 
 
-def _plan_stateless(question: Question) -> Decision:
+def _plan_stateless(question: PlanningInput) -> Decision:
     through, held = _promise(question), question.committed.held_hours
     changed = _reasons(question)
     pending, touched = question.committed.pending - held, held & (changed.keys() | question.committed.pending)
@@ -217,13 +219,13 @@ def _plan_stateless(question: Question) -> Decision:
         return _session(question, "append", {}, pending=touched, through=through)
     if changed or _compacted(question) or _advanced(question, through):
         return _session(question, "none", {}, pending=touched, through=through)
-    return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
+    return NoSession("idle", f"no new snapshot of {_names(question.changes)}")
 
 
-def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
+def _plan_stateful(question: PlanningInput, mode: Stateful | Sequential) -> Decision:
     through, reach = _promise(question), _reach(question)
     if through is None or reach is None:
-        return Waiting("wait", _why_none_is_complete(question))
+        return NoSession("wait", _why_none_is_complete(question))
     pending, held = question.committed.pending, question.committed.held_hours
     changed = _reasons(question)
     # What follows from a held hour that changed was built when it did: only that hour itself is left.
@@ -243,13 +245,14 @@ def _plan_stateful(question: Question, mode: Stateful | Sequential) -> Decision:
     if skipped or every or _advanced(question, through) or (_compacted(question) and not later):
         return _session(question, "none", {}, pending=later | touched, skipped=skipped, through=through)
     if later:
-        return Waiting(
-            "wait", f"{question.grain.name}s {question.grain.spell(later)} wait for {_waits_for(question, min(later))}"
+        return NoSession(
+            "wait",
+            f"{question.grain.name}s {question.grain.format_hours(later)} wait for {_waits_for(question, min(later))}",
         )
-    return Waiting("idle", f"no new snapshot of {_names(question.changes)}")
+    return NoSession("idle", f"no new snapshot of {_names(question.changes)}")
 
 
-def _plan_held(question: Question, others: Decision) -> SessionPlan | None:
+def _plan_held(question: PlanningInput, others: Decision) -> SessionPlan | None:
     """The earliest held partition for which something has changed, alone; None if there is none.
 
     others: what would be done without it, which is no more than to move the watermark.
@@ -283,7 +286,7 @@ def _told(decision: Decision, held: Sequence[HeldHour]) -> Decision:
     )
 
 
-def _beyond_threshold(changed: Collection[int], question: Question, mode: Stateful | Sequential) -> set[int]:
+def _beyond_threshold(changed: Collection[int], question: PlanningInput, mode: Stateful | Sequential) -> set[int]:
     """Late hours that a session does not reach back to; never one that was not built yet, is pending or held."""
     committed, threshold = question.committed, question.grain.rounded_up(mode.catchup_threshold)
     if threshold is None or committed.last_built is None:
@@ -292,7 +295,7 @@ def _beyond_threshold(changed: Collection[int], question: Question, mode: Statef
     return {h for h in changed if h < floor and h not in committed.pending | committed.held_hours}
 
 
-def _filled(due: dict[int, str], question: Question, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
+def _filled(due: dict[int, str], question: PlanningInput, mode: Stateful | Sequential, upper: int) -> dict[int, str]:
     """The hours to recompute for the hours that are due."""
     committed, lower = question.committed, min(due, default=None)
     if isinstance(mode, Stateful) and mode.load == "changed":
@@ -306,7 +309,7 @@ def _filled(due: dict[int, str], question: Question, mode: Stateful | Sequential
 
 
 def _cut(
-    due: dict[int, str], changed: Collection[int], question: Question, mode: Stateful | Sequential
+    due: dict[int, str], changed: Collection[int], question: PlanningInput, mode: Stateful | Sequential
 ) -> tuple[dict[int, str], set[int], set[int]]:
     """Hours for this session; those that wait behind it; and those that do if this session's last hour changes.
 
@@ -329,20 +332,20 @@ def _cut(
     return {h: due[h] for h in old[:most]}, set(old[most:]), set()
 
 
-def _why_filled(hour: int, late: int, question: Question) -> str:
+def _why_filled(hour: int, late: int, question: PlanningInput) -> str:
     if hour > late:
         return f"follows from {question.grain.name} {question.grain.key(late)}, which changed"
     return f"complete, and not built yet (last built: {_key(question.committed.last_built)})"
 
 
-def _why_none_is_complete(question: Question) -> str:
+def _why_none_is_complete(question: PlanningInput) -> str:
     if missing := [c.source for c in question.changes if c.head.complete_through is None]:
         return f"{', '.join(missing)}: complete-through is not set yet, so no hour is known to be complete"
     first = question.grain.key(question.start)
     return f"no {question.grain.name} is complete yet: {first} waits for {_waits_for(question, question.start)}"
 
 
-def _reasons(question: Question) -> dict[int, str]:
+def _reasons(question: PlanningInput) -> dict[int, str]:
     """Changed hour → the first snapshot that touched its partition, in words."""
     found: dict[int, str] = {}
     for c in question.changes:
@@ -354,7 +357,7 @@ def _reasons(question: Question) -> dict[int, str]:
     return found
 
 
-def _upper(question: Question) -> int | None:
+def _upper(question: PlanningInput) -> int | None:
     """The last hour that the target may be complete through: if its rows hang on others, that of a whole partition."""
     through = [c.head.complete_through for c in question.changes]
     known = [t for t in through if t is not None]
@@ -366,13 +369,13 @@ def _upper(question: Question) -> int | None:
     return upper if upper >= question.start else None
 
 
-def _promise(question: Question, *, built: Collection[int] = ()) -> int | None:
+def _promise(question: PlanningInput, *, built: Collection[int] = ()) -> int | None:
     """How far the target is complete after a session, which may build held hours; None if sources do not say."""
     committed = question.committed
     return capped(_upper(question), committed.held_hours - {*built}, committed.complete_through)
 
 
-def _reach(question: Question) -> int | None:
+def _reach(question: PlanningInput) -> int | None:
     """The last hour that may be built. If a source's complete-through went back, hours built already stay right."""
     upper, built = _upper(question), question.committed.last_built
     return upper if upper is None or built is None else max(upper, built)
@@ -382,17 +385,17 @@ def _rows_added(changes: Iterable[SourceChanges]) -> int:
     return sum(f.rows for c in changes for f in c.added)
 
 
-def _compacted(question: Question) -> bool:
+def _compacted(question: PlanningInput) -> bool:
     return any(c.since is not None and c.snapshots for c in question.changes)
 
 
-def _advanced(question: Question, through: int | None) -> bool:
+def _advanced(question: PlanningInput, through: int | None) -> bool:
     before = question.committed.complete_through
     return through is not None and (before is None or through > before)
 
 
 def _session(
-    question: Question,
+    question: PlanningInput,
     load: Literal["append", "overwrite", "none"],
     hours: dict[int, str],
     *,
@@ -426,7 +429,7 @@ def _identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPl
     """The plan with its id: a function of what is planned, so that planning again gives the same id."""
     parts = [draft.process, draft.kind, draft.load, str(draft.complete_through), str(revision), token]
     parts += [f"{s.source}:{s.table_uuid}:{s.from_snapshot_id}:{s.to_snapshot_id}" for s in draft.sources]
-    parts += [spell(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows)]
+    parts += [format_hours(hours) for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows)]
     return replace(draft, session_id=_session_id(draft.process, parts))
 
 
@@ -435,7 +438,7 @@ def _session_id(process: str, parts: Iterable[str]) -> str:
     return f"{process.split('.')[-1]}-{digest}"
 
 
-def _ranges_of(question: Question) -> tuple[SourceRange, ...]:
+def _ranges_of(question: PlanningInput) -> tuple[SourceRange, ...]:
     return tuple(
         SourceRange(
             source=c.source,
@@ -467,7 +470,7 @@ def _cost(changes: Sequence[SourceChanges]) -> Cost:
     return Cost(len(files), sum(f.rows for f in files), sum(f.bytes for f in files))
 
 
-def _notes(question: Question, skipped: Collection[int], follows: Collection[int]) -> Iterable[str]:
+def _notes(question: PlanningInput, skipped: Collection[int], follows: Collection[int]) -> Iterable[str]:
     for c in question.changes:
         compactions = [s for s in c.snapshots if s.effect == "none"]
         if compactions:
@@ -478,14 +481,14 @@ def _notes(question: Question, skipped: Collection[int], follows: Collection[int
             yield f"{c.source}: the head does not descend from the watermark; the differing files' hours are rebuilt"
     if follows:
         yield (
-            f"{question.grain.spell(follows)}: recomputed next,"
+            f"{question.grain.format_hours(follows)}: recomputed next,"
             f" but only if the last {question.grain.name} of this session comes out changed"
         )
     if skipped:
-        yield f"skipped, beyond the catch-up threshold, open to a backfill: {question.grain.spell(skipped)}"
+        yield f"skipped, beyond the catch-up threshold, open to a backfill: {question.grain.format_hours(skipped)}"
 
 
-def _waits_for(question: Question, hour: int) -> str:
+def _waits_for(question: PlanningInput, hour: int) -> str:
     """The sources that are not complete through the partition of an hour, and how far they are."""
     last = question.grain.last(hour)
     late = [c for c in question.changes if c.head.complete_through is None or c.head.complete_through < last]

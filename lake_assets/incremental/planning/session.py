@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from lake_assets.base.hours import spell
+from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import Totals
 
 
@@ -101,7 +101,7 @@ class SessionPlan:
         return replace(self, hours=kept, held=tuple(sorted({*self.held, *hours})))
 
     def __str__(self) -> str:
-        return f"{self.process}: {self.load} {spell(self.hour_numbers) or 'no hours'}"
+        return f"{self.process}: {self.load} {format_hours(self.hour_numbers) or 'no hours'}"
 
     @property
     def snapshots(self) -> dict[str, dict[str, int | None]]:
@@ -126,7 +126,7 @@ class OpenedSession:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class NoSession:
     """No session now, and why, in plain words.
 
     kind: `idle` (nothing new), `wait` (something is missing that will come), `blocked` (an audit stopped it; it needs a
@@ -137,7 +137,7 @@ class Waiting:
     reason: str
 
 
-Decision = SessionPlan | Waiting
+Decision = SessionPlan | NoSession
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class HeldHour:
 
 
 @dataclass(frozen=True)
-class Fates:
+class RowCounts:
     """What became of the rows of a session's driving source: counts, and the event hours of those that count.
 
     contested: deliveries that may beat a row already stored. late: rows whose hour had been declared complete before.

@@ -11,7 +11,7 @@ from itertools import groupby
 from math import inf
 from operator import attrgetter
 
-from lake_assets.base.hours import hour_key, parse_hour, spell
+from lake_assets.base.hours import format_hours, hour_key, parse_hour
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan
@@ -92,7 +92,7 @@ def in_words(held: Sequence[HeldHour]) -> str:
 
 
 def _hours(hours: Sequence[int]) -> str:
-    return f"hour{'s' * (len(hours) > 1)} {spell(hours)}"
+    return f"hour{'s' * (len(hours) > 1)} {format_hours(hours)}"
 
 
 def _are(hours: Sequence[int]) -> str:

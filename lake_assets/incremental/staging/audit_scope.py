@@ -57,12 +57,12 @@ def audit_scope(
 
 def _reader(catalog: Catalog, spark: SparkSession, at: Mapping[str, int | None]) -> Callable[[str], DataFrame]:
     """Reads tables for audits: those with a snapshot to read them at as of that, others as they are."""
-    from lake_assets.incremental.staging.stage import gathered, read_at
+    from lake_assets.incremental.staging.stage import coalesce_if_few, read_at
 
     def read(name: str) -> DataFrame:
         table = tables.load(catalog, name)
         snapshot_id = at[name] if name in at else publish.main_id(table)
-        return gathered(read_at(spark, name, snapshot_id), publish.rows_of(table, snapshot_id))
+        return coalesce_if_few(read_at(spark, name, snapshot_id), publish.rows_of(table, snapshot_id))
 
     return read
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.hours import hour_key
 from lake_assets.base.time_filters import moment
 from lake_assets.incremental.declaration import LANDED
-from lake_assets.incremental.planning.session import Fates
+from lake_assets.incremental.planning.session import RowCounts
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source, Target
@@ -79,7 +79,7 @@ def set_aside(rows: DataFrame, source: Source, *, columns: Sequence[str]) -> Dat
     )
 
 
-def measured(rows: DataFrame, source: Source, *, columns: Sequence[str], complete_through: int | None) -> Fates:
+def measured(rows: DataFrame, source: Source, *, columns: Sequence[str], complete_through: int | None) -> RowCounts:
     """What became of judged rows, in one pass. complete_through: the target's before; tells which rows are late."""
     through = F.lit(-1 if complete_through is None else complete_through)
     contested = sound() & (F.col(DELIVERY) == CONTESTED)
@@ -99,7 +99,7 @@ def measured(rows: DataFrame, source: Source, *, columns: Sequence[str], complet
     assert row is not None  # an aggregate without groups always has one row
     p50, p95 = row["lateness"] or (None, None)
     counts = {name: row[name] for name in ("read", "duplicates", "quarantined", "contested", "late")}
-    return Fates(
+    return RowCounts(
         **counts, hours=tuple(row["hours"]), lateness_p50=p50, lateness_p95=p95, lateness_max=row["lateness_max"]
     )
 

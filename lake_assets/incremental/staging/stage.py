@@ -19,7 +19,7 @@ from lake_assets.base.time_filters import before, hours_condition, within
 from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, Stateless, Target
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
-from lake_assets.incremental.planning.session import Fates, SessionPlan, SourceRange
+from lake_assets.incremental.planning.session import RowCounts, SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
 
@@ -47,7 +47,7 @@ class Staging:
     hours: tuple[int, ...]
     rows: DataFrame
     kept: DataFrame
-    fates: Fates
+    fates: RowCounts
     quarantined: list[DataFrame]
     few: bool = False
     unchanged: tuple[int, ...] = ()
@@ -98,7 +98,7 @@ def read_appended(spark: SparkSession, source: SourceRange) -> DataFrame:
     return reader.option("end-snapshot-id", str(source.to_snapshot_id)).load(f"{CATALOG}.{source.source}")
 
 
-def gathered(rows: DataFrame, number: float) -> DataFrame:
+def coalesce_if_few(rows: DataFrame, number: float) -> DataFrame:
     """The rows as one partition if their number is few."""
     return rows.coalesce(1) if number <= FEW_ROWS else rows
 
@@ -167,7 +167,7 @@ class Stager:
     def _appended(self, plan: SessionPlan) -> Staging | None:
         """The new rows alone, but those of held hours; None when one of them may beat a row already stored, so that its
         hour must be rebuilt."""
-        source, new = self.target.sources[0], gathered(read_appended(self.spark, plan.sources[0]), self.rows)
+        source, new = self.target.sources[0], coalesce_if_few(read_appended(self.spark, plan.sources[0]), self.rows)
         columns = new.columns
         if plan.held:
             new = new.where(~F.coalesce(hours_condition(source.time_column, plan.held), F.lit(False)))
@@ -229,7 +229,7 @@ class Stager:
         old = [h for h in plan.hour_numbers if h <= through]
         changed = self._changed_entities(plan, through)
         theirs = self._in_sequence(plan, old, changed.of(published), changed.of)
-        theirs = checkpoint_rows(gathered(within(theirs, time, old), self.rows))
+        theirs = checkpoint_rows(coalesce_if_few(within(theirs, time, old), self.rows))
         same = self._unchanged(theirs, changed.of(published), old) if self.known is not None else {}
         unchanged = tuple(sorted(self.target.grain.whole(same)))
         built = theirs.unionByName(changed.others(within(published, time, old)))
@@ -238,7 +238,7 @@ class Stager:
             so_far = before(published, time, old[0]).unionByName(built)
             built = built.unionByName(within(self._in_sequence(plan, new, so_far), time, new))
         rows_unchanged = within(published, time, unchanged).count() if unchanged else 0
-        return Compared(gathered(built, self.rows), unchanged, rows_unchanged)
+        return Compared(coalesce_if_few(built, self.rows), unchanged, rows_unchanged)
 
     def _changed_entities(self, plan: SessionPlan, through: int) -> ChangedEntities:
         """Whose source rows came, changed or went with this session, of hours up to one."""
@@ -247,7 +247,7 @@ class Stager:
         assert mode.entity is not None
         spans = zip(self.target.sources, plan.sources, strict=True)
         rows = [within(self._moved(span), source.time_column, hours) for source, span in spans]
-        return ChangedEntities(mode.entity, checkpoint_rows(gathered(ids_of(rows, mode.entity), self.rows)))
+        return ChangedEntities(mode.entity, checkpoint_rows(coalesce_if_few(ids_of(rows, mode.entity), self.rows)))
 
     def _moved(self, span: SourceRange) -> DataFrame:
         """The rows of a source that came or went within a range of its snapshots."""
@@ -300,7 +300,7 @@ class Stager:
         return self._read(self.target.table, self.main)
 
     def _read(self, table: str, snapshot_id: int | None) -> DataFrame:
-        return gathered(read_at(self.spark, table, snapshot_id), self.rows)
+        return coalesce_if_few(read_at(self.spark, table, snapshot_id), self.rows)
 
     def _history(self, source: Source, span: SourceRange, last_hour: int) -> DataFrame:
         """All clean rows of a source up to the end of an hour, each delivery once."""

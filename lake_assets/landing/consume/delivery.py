@@ -19,7 +19,7 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.refetch import lacking, land_again
+from lake_assets.landing.consume.refetch import lacking, refetch
 from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.records import Record
@@ -165,7 +165,7 @@ class ZoneTailer:
         for feed in feeds:
             for file in lacking(writer.manifest, self.zone, feed.topic):
                 try:
-                    land_again(writer, file, feed, servers, now=self.delivery.clock())
+                    refetch(writer, file, feed, servers, now=self.delivery.clock())
                 except (LandingError, ServiceError) as error:
                     self.alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
                     yield file.name, error

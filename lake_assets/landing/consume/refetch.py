@@ -52,7 +52,7 @@ def gaps(own: Sequence[DataFile], others: Iterable[Entry]) -> list[DataFile]:
     return [e.file for e in others if e.stage == "live" and e.verdict != "quarantined" and lacks(e.file)]
 
 
-def land_again(writer: ZoneWriter, file: DataFile, feed: Feed, servers: str, *, now: datetime) -> Verdict:
+def refetch(writer: ZoneWriter, file: DataFile, feed: Feed, servers: str, *, now: datetime) -> Verdict:
     """Land the offsets of a file anew; what is read at a time is in memory. What was erased of them is scrubbed later.
 
     Raises `ServiceError` if Kafka does not have them any more, and what `ZoneWriter.land` does.

@@ -18,7 +18,7 @@ from lake_assets.landing.consume.messages import Feed, feed_of
 from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.sensors import SHARDS, landing_sensor
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.landing_service import Station
+from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.compaction_choice import Limits
 from lake_assets.landing.manifest.status import status
@@ -48,7 +48,7 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         try:
-            station: Station = context.resources.landing.station()
+            station: LandingService = context.resources.landing.station()
             (writer,) = (writer for writer in station.zones if writer.zone.name == zone)
             beat(station.servers, {feed.topic: station.clock()})
             with station.tailer(writer, topic=feed.topic) as tailer:
@@ -77,7 +77,7 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
     )
     def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         try:
-            station: Station = context.resources.landing.station()
+            station: LandingService = context.resources.landing.station()
             return dg.MaterializeResult(metadata=load_metadata(list(station.loader(feed).load())))
         except LakeError as error:
             raise failure(error) from error
@@ -85,7 +85,7 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
     return step
 
 
-def zone_metadata(station: Station, topic: str, zone: str) -> dict[str, dg.MetadataValue]:
+def zone_metadata(station: LandingService, topic: str, zone: str) -> dict[str, dg.MetadataValue]:
     """Files and records of a topic in a zone, and the offset that comes next in each partition, by shard."""
     found = [s for s in status(station.manifest) if s.zone == zone and parse_shard(s.shard).topic == topic]
     dead = [s for s in found if parse_shard(s.shard).dead_letters]

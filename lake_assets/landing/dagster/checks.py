@@ -13,7 +13,7 @@ from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.lag import Lag
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.entries import offsets
-from lake_assets.landing.landing_service import Station
+from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.schema import Entry
 from lake_assets.landing.manifest.store import Manifest
 
@@ -72,7 +72,7 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
         required_resource_keys={"landing"},
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        station: Station = context.resources.landing.station()
+        station: LandingService = context.resources.landing.station()
         found = zones_equal(station.manifest, feed.topic, now=clock(), deadline=deadline)
         return dg.AssetCheckResult(
             passed=found.passed,

@@ -25,7 +25,7 @@ from lake_assets.landing.dagster.checks import (
     zones_equal,
     zones_equal_evaluation,
 )
-from lake_assets.landing.landing_service import Station
+from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.compaction_choice import next_offsets
 from lake_assets.landing.manifest.zones import ZONES, shards_of
 
@@ -75,7 +75,7 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
 
 
 def _equalities(
-    station: Station, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
+    station: LandingService, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
 ) -> tuple[Seen, list[dg.AssetCheckEvaluation]]:
     """What the cursor keeps of how zones stand, and what is new: also another file, where one was told of before."""
     told: Seen = {}
@@ -90,7 +90,7 @@ def _equalities(
 
 
 def _lateness(
-    station: Station, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
+    station: LandingService, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
 ) -> tuple[Seen, list[dg.AssetCheckEvaluation]]:
     """The same of how late each zone is, by its verdict alone. Raises `ServiceError`."""
     told: Seen = {}
@@ -104,7 +104,7 @@ def _lateness(
     return told, events
 
 
-def _lags(station: Station, topic: str, seen: Seen, now: datetime) -> dict[str, Lag]:
+def _lags(station: LandingService, topic: str, seen: Seen, now: datetime) -> dict[str, Lag]:
     """Zone → its lag in a topic."""
     there, found = ends(station.servers, topic), {}
     for zone in ZONES:

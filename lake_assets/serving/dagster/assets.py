@@ -156,7 +156,7 @@ def revert_push() -> None:
 def serving_definitions(
     sources: Iterable[Source], *, clock: Clock, groups: Mapping[str, Sequence[str]] | None = None
 ) -> dg.Definitions:
-    """The pushes of what is served, their sensor, and the job that reverts. Needs `iceberg` and `serving`.
+    """The pushes of what is served, their sensor, and the job that reverts. SnapshotReferences `iceberg` and `serving`.
 
     Without sources there are no definitions: a sensor needs an asset.
     groups: name → the tables that are pushed in one switch. Raises `ConfigurationError` for one that cannot be.

@@ -35,7 +35,7 @@ BEARER = HTTPBearer(auto_error=False)
 STATUS = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
 
 
-class Question(BaseModel):
+class PlanningInput(BaseModel):
     """One SELECT over served tables."""
 
     sql: str = Field(max_length=LONGEST_QUERY, examples=["select state, count(*) from account_state group by state"])
@@ -86,7 +86,7 @@ def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
         return lineage_status(serving.registry, table)
 
     @app.post("/query", dependencies=asked, response_model=Answer)
-    def answer(question: Question) -> Response:
+    def answer(question: PlanningInput) -> Response:
         """Runs one SELECT; all its tables are as of one moment."""
         if not places.acquire(timeout=serving.limits.seconds):
             raise QueryStopped(f"{AT_ONCE} other queries are running.", remedy="Ask again.")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOTHING: tuple[Any, Any] = (None, None)
 """Instead of a client and a session: neither is looked at."""
-RING = {name: stream(name, predecessor) for name, predecessor in turn_order.RING.items()}
+TURN_ORDER = {name: stream(name, predecessor) for name, predecessor in turn_order.TURN_ORDER.items()}
 
 
 def test_the_streams_of_a_lake_and_its_maintenance_go_round() -> None:
@@ -48,20 +48,20 @@ def defined() -> None:
 def test_a_wrong_ring_is_refused_before_anything_is_touched(
     begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_order, "RING", {**turn_order.RING, "mutation": "nobody"})
+    monkeypatch.setattr(turn_order, "TURN_ORDER", {**turn_order.TURN_ORDER, "mutation": "nobody"})
     with pytest.raises(ConfigurationError, match="mutation waits for nobody, and no stream is called that"):
         begin()
 
 
-@pytest.mark.parametrize("last", RING)
+@pytest.mark.parametrize("last", TURN_ORDER)
 def test_it_comes_when_no_row_waits_for_mutation_and_no_batch_is_open(last: str) -> None:
-    found = decide(RING[MAINTENANCE], Turn(last, "done", 1), {})
+    found = decide(TURN_ORDER[MAINTENANCE], Turn(last, "done", 1), {})
     assert isinstance(found, Granted if last in ("retention", MAINTENANCE) else Refused)
-    interrupted = decide(RING[MAINTENANCE], Turn(last, "running", 1), {})
+    interrupted = decide(TURN_ORDER[MAINTENANCE], Turn(last, "running", 1), {})
     assert isinstance(interrupted, Granted if last == MAINTENANCE else Refused)
 
 
 def test_after_it_ingestion_goes_on_unless_somebody_waits_for_just_that() -> None:
-    assert isinstance(decide(RING["ingestion"], Turn(MAINTENANCE, "done", 1), {}), Granted)
+    assert isinstance(decide(TURN_ORDER["ingestion"], Turn(MAINTENANCE, "done", 1), {}), Granted)
     waiting = {MAINTENANCE: frozenset(AFTER)}
-    assert isinstance(decide(RING["ingestion"], Turn("retention", "done", 1), waiting), Refused)
+    assert isinstance(decide(TURN_ORDER["ingestion"], Turn("retention", "done", 1), waiting), Refused)

@@ -10,7 +10,7 @@ import pytest
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord, State
 from lake_assets.incremental.maintenance.maintainer import figures
-from lake_assets.incremental.maintenance.snapshot_references import read_needs
+from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan
@@ -37,7 +37,7 @@ def head(engine: Engine, name: str = RAW) -> int:
 
 def held(engine: Engine, name: str = RAW) -> frozenset[int]:
     """What must stay, the head aside: that main names anyway."""
-    return read_needs(engine.catalog).held(tables.load(engine.catalog, name), name) - {head(engine, name)}
+    return read_references(engine.catalog).held(tables.load(engine.catalog, name), name) - {head(engine, name)}
 
 
 def land(engine: Engine, hour: int) -> int:
@@ -78,10 +78,10 @@ def test_what_an_open_session_reads_stays_until_it_is_over(engine: Engine) -> No
     record(engine, plan, "planned")
     land(engine, 1)
     assert held(engine) == {first}
-    assert read_needs(engine.catalog).open_session(FACT) == plan.session_id
+    assert read_references(engine.catalog).open_session(FACT) == plan.session_id
     record(engine, plan, "committed")
     assert held(engine) == frozenset()
-    assert read_needs(engine.catalog).open_session(FACT) is None
+    assert read_references(engine.catalog).open_session(FACT) is None
 
 
 @pytest.mark.parametrize(("state", "stays"), [("staged", True), ("blocked", True), ("committed", False)])

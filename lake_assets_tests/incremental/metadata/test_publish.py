@@ -15,7 +15,7 @@ import pytest
 from lake_assets.errors import ConfigurationError, PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Verdict
 from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.planning.session import SessionReport, Waiting
+from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
 
@@ -123,7 +123,7 @@ def test_complete_through_moves_without_rows_and_never_back(lake: Lake) -> None:
     report = lake.session("signup_fact")
     assert (report.plan.load, report.hours_built, lake.main(FACT)) == ("none", (), before)
     lake.complete("raw.signups", START + 3)
-    assert isinstance(lake.run("signup_fact"), Waiting)
+    assert isinstance(lake.run("signup_fact"), NoSession)
     assert lake.complete_through(FACT) == 4
 
 

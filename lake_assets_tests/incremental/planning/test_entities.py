@@ -13,7 +13,7 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.planning.data_files import FileChange
 from lake_assets.incremental.planning.entities import PART, is_cheaper, narrowed, rebuilt
-from lake_assets.incremental.planning.plan import Committed, Question, committed_after, plan
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
 
 START = parse_hour("2026-01-01-00:00")
@@ -32,11 +32,11 @@ def source(rows: int, hour: int = LAST - 1, *, gone: int = 0) -> SourceChanges:
     return SourceChanges("core.fact", "at", since, head, "history", (change,), (file,))
 
 
-def question(changes: SourceChanges, mode: Sequential = BY_ACCOUNT, committed: Committed = BUILT) -> Question:
-    return Question("core.dim", mode, (changes,), committed, "new")
+def question(changes: SourceChanges, mode: Sequential = BY_ACCOUNT, committed: Committed = BUILT) -> PlanningInput:
+    return PlanningInput("core.dim", mode, (changes,), committed, "new")
 
 
-def planned(asked: Question, *, rows: int = 20_000, intact: bool = True) -> SessionPlan:
+def planned(asked: PlanningInput, *, rows: int = 20_000, intact: bool = True) -> SessionPlan:
     decision = plan(asked)
     assert isinstance(decision, SessionPlan)
     found = narrowed(asked, decision, rows=rows, intact=intact)
@@ -82,7 +82,7 @@ def test_without_an_entity_there_is_nothing_to_say() -> None:
         (question(source(10), committed=replace(BUILT, uniform_from=None)), "some of the hours were built by other"),
     ],
 )
-def test_every_entity_is_recomputed_and_the_plan_says_why(asked: Question, why: str) -> None:
+def test_every_entity_is_recomputed_and_the_plan_says_why(asked: PlanningInput, why: str) -> None:
     found = planned(asked)
     assert found.changed_through is None
     assert found.notes[-1].startswith("recomputes every account_id")

@@ -18,8 +18,8 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.planning.data_files import FileChange
-from lake_assets.incremental.planning.plan import Committed, Question, committed_after, plan, plan_rebuild
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan, Waiting
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan, plan_rebuild
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import held_by, hours_to_hold
 
 START = parse_hour("2026-01-01-00:00")
@@ -91,7 +91,7 @@ def source_changes(name: str, since: Watermark | None, head: Watermark, found: l
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
+def questions(draw: st.DrawFn) -> PlanningInput:
     mode, grain = draw(modes), draw(grains)
     count = 1 if isinstance(mode, Stateless) else draw(st.integers(1, 3))
     found = []
@@ -106,7 +106,7 @@ def questions(draw: st.DrawFn) -> Question:
     committed = whole(draw(committeds), grain)
     if isinstance(mode, Sequential):
         committed = replace(committed, held=())
-    return Question(PROCESS, mode, tuple(found), committed, grain=grain, start=START)
+    return PlanningInput(PROCESS, mode, tuple(found), committed, grain=grain, start=START)
 
 
 def whole(committed: Committed, grain: Grain) -> Committed:
@@ -139,7 +139,7 @@ class Expected:
     follows: frozenset[int] = frozenset()
 
 
-def oracle(q: Question) -> Expected:
+def oracle(q: PlanningInput) -> Expected:
     touched = {
         h for c in q.changes for s in c.snapshots if s.effect != "none" for a, b in s.hours for h in range(a, b + 1)
     }
@@ -167,7 +167,7 @@ def oracle(q: Question) -> Expected:
     return Expected("overwrite", alone, pending - alone, others.skipped, promised(q, least, held - alone))
 
 
-def promised(q: Question, least: int | None, held: Collection[int]) -> int | None:
+def promised(q: PlanningInput, least: int | None, held: Collection[int]) -> int | None:
     """The complete-through that a session brings; None if it stays. No hour that is held is called complete."""
     before = q.committed.complete_through
     while least is not None and (before is None or least > before):
@@ -177,7 +177,7 @@ def promised(q: Question, least: int | None, held: Collection[int]) -> int | Non
     return None
 
 
-def stateless(q: Question, changed: set[int], held: set[int], advanced: int | None) -> Expected:
+def stateless(q: PlanningInput, changed: set[int], held: set[int], advanced: int | None) -> Expected:
     only_appends = all(s.effect != "rewrite" for c in q.changes for s in c.snapshots)
     pending = q.committed.pending - held
     wanted, kept = frozenset(changed | pending) - held, frozenset(held & (changed | q.committed.pending))
@@ -192,7 +192,7 @@ def stateless(q: Question, changed: set[int], held: set[int], advanced: int | No
     return Expected("idle")
 
 
-def stateful(q: Question, changed: set[int], held: set[int], least: int, advanced: int | None) -> Expected:
+def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, advanced: int | None) -> Expected:
     assert not isinstance(q.mode, Stateless)
     built, limit = q.committed.last_built, rounded_up(q.mode.catchup_threshold, q.grain)
     reach = least if built is None else max(least, built)
@@ -228,7 +228,7 @@ def rounded_up(number: int | None, grain: Grain) -> int | None:
 
 
 def cut(
-    q: Question, mode: Stateful | Sequential, due: set[int], changed: set[int] | frozenset[int]
+    q: PlanningInput, mode: Stateful | Sequential, due: set[int], changed: set[int] | frozenset[int]
 ) -> tuple[set[int], set[int], set[int]]:
     """Hours now, hours behind them, hours that follow if the last one changes."""
     built, most = q.committed.last_built, rounded_up(mode.chunk_hours, q.grain)
@@ -249,9 +249,9 @@ def cut(
 
 @given(questions())
 @settings(thorough, max_examples=2 * HISTORIES)
-def test_a_plan_is_what_the_design_says(question: Question) -> None:
+def test_a_plan_is_what_the_design_says(question: PlanningInput) -> None:
     decision, expected = plan(question), oracle(question)
-    if isinstance(decision, Waiting):
+    if isinstance(decision, NoSession):
         assert decision.kind == expected.load
         return
     assert expected == Expected(
@@ -273,7 +273,7 @@ def test_a_plan_is_what_the_design_says(question: Question) -> None:
 
 @given(questions(), questions())
 @settings(thorough, max_examples=500)
-def test_different_plans_have_different_ids(one: Question, other: Question) -> None:
+def test_different_plans_have_different_ids(one: PlanningInput, other: PlanningInput) -> None:
     first, second = plan(one), plan(other)
     if isinstance(first, SessionPlan) and isinstance(second, SessionPlan):
         assert (first.session_id == second.session_id) == (substance(first) == substance(second))
@@ -323,9 +323,11 @@ class World:
             new = [snapshot(new[-1].snapshot_id, "append", touched)]
         return source_changes(name, since, head, new)
 
-    def question(self, *, to_watermark: bool = False) -> Question:
+    def question(self, *, to_watermark: bool = False) -> PlanningInput:
         found = tuple(self.changes(name, to_watermark=to_watermark) for name in self.names)
-        return Question(PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START)
+        return PlanningInput(
+            PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START
+        )
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:
         return {
@@ -430,7 +432,7 @@ def run(world: World, *, rounds: int = 1) -> None:
     for _ in range(rounds):
         was = world.committed
         decision = plan(world.question())
-        if isinstance(decision, Waiting):
+        if isinstance(decision, NoSession):
             return
         assert not set(decision.skipped) & was.pending
         assert all(h <= (was.last_built or START - 1) for h in decision.skipped), "an hour never built is never skipped"
@@ -497,7 +499,7 @@ def test_no_changed_hour_is_ever_lost(
     world.land(world.names[0], "rewrite", frozenset(world.bad))
     world.bad.clear()
     run(world, rounds=3 + 2 * SPAN)
-    assert isinstance(plan(world.question()), Waiting), "it comes to rest"
+    assert isinstance(plan(world.question()), NoSession), "it comes to rest"
     assert not world.committed.pending | world.committed.held_hours
     assert world.committed.complete_through == end
     world.check()
@@ -570,15 +572,15 @@ def test_the_worked_example() -> None:
 
 def test_what_waits_says_for_what() -> None:
     world = loaded(["raw.a", "raw.b"], Stateful(), 3)
-    assert plan(world.question()) == Waiting("idle", "no new snapshot of raw.a, raw.b")
+    assert plan(world.question()) == NoSession("idle", "no new snapshot of raw.a, raw.b")
     world.land("raw.a", "append", late(5, 6))
-    assert plan(world.question()) == Waiting(
+    assert plan(world.question()) == NoSession(
         "wait",
         "hours 2026-01-01-05:00..2026-01-01-06:00 wait for"
         " raw.a, complete through 2026-01-01-03:00, raw.b, complete through 2026-01-01-03:00",
     )
     world.through["raw.b"] = None
-    assert plan(world.question()) == Waiting(
+    assert plan(world.question()) == NoSession(
         "wait", "raw.b: complete-through is not set yet, so no hour is known to be complete"
     )
 
@@ -667,7 +669,7 @@ def test_a_target_with_held_hours_becomes_sequential_only_once_they_are_built() 
     assert isinstance(decision, SessionPlan)
     assert numbers(decision.hour_numbers) == [2, 3, 4, 5]
     world.committed = committed_after(world.mode, world.committed, decision, decision.hour_numbers)
-    assert isinstance(plan(world.question()), Waiting)
+    assert isinstance(plan(world.question()), NoSession)
 
 
 def test_complete_through_stays_below_a_held_hour_until_it_is_built() -> None:
@@ -678,7 +680,7 @@ def test_complete_through_stays_below_a_held_hour_until_it_is_built() -> None:
     assert played(world) == [([4, 5, 6], [], [])]
     assert world.committed.complete_through == START + 4
     waiting = plan(world.question())
-    assert waiting == Waiting(
+    assert waiting == NoSession(
         "idle",
         "no new snapshot of raw.a; hour 2026-01-01-05:00 is held back by audit x: 1 bad;"
         " it waits for a change of a source or the code",
@@ -741,7 +743,7 @@ def test_a_backfill_leaves_out_what_is_not_complete() -> None:
     assert isinstance(decision, SessionPlan)
     assert (decision.kind, decision.load, numbers(decision.hour_numbers)) == ("rebuild", "overwrite", [2, 3])
     assert decision.notes == ("left out, not complete yet: 2026-01-01-07:00",)
-    assert plan_rebuild(question, late(7), present=(), token="t") == Waiting(
+    assert plan_rebuild(question, late(7), present=(), token="t") == NoSession(
         "wait", "2026-01-01-07:00 cannot be rebuilt yet: raw.a, complete through 2026-01-01-03:00"
     )
     other = plan_rebuild(question, late(2, 3, 7), present=(), token="another")
@@ -775,7 +777,7 @@ def test_a_day_is_rebuilt_as_a_whole_once_it_is_complete() -> None:
     world = World(Stateful("changed"), ["core.hourly"], DAY)
     world.land("core.hourly", "append", late(3, 30))
     world.through["core.hourly"] = START + 22
-    assert plan(world.question()) == Waiting(
+    assert plan(world.question()) == NoSession(
         "wait", "no day is complete yet: 2026-01-01 waits for core.hourly, complete through 2026-01-01-22:00"
     )
     world.through["core.hourly"] = START + 30
@@ -786,7 +788,7 @@ def test_a_day_is_rebuilt_as_a_whole_once_it_is_complete() -> None:
     assert (numbers(decision.pending), decision.complete_through) == (list(range(24, 48)), START + 23)
 
     world.commit(decision)
-    assert plan(world.question()) == Waiting(
+    assert plan(world.question()) == NoSession(
         "wait", "days 2026-01-02 wait for core.hourly, complete through 2026-01-02-06:00"
     )
     question = world.question(to_watermark=True)

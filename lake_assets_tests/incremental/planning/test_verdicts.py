@@ -16,7 +16,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionReport, Waiting
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import capped, failed_hours, hours_to_hold, in_words, settled
 from lake_assets.incremental.staging.audits import (
     hours_told,
@@ -127,7 +127,7 @@ def test_a_bad_hour_is_held_back_until_it_is_repaired_and_caps_complete_through(
     assert (lake.complete_through(TABLE), lake.complete_through("core.account_state_dim")) == (1, 1)
     assert len(lake.published(TABLE)) == 1
     waiting = lake.run("signup_fact")
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, NoSession)
     assert f"hour {hour_key(START + 2)} is held back by {NULLS}" in waiting.reason
 
     # New hours go on; what comes for the held one is not put on top of it, but has it tried again, alone.
@@ -135,7 +135,7 @@ def test_a_bad_hour_is_held_back_until_it_is_repaired_and_caps_complete_through(
     new, again = lake.catch_up("signup_fact")
     assert (new.plan.load, numbers(new.hours_built), held(new)) == ("append", [4], {})
     assert (again.plan.load, again.hours_built, held(again)) == ("overwrite", (), {2: NULLS})
-    assert isinstance(lake.run("signup_fact"), Waiting)
+    assert isinstance(lake.run("signup_fact"), NoSession)
     assert [h for h, _ in hour_of_rows(lake)] == [1, 3, 4]
 
     spark.sql(MEND)
@@ -163,7 +163,7 @@ def test_an_hour_built_before_keeps_its_rows_and_caps_nothing(catalog: Catalog, 
     refused = lake.engine.rebuild(lake.target("signup_fact"), [START + 2])
     assert isinstance(refused, SessionReport)
     assert (refused.hours_built, held(refused)) == ((), {2: NULLS})
-    assert isinstance(lake.run("signup_fact"), Waiting)
+    assert isinstance(lake.run("signup_fact"), NoSession)
 
     def mending(session: SessionContext, signups: DataFrame) -> DataFrame:
         rows = PIPELINE.target("signup_fact").transform(session, signups)

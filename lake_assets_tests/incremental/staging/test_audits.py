@@ -12,7 +12,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, repair, worked_example
 from lake_assets.errors import AuditFailed, ConfigurationError
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import AuditResult, SessionPlan, SessionReport, Waiting
+from lake_assets.incremental.planning.session import AuditResult, NoSession, SessionPlan, SessionReport
 from lake_assets.incremental.staging import stage
 from lake_assets.incremental.staging.audits import (
     Audit,
@@ -133,7 +133,7 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     assert staged is not None  # kept for inspection
 
     waiting = lake.run("signup_fact")
-    assert isinstance(waiting, Waiting)
+    assert isinstance(waiting, NoSession)
     assert waiting.kind == "blocked"
     assert "3 nulls (such as signup-" in waiting.reason
 

@@ -14,7 +14,7 @@ from lake_assets.landing.dagster.assets import compaction_job, landing_definitio
 from lake_assets.landing.dagster.checks import LAG, load_key, zones_equal_check
 from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.landing_service import Station
+from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.status import status
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
@@ -34,13 +34,13 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     landings.settle(first.landed_at + timedelta(hours=1))
     feeds, topic, now = landings.feeds, landings.feeds[0].topic, [NOW]
     settings = bare_home.model_copy(update={"landing_prefix": landings.prefix, "landing_file_messages": 100})
-    station = Station(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
+    station = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
     handed: dict[str, Any] = {"landing": SimpleNamespace(station=lambda: station)}
     definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE)
     merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
     repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
 
-    def dead() -> Station:
+    def dead() -> LandingService:
         raise ServiceError("No Kafka runs.", remedy="Run `lake up`.")
 
     def tick(cursor: str | None, at: datetime) -> tuple[str | None, list[bool], list[str]]:
