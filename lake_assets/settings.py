@@ -107,7 +107,9 @@ class Settings(BaseSettings):
     )
     query_seconds: float = Field(30, description="so long a query of served tables may take", gt=0)
     query_rows: int = Field(10_000, description="so many rows of a result are returned", ge=1)
-    query_mb: int = Field(512, description="so much memory a query of served tables may take", ge=32)
+    query_mb: int = Field(
+        512, description="memory of DuckDB's buffers in a query, and as much again beside them", ge=32
+    )
     failpoint: str | None = Field(None, description="tests only: name of the point at which the process dies")
 
     @property

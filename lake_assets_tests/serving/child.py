@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from lake_assets.errors import ServingError
+from lake_assets.serving.endpoints.query import Limits, query
 from lake_assets_tests.processes import Child
 from lake_assets_tests.serving.scenario import AT_ONCE, World, world
 
@@ -23,7 +24,7 @@ def start(found: World, *words: str, point: str = "") -> Child:
 
 
 def work(argument: str) -> str:
-    """`HOSTS FOLDER TABLE push NUMBER`, `revert`, of the newest entry, `clean-up`, or `churn SEED`.
+    """`HOSTS FOLDER TABLE push NUMBER`, `revert`, of the newest entry, `clean-up`, `churn SEED`, or `ask SQL`.
 
     The first two may name further tables, which are switched together with it.
     """
@@ -43,6 +44,8 @@ def act(found: World, what: str, *words: str) -> None:
         found.writer.clean_up(found.table, retention=AT_ONCE)
     elif what == "churn":
         churn(found, random.Random(int(words[0])))
+    elif what == "ask":
+        query(found.broker, " ".join(words), Limits(seconds=60))
     else:
         raise ValueError(what)
 

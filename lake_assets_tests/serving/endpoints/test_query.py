@@ -16,7 +16,8 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from lake_assets.serving.endpoints.http import endpoint
-from lake_assets.serving.endpoints.query import Limits, database, query
+from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.endpoints.query_worker import connect, restrict
 from lake_assets.serving.endpoints.sql import tables_of
 from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
 from lake_assets.serving.served_tables import Serving, open_serving
@@ -119,28 +120,12 @@ def test_nothing_but_served_tables_can_be_asked_for(members: World, sql: str) ->
 def test_the_database_itself_is_closed_too(members: World, tmp_path: Path, sql: str) -> None:
     """Should a query get past the first check, there is nothing to be had."""
     secret_of_this_process = pa.table({"a": [1]})
-    with database({}, Limits()) as connection, pytest.raises(duckdb.Error):
-        connection.execute(sql.format(folder=tmp_path)).fetchall()
+    with connect() as database:
+        restrict(database, {}, memory_mb=64)
+        with pytest.raises(duckdb.Error):
+            database.execute(sql.format(folder=tmp_path)).fetchall()
     assert secret_of_this_process.num_rows
     assert not list(tmp_path.iterdir())
-
-
-def test_a_database_waits_for_the_next_query_over_the_same_files_unless_one_failed_in_it() -> None:
-    limits = Limits(memory_mb=77)  # no other test's
-
-    def marked(connection: duckdb.DuckDBPyConnection) -> bool:
-        return connection.execute("from duckdb_tables() where table_name = 'mark'").fetchone() is not None
-
-    with database({}, limits) as first:
-        first.execute("create table mark (a int)")
-        with database({}, limits) as beside:
-            assert not marked(beside)
-    with database({}, limits) as again, database({}, Limits(memory_mb=78)) as other:
-        assert (marked(again), marked(other)) == (True, False)
-    with pytest.raises(duckdb.Error), database({}, limits) as failing:
-        failing.execute("select a, nonsense from mark")
-    with database({}, limits) as after:
-        assert not marked(after)
 
 
 @pytest.mark.parametrize(
