@@ -14,11 +14,12 @@ setup: ## .venv and the jars, once
 demo: setup ## from nothing to the end: late data in, a correct dimension out
 	@$(BIN)/lake demo
 
-test: setup ## style, types, tests
+test: setup ## style, types, documentation, tests
 	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 up: setup ## start the services
