@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -62,6 +62,13 @@ def email(number: int, **values: object) -> Values:
     }
 
 
+def _message(org: str, asked: MutationRequest, insert: Values | None = None) -> bytes:
+    """The message of a request of mutation. insert: the record that it carries."""
+    values = {name: getattr(asked, name) for name in ("request_id", "op", "old_id", "new_id")}
+    message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat(), "insert_record": insert}
+    return json.dumps(message).encode()
+
+
 class Alone:
     """The guard of a lake that nobody else writes."""
 
@@ -111,10 +118,13 @@ class Traffic:
 
     def send(self, numbers: Iterable[int], poison: Iterable[bytes] = (), **values: object) -> None:
         """Emails of these numbers, which make rows, and messages that make none. values: other ones than usual."""
-        mails = [email(number, **values) for number in numbers]
+        self.deliver([email(number, **values) for number in numbers])
+        self.spoil("ingestion", poison)
+
+    def deliver(self, mails: Sequence[Values]) -> None:
+        """These emails, which make rows."""
         self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails])
         self.sent += mails
-        self.spoil("ingestion", poison)
 
     def spoil(self, name: StreamName, poison: Iterable[bytes]) -> None:
         """Messages to a stream's topic that make no row."""
@@ -124,18 +134,24 @@ class Traffic:
 
     def ask(self, org: str, op: Op, old_id: str, new_id: str | None = None, *, insert: Values | None = None) -> None:
         """A mutation request, one minute after the last. insert: the record that it carries."""
+        self._ask(org, op, old_id, new_id, insert)
+        self.repeat(insert)
+
+    def ask_all(self, org: str, steps: Iterable[tuple[Op, str, str | None]]) -> None:
+        """Many mutation requests of one org, each one minute after the last. steps: op, old_id, new_id of each."""
+        asked = [self._ask(org, *step) for step in steps]
+        self._produce(self.lake.topic("mutation"), [_message(org, request) for request in asked])
+
+    def repeat(self, insert: Values | None = None) -> None:
+        """The last request of mutation once more."""
+        self._produce(self.lake.topic("mutation"), [_message(*self.requests[-1], insert)])
+
+    def _ask(self, org: str, op: Op, old_id: str, new_id: str | None, insert: Values | None = None) -> MutationRequest:
         number, at = len(self.requests), START + timedelta(days=1, minutes=len(self.requests))
         record = Record(insert["engagement_id"], insert["who_id"]) if insert else None
         asked = MutationRequest(f"r{number}", op, old_id, new_id, at, 0, number, record)
         self.requests.append((org, asked))
-        self.repeat(insert)
-
-    def repeat(self, insert: Values | None = None) -> None:
-        """The last request of mutation once more."""
-        org, asked = self.requests[-1]
-        values = {name: getattr(asked, name) for name in ("request_id", "op", "old_id", "new_id")}
-        message = {"org_id": org, **values, "executed_at": asked.executed_at.isoformat(), "insert_record": insert}
-        self._produce(self.lake.topic("mutation"), [json.dumps(message).encode()])
+        return asked
 
     def longer(self, batch: Batch) -> Batch:
         """A batch as if it had taken all messages that its topic holds by now."""

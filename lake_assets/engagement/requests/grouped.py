@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.requests.aliases import aliases
 from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
@@ -70,17 +70,19 @@ def tried(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_at
     """
 
     def try_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-        asked, former = frame[frame[_NEW]].drop(columns=_NEW), frame[~frame[_NEW]]
+        asked, former = frame[frame[_NEW]], frame[~frame[_NEW]]
         came = ids["arrived"].notna()
-        arrived = zip(ids["who_id"][came], ids["arrived"][came], strict=True)
-        found = met(_with_records(asked), ids["who_id"][~came], applied=_requests(former), arrived=arrived)
-        attempts = asked["attempts"] + 1
-        states = [
+        arrived = zip(_values(ids["who_id"][came]), _values(ids["arrived"][came]), strict=True)
+        found = met(_with_records(asked), _values(ids["who_id"][~came]), applied=_requests(former), arrived=arrived)
+        columns = {name: _values(asked[name]) for name in names}
+        columns["attempts"] = [count + 1 for count in columns["attempts"]]
+        columns["status"] = [
             status(found=request in found, attempts=count, max_attempts=max_attempts)
-            for request, count in zip(asked["request_id"], attempts, strict=True)
+            for request, count in zip(columns["request_id"], columns["attempts"], strict=True)
         ]
-        return asked.assign(attempts=attempts, status=states)
+        return _frame(columns, zip(*columns.values(), strict=True))
 
+    names = requests.columns
     by_org = _told_apart(applied, requests).groupBy("org_id")
     return by_org.cogroup(present.groupBy("org_id")).applyInPandas(try_org, requests.schema)
 
@@ -94,52 +96,62 @@ def _told_apart(applied: DataFrame, batch: DataFrame) -> DataFrame:
 
 
 def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    final = collapse(_requests(frame))
-    return pd.DataFrame({"org_id": frame["org_id"].iloc[0], "old_id": list(final), "new_id": list(final.values())})
+    org, final = _org(frame), collapse(_requests(frame))
+    return _frame(_names(COLLAPSED), ((org, old_id, new_id) for old_id, new_id in final.items()))
 
 
 def _alias_org(frame: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
+    org = _org(frame)
     found = aliases(_requests(frame[~frame[_NEW]]), _requests(frame[frame[_NEW]]))
-    columns = pd.DataFrame([astuple(alias) for alias in found], columns=["old_id", "new_id", "after", "until"])
-    spans = columns.astype({"after": "datetime64[ns]", "until": "datetime64[ns]"})
-    spans.insert(0, "org_id", frame["org_id"].iloc[0])
-    return spans
+    return _frame(_names(ALIASED), ((org, *astuple(alias)) for alias in found))
 
 
 def _place_org(frame: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    columns = ["engagement_id", "request_id", "who_id"]
-    found = pd.DataFrame([astuple(record) for record in placed(_with_records(frame))], columns=columns)
-    found.insert(0, "org_id", frame["org_id"].iloc[0])
-    return found
+    org, found = _org(frame), placed(_with_records(frame))
+    return _frame(_names(PLACED), ((org, *astuple(record)) for record in found))
 
 
 def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    whole = frame.astype({"ttl_days": "Int64"}).astype(object)
-    columns = (whole[name].where(whole[name].notna(), None).tolist() for name in _RETENTION_REQUEST)
+    org, whole = _org(frame if len(frame) else applied), frame.astype({"ttl_days": "Int64"})
+    columns = (_values(whole[name]) for name in _RETENTION_REQUEST)
     requests = [RetentionRequest(*values) for values in zip(*columns, strict=True)]
     links = list(_requests(applied))
     until, least = erased(requests, links), persons(links)
     limits = [(None, None, cut_off(requests)), *((who, least.get(who, who), at) for who, at in until.items())]
-    found = pd.DataFrame([limit for limit in limits if limit[2] is not None], columns=["who_id", "person", "until"])
-    found.insert(0, "org_id", frame["org_id"].iloc[0] if len(frame) else None)
-    return found.astype({"until": "datetime64[ns]"})
+    return _frame(_names(LIMITED), ((org, *limit) for limit in limits if limit[2] is not None))
 
 
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = (frame[name].tolist() for name in _REQUEST)
+    columns = (_values(frame[name]) for name in _REQUEST)
     return (MutationRequest(*values) for values in zip(*columns, strict=True))
 
 
 def _with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    carried = zip(*(frame[name].tolist() for name in RECORD_IDS), strict=True)
+    carried = zip(*(_values(frame[name]) for name in RECORD_IDS), strict=True)
     for request, (engagement_id, who_id) in zip(_requests(frame), carried, strict=True):
-        carries = isinstance(engagement_id, str)  # pandas may say NaN for null
+        carries = engagement_id is not None
         yield replace(request, record=Record(engagement_id, who_id)) if carries else request
+
+
+def _org(frame: pd.DataFrame) -> str:
+    return str(frame["org_id"].iloc[0])
+
+
+def _names(schema: str) -> list[str]:
+    return [field.split()[0] for field in schema.split(", ")]
+
+
+def _values(column: pd.Series[Any]) -> list[Any]:
+    """Return the values of a column as Python values, with None for null."""
+    return column.astype(object).where(column.notna(), None).tolist()
+
+
+def _frame(names: Iterable[str], rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
+    """Build the frame that a function returns to Spark.
+
+    Every function here builds its result from Python values, and returns no column that it was given: if the rows of an
+    org come in more than one Arrow batch, a column of strings has several chunks, and Spark takes no such column (Y1).
+    """
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=list(names))

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from lake_assets.cli.main.engagement import engagement, reclaimed
+from lake_assets.engagement.maintenance.maintain.reclaim import reclaim
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import TURN_GIVEN
-from lake_assets.cli.engagement import engagement, reclaimed
 from lake_assets.coordination import zookeeper_client
-from lake_assets.engagement.maintenance.reclaim import reclaim
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.model.turn_order import coordinator_of
+from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
 from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
 from lake_assets_tests.engagement.child import RECLAIM
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, Traffic
+from lake_assets_tests.engagement.scenario import ORGS, SESSION_SECONDS, Alone, Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +37,7 @@ ENGAGED_AFTER_CONVERSION = 1464
 AHEAD = 2**60
 """A token that no ZooKeeper of a test comes to."""
 Turn = Callable[[StreamName], TurnReport]
+Step = tuple[Op, str, str | None]
 
 
 @pytest.fixture
@@ -185,3 +190,22 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
 def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path: Path) -> None:
     done = CliRunner().invoke(engagement, ["reclaim", "email_event"], input="n\n", env={"LAKE_HOME": str(tmp_path)})
     assert (done.exit_code, "on any machine?" in done.output) == (1, True)
+
+
+def test_y1_one_org_sends_more_requests_than_spark_hands_to_python_at_once(mail: Traffic, turn: Turn) -> None:
+    """Rows go along forty paths of ids, one path after the other. All paths have one id in common, but no end.
+
+    Each request meets a row, first of all the row at the beginning of its path.
+    """
+    paths = [[*(f"lead {path}.{n}" for n in range(300)), "hub", f"contact {path}"] for path in range(40)]
+    chance = random.Random(1)
+    starts = [*(path[0] for path in paths), *(chance.choice(path[:300]) for path in paths), "gone", "stays"]
+    mail.deliver([email(len(ORGS) * n, who_id=who) for n, who in enumerate(starts)])
+    steps: list[Step] = [("convert", *ids) for path in paths for ids in pairwise(path)]
+    mail.ask_all("acme", [*steps, ("delete", "gone", None)])
+    assert len(mail.requests) > 12_000
+    turn("ingestion")
+    turn("mutation")
+    mail.assert_true()
+    assert {who for _, who in mail.whose().values()} == {*(path[-1] for path in paths), "stays"}
+    assert Counter(row["status"] for row in mail.rows(MUTATION_REQUEST)) == {"applied": len(mail.requests)}

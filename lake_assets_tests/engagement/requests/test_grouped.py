@@ -1,0 +1,169 @@
+"""Every function that hands rows from Spark to Python or back, with more rows of one org than an Arrow batch has.
+
+Spark hands the rows of a group over in batches of `spark.sql.execution.arrow.maxRecordsPerBatch`, 10,000 by default. If
+there is more than one batch, pandas 3 makes each column of strings of several chunks, and Spark takes no such column
+back (Y1). So each test has 12,000 rows of one org, and a single row of another one beside them.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from lake_assets.engagement.erasure.registry import erased_by_org
+from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.messages import RETENTION_FORMAT
+from lake_assets.engagement.model.offsets import OffsetRange
+from lake_assets.engagement.model.tables import MUTATION_REQUEST_COLUMNS, open_tables
+from lake_assets.engagement.requests.grouped import RECORD_IDS, aliased, collapsed, limited, placed_records, tried
+from lake_assets.engagement.streams.message_validation import Messages
+from lake_assets.engagement.streams.redaction import redacted
+from lake_assets.engagement.streams.retention_limits import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.settings import Settings
+
+COUNT = 12_000
+START = datetime(2026, 1, 1)  # noqa: DTZ001 - Spark gives times of its session's zone, UTC, without one
+ONE, MANY = "globex", "acme"
+REQUEST = {
+    "request_id": "concat('r', id)",
+    "op": "if(id % 3 = 0, 'delete', 'convert')",
+    "old_id": "concat('old ', id)",
+    "new_id": "if(id % 3 = 0, null, concat('new ', id))",
+    "engagement_date": "if(id % 2 = 0, date'2026-01-01', null)",
+    "insert_record": "cast(null as string)",
+    "executed_at": "timestamp'2026-01-01' + make_dt_interval(0, 0, id)",
+    "partition": "0",
+    "offset": "id",
+    "attempts": "0",
+    "status": "'pending'",
+    "first_date": "cast(null as date)",
+    "last_date": "date'2026-02-01'",
+    "batch_id": "7",
+    "record_engagement_id": "if(id % 2 = 0, concat('e', id), null)",
+    "record_who_id": "if(id % 2 = 0, concat('who ', id), null)",
+}
+KINDS = {**MUTATION_REQUEST_COLUMNS, **dict.fromkeys(RECORD_IDS, "string")}
+
+
+def of_orgs(spark: SparkSession, **columns: str) -> DataFrame:
+    """Rows 0 to COUNT of one org, row 0 of another. columns: expressions on a row's number, id."""
+    many = spark.range(COUNT).withColumn("org_id", F.lit(MANY))
+    both = many.unionByName(spark.range(1).withColumn("org_id", F.lit(ONE)))
+    return both.select("org_id", *(F.expr(of).alias(name) for name, of in columns.items()))
+
+
+def requests(spark: SparkSession, **columns: str) -> DataFrame:
+    """Requests to convert `old n` to `new n`, or to delete it, n minutes after START. columns: instead of these."""
+    columns = {**REQUEST, **columns}
+    return of_orgs(spark, **{name: f"cast({of} as {KINDS[name]})" for name, of in columns.items()})
+
+
+def at(number: int) -> datetime:
+    """When a request was executed."""
+    return START + timedelta(minutes=number)
+
+
+def rows(found: DataFrame) -> list[tuple[object, ...]]:
+    return sorted((tuple(row) for row in found.collect()), key=repr)
+
+
+def expected(*numbered: tuple[object, ...]) -> list[tuple[object, ...]]:
+    """Rows of the large org, of their numbers in order, and the first of them of the small one."""
+    return sorted([*((MANY, *row) for row in numbered), (ONE, *numbered[0])], key=repr)
+
+
+def new(number: int) -> str | None:
+    return f"new {number}" if number % 3 else None
+
+
+@pytest.fixture
+def spark(spark: SparkSession) -> SparkSession:
+    assert int(str(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch"))) < COUNT
+    return spark
+
+
+def test_y1_requests_collapse(spark: SparkSession) -> None:
+    assert rows(collapsed(requests(spark))) == expected(*((f"old {n}", new(n)) for n in range(COUNT)))
+
+
+def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
+    later = f"{REQUEST['executed_at']} + interval 1 year"
+    ids = {"old_id": "concat('new ', id)", "new_id": "concat('last ', id)"}
+    batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=later, **ids)
+    final = {n: f"last {n}" if n % 3 else None for n in range(COUNT)}
+    found = rows(aliased(requests(spark), batch))
+    assert found == expected(*((f"old {n}", final[n], None, at(n)) for n in range(COUNT)))
+
+
+def test_y1_records_have_places(spark: SparkSession) -> None:
+    placed = expected(*((f"e{n}", f"r{n}", f"who {n}") for n in range(0, COUNT, 2)))
+    assert rows(placed_records(requests(spark))) == placed
+
+
+def test_y1_retention_has_limits(spark: SparkSession) -> None:
+    asked = of_orgs(
+        spark,
+        request_id="concat('t', id)",
+        op="if(id = 0, 'ttl', 'gdpr')",
+        ttl_days="if(id = 0, 30, null)",
+        who_id="if(id = 0, null, concat('old ', id))",
+        requested_at=REQUEST["executed_at"],
+    )
+    people = {n: [who for who in (f"old {n}", new(n)) if who] for n in range(1, COUNT)}
+    erased = [(who, min(ids), at(n)) for n, ids in people.items() for who in ids]
+    assert rows(limited(asked, requests(spark))) == expected((None, None, START - timedelta(days=30)), *erased)
+
+
+@pytest.mark.parametrize("applied_before", [0, COUNT])
+def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, applied_before: int) -> None:
+    """Even requests carry a record. Of the odd ones, every second names an id whose rows have just come."""
+    asked = requests(spark)
+    former = requests(spark, request_id="concat('f', id)", old_id="concat('gone ', id)").limit(applied_before)
+    arrived = f"if(id % 2 = 0, null, {REQUEST['executed_at']})"
+    present = of_orgs(spark, who_id=REQUEST["old_id"], arrived=arrived).where("substring(who_id, 5) % 4 < 2")
+    outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
+    after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
+    found = tried(asked, former, present, max_attempts=2)
+    assert found.columns == asked.columns
+    assert rows(found) == rows(after)
+
+
+def test_y1_a_table_of_several_chunks_becomes_a_dataframe(spark: SparkSession) -> None:
+    """As erasures and the memory of them hand over theirs; they aggregate them to one row for each org."""
+    until = datetime(2026, 1, 1, tzinfo=UTC)
+    schema = pa.schema({"org_id": pa.string(), "who_id": pa.string(), "until": pa.timestamp("us", "UTC")})
+    people = [{"org_id": MANY, "who_id": f"lead {n}", "until": until} for n in range(COUNT)]
+    halves = [people[: COUNT // 2], people[COUNT // 2 :], [{**people[0], "org_id": ONE}]]
+    table = pa.concat_tables([pa.Table.from_pylist(half, schema=schema) for half in halves])
+    assert table.column("who_id").num_chunks == 3
+    found = {row["of_org"]: row["erased"] for row in erased_by_org(spark.createDataFrame(table)).collect()}
+    assert found.keys() == {MANY, ONE}
+    assert found[MANY].keys() == {f"lead {n}" for n in range(COUNT)}
+    assert {to.replace(tzinfo=UTC) for erased in found.values() for to in erased.values()} == {until}
+
+
+def test_y1_rows_reach_this_process_all(spark: SparkSession) -> None:
+    found = of_orgs(spark, who_id="concat('lead ', id)").toArrow().to_pylist()
+    whose = sorted((row["org_id"], row["who_id"]) for row in found)
+    assert whose == expected(*((f"lead {n}",) for n in range(COUNT)))
+
+
+def test_y1_dead_letters_that_name_somebody_erased_lose_their_message(home: Settings, spark: SparkSession) -> None:
+    """Every second letter names the person; of the other org, the only one does not."""
+    tables, topic = open_tables(home, EMAIL_EVENT), EMAIL_EVENT.topic("retention")
+    messages = Messages(tables, spark, KafkaTopic("nowhere:9092", topic), RETENTION_FORMAT)
+    limits = Limits(messages, _people={1: [{"org_id": MANY, "who_id": "lead 1"}]})
+    letters = of_orgs(spark, offset="id", message="to_json(struct(org_id, concat('lead ', id % 2) AS who_id))")
+    found = redacted(letters, Batch(1, OffsetRange(topic, "id", {}, {}), {}), limits).collect()
+    assert len(found) == COUNT + 1
+    assert {row["offset"] for row in found if row["message"] is None} == set(range(1, COUNT, 2))
