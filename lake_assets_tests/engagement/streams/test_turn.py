@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
-from lake_assets.cli.main.engagement import engagement, reclaimed
-from lake_assets.engagement.maintenance.maintain.reclaim import reclaim
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import TURN_GIVEN
+from lake_assets.cli.engagement import engagement, reclaimed
 from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.maintenance.reclaim import reclaim
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.model.turn_order import coordinator_of
