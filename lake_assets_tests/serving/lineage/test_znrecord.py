@@ -33,8 +33,8 @@ AT = datetime(2026, 1, 1, 1, 2, 3, 456_000, UTC)
         b'{"id": "t", "mapFields": {}, "listFields": {"e": ["a", "b", "DONE", "1"]}}',
         b'{"id": "t", "mapFields": {}, "listFields": {"e": ["a", "b", "COMPLETED", "soon"]}}',
         b'{"id": "t", "mapFields": {}, "listFields": {"e": ["a", "b", "COMPLETED", "99999999999999999999"]}}',
-        gzip.compress(b"not JSON"),
-        gzip.compress(b"{}" * 1000)[:-10],
+        gzip.compress(b"not JSON", mtime=0),
+        gzip.compress(b"{}" * 1000, mtime=0)[:-10],
     ],
 )
 def test_a_damaged_node_is_named(data: bytes) -> None:
