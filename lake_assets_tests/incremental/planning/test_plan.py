@@ -17,7 +17,7 @@ from lake_assets.base.hours import HOUR_FORMAT, hour_key, parse_hour, ranges
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
-from lake_assets.incremental.planning.data_files import FileChange
+from lake_assets.incremental.planning.changes.data_files import FileChange
 from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan, plan_rebuild
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import held_by, hours_to_hold
