@@ -29,12 +29,19 @@ def rebuilt(inputs: PlanningInput, planned: SessionPlan) -> tuple[int, ...]:
         Empty if the target declares no entity, or was never built.
     """
     last_built = inputs.committed.last_built
-    if not isinstance(inputs.mode, Sequential) or inputs.mode.entity is None or last_built is None:
+    declares_entity = isinstance(inputs.mode, Sequential) and inputs.mode.entity is not None
+    if not declares_entity or last_built is None:
         return ()
     return tuple(hour for hour in planned.hour_numbers if hour <= last_built)
 
 
-def narrowed(inputs: PlanningInput, planned: SessionPlan, *, rows: int, intact: bool) -> SessionPlan:
+def narrowed(
+    inputs: PlanningInput,
+    planned: SessionPlan,
+    *,
+    rows: int,
+    intact: bool,
+) -> SessionPlan:
     """Return the plan with the decision which entities it recomputes, and a note with the reason.
 
     Args:
@@ -59,7 +66,13 @@ def narrowed(inputs: PlanningInput, planned: SessionPlan, *, rows: int, intact: 
     return replace(_with_note(planned, note), changed_through=hours[-1])
 
 
-def is_cheaper(changed: int, rows: int, *, hours: int, few: int) -> bool:
+def is_cheaper(
+    changed: int,
+    rows: int,
+    *,
+    hours: int,
+    few: int,
+) -> bool:
     """Whether it is cheaper to recompute only the changed entities.
 
     Args:
@@ -82,7 +95,12 @@ def rows_changed(changes: Iterable[SourceChanges], last_hour: int) -> int:
 
 
 def _rows_added(source: SourceChanges, last_hour: int) -> int:
-    return sum(file.rows for file in source.added if file.hours and file.hours[0] <= last_hour)
+    rows = 0
+    for file in source.added:
+        if file.hours:
+            first_hour, _ = file.hours
+            rows += file.rows if first_hour <= last_hour else 0
+    return rows
 
 
 def _rows_removed(source: SourceChanges, last_hour: int) -> int:

@@ -52,7 +52,12 @@ class RawSnapshot:
         return sum(self.rows_by_hour.values())
 
 
-def raw_snapshots(table: Table, raw: RawTable, since: int | None, start: int) -> Iterator[RawSnapshot]:
+def raw_snapshots(
+    table: Table,
+    raw: RawTable,
+    since: int | None,
+    start: int,
+) -> Iterator[RawSnapshot]:
     """Yield the snapshots of a raw table after a snapshot, oldest first.
 
     Args:
@@ -76,7 +81,13 @@ def raw_snapshots(table: Table, raw: RawTable, since: int | None, start: int) ->
         )
 
 
-def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) -> dict[int, Lateness]:
+def lateness(
+    table: Table,
+    raw: RawTable,
+    snapshot: RawSnapshot,
+    *,
+    start: int,
+) -> dict[int, Lateness]:
     """Return the lateness of the rows that a snapshot appended, by landing hour.
 
     Args:
@@ -90,7 +101,8 @@ def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) 
     """
     if not snapshot.appends or LANDED not in table.schema().column_names:
         return {}
-    added = [e for e in _changed_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED]
+    changed = _changed_entries(table, snapshot.snapshot_id)
+    added = [entry for entry in changed if entry.status is ManifestEntryStatus.ADDED]
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     try:
         _count_arrivals(table, raw, added, counter)
@@ -99,7 +111,12 @@ def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) 
     return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
 
 
-def _count_arrivals(table: Table, raw: RawTable, added: Sequence[ManifestEntry], counter: ArrivalCounter) -> None:
+def _count_arrivals(
+    table: Table,
+    raw: RawTable,
+    added: Sequence[ManifestEntry],
+    counter: ArrivalCounter,
+) -> None:
     columns = table.schema().select(raw.time_column, LANDED)
     scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
     tasks = [FileScanTask(entry.data_file) for entry in added]
@@ -112,7 +129,9 @@ def _time_range(change: SnapshotChange) -> TimeRange | None:
     known = [file.times for file in change.added if file.times]
     if not known:
         return None
-    return min(lower for lower, _ in known), max(upper for _, upper in known)
+    lowest = min(lower for lower, _ in known)
+    highest = max(upper for _, upper in known)
+    return lowest, highest
 
 
 def _rows_by_hour(files: DataFiles, snapshot_id: int) -> dict[int, int]:

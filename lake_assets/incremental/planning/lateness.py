@@ -32,6 +32,9 @@ SECOND_MICROSECONDS = 1_000_000
 FOLD_ROWS = 500_000
 """Number of counted groups that may wait before they are added to the sums. Each addition reads all groups."""
 
+SUMS = [("rows", "sum"), ("most", "max")]
+"""How groups are added: their rows, and the greatest lateness."""
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -177,14 +180,16 @@ class _GroupedCounts:
     def __init__(self, keys: tuple[str, ...]) -> None:
         columns = (*keys, "rows", "most")
         self._keys = keys
-        self._groups = pa.table({name: pa.array([], pa.int64()) for name in columns})
+        schema = pa.schema([(name, pa.int64()) for name in columns])
+        self._groups = schema.empty_table()
         self._waiting: list[pa.Table] = []
         self._waiting_rows = 0
 
     def add(self, keys: Mapping[str, Ints], seconds: Ints) -> None:
         """Count one row for each element of the arrays. seconds: their lateness."""
         ones = np.ones(len(seconds), np.int64)
-        groups = self._summed(pa.table({**keys, "rows": ones, "most": seconds}))
+        rows = pa.table({**keys, "rows": ones, "most": seconds})
+        groups = self._summed(rows)
         self._waiting.append(groups)
         self._waiting_rows += groups.num_rows
         if self._waiting_rows > max(FOLD_ROWS, self._groups.num_rows):
@@ -196,18 +201,21 @@ class _GroupedCounts:
         return self._groups.sort_by([(name, "ascending") for name in self._keys])
 
     def _fold(self) -> None:
-        self._groups = self._summed(pa.concat_tables([self._groups, *self._waiting]))
+        counted = pa.concat_tables([self._groups, *self._waiting])
+        self._groups = self._summed(counted)
         self._waiting = []
         self._waiting_rows = 0
 
     def _summed(self, rows: pa.Table) -> pa.Table:
-        sums = rows.group_by(list(self._keys)).aggregate([("rows", "sum"), ("most", "max")])
+        groups = rows.group_by(list(self._keys))
+        sums = groups.aggregate(SUMS)
         ordered = sums.select([*self._keys, "rows_sum", "most_max"])
         return ordered.rename_columns([*self._keys, "rows", "most"])
 
 
 def _microseconds(times: pa.Array) -> pa.Array:
-    return times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
+    in_microseconds = times.cast(pa.timestamp("us", times.type.tz))
+    return in_microseconds.cast(pa.int64())
 
 
 def _as_numbers(times: pa.Array) -> Ints:
@@ -217,7 +225,8 @@ def _as_numbers(times: pa.Array) -> Ints:
 
 def _steps(seconds: Ints) -> Ints:
     """Return the histogram step of each lateness: the least lateness of that step."""
-    _, exponents = np.frexp(np.maximum(seconds, 1).astype(np.float64))
+    positive = np.maximum(seconds, 1)
+    _, exponents = np.frexp(positive.astype(np.float64))
     binary_digits = exponents.astype(np.int64)
     kept_digits = EXACT_SECONDS.bit_length() - 1
     dropped = np.maximum(binary_digits - kept_digits, 0)
@@ -232,7 +241,7 @@ def _by_hour(histogram: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _over_all_hours(histogram: pa.Table) -> pa.Table:
-    sums = histogram.group_by("step").aggregate([("rows", "sum"), ("most", "max")])
+    sums = histogram.group_by("step").aggregate(SUMS)
     return sums.rename_columns(["step", "rows", "most"]).sort_by("step")
 
 

@@ -36,7 +36,10 @@ def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
 
 
 def hours_to_hold(
-    mode: Mode, audits: Iterable[AuditResult], audited: Collection[int], before: Collection[int]
+    mode: Mode,
+    audits: Iterable[AuditResult],
+    audited: Collection[int],
+    before: Collection[int],
 ) -> tuple[int, ...]:
     """Return the audited hours to leave out so that the others can be published.
 
@@ -84,12 +87,22 @@ def settled(first: Sequence[AuditResult], again: Iterable[AuditResult]) -> tuple
 
 def still_held(before: Iterable[HeldHour], done: Collection[int], now: Iterable[HeldHour]) -> tuple[HeldHour, ...]:
     """Return the held hours, ascending, after a session that has built `done` and holds back `now`."""
-    held = {h.hour: h for h in before if h.hour not in done}
-    held.update({h.hour: h for h in now})
+    held: dict[int, HeldHour] = {}
+    for earlier in before:
+        if earlier.hour not in done:
+            held[earlier.hour] = earlier
+    for newer in now:
+        held[newer.hour] = newer
     return tuple(held[hour] for hour in sorted(held))
 
 
-def check_none_held(table: str, mode: Mode, held: Sequence[HeldHour], *, first: float = inf) -> None:
+def check_none_held(
+    table: str,
+    mode: Mode,
+    held: Sequence[HeldHour],
+    *,
+    first: float = inf,
+) -> None:
     """Refuse a sequential target with held hours: later hours would build on them.
 
     Args:

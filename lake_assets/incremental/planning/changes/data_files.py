@@ -90,7 +90,7 @@ class DataFiles:
             path=file.file_path,
             rows=file.record_count,
             bytes=file.file_size_in_bytes,
-            partition={name: _as_text(value) for name, value in self._partition(file).items()},
+            partition=_as_text(self._partition(file)),
             hours=self._hours(file, snapshot, times),
             times=times,
         )
@@ -136,7 +136,8 @@ class DataFiles:
         if self._landed_field is None:
             return self._from_start(hours)
         landed = _bounds(file, self._landed_field)
-        if hours[0] >= self.start and not self._is_ahead(file, hours, times, landed):
+        starts_in_time = hours[0] >= self.start
+        if starts_in_time and not self._is_ahead(file, hours, times, landed):
             return hours
         try:
             return self._accepted_hours(file, self._landed_field)
@@ -165,7 +166,13 @@ class DataFiles:
         last = self._last_accepted(file) or self.last_hour(snapshot)
         return self.start, max(self.start, last)
 
-    def _is_ahead(self, file: DataFile, hours: HourRange, times: TimeRange | None, landed: TimeRange | None) -> bool:
+    def _is_ahead(
+        self,
+        file: DataFile,
+        hours: HourRange,
+        times: TimeRange | None,
+        landed: TimeRange | None,
+    ) -> bool:
         """Whether a row may be dated more than an hour after its landing."""
         if times and landed:
             return times[1] > landed[1] + HOUR_MICROSECONDS
@@ -223,12 +230,19 @@ def _bounds(file: DataFile, column: NestedField) -> TimeRange | None:
     upper = (file.upper_bounds or {}).get(column.field_id)
     if lower is None or upper is None:
         return None
-    return int(from_bytes(column.field_type, lower)), int(from_bytes(column.field_type, upper))
+    first = from_bytes(column.field_type, lower)
+    last = from_bytes(column.field_type, upper)
+    return int(first), int(last)
 
 
 def _microseconds(rows: pa.Table, column: str) -> pa.ChunkedArray:
-    return rows[column].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    times = rows[column].cast(pa.timestamp("us", "UTC"))
+    return times.cast(pa.int64())
 
 
-def _as_text(value: Any) -> object:
-    return value.isoformat() if isinstance(value, date) else value
+def _as_text(partition: Mapping[str, Any]) -> dict[str, object]:
+    """Return a partition with its dates as text."""
+    found: dict[str, object] = {}
+    for name, value in partition.items():
+        found[name] = value.isoformat() if isinstance(value, date) else value
+    return found

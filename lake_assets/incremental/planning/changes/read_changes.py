@@ -25,7 +25,12 @@ TOTALS = ("total-data-files", "total-records", "total-files-size")
 
 
 def changes(
-    table: Table, source: Source, since: Watermark | None, *, start: int, up_to: Head | None = None
+    table: Table,
+    source: Source,
+    since: Watermark | None,
+    *,
+    start: int,
+    up_to: Head | None = None,
 ) -> SourceChanges:
     """Return what changed in a table after a watermark. Nothing is written.
 
@@ -69,7 +74,12 @@ def hours_present(table: Table, time_column: str) -> frozenset[int]:
     return frozenset(present)
 
 
-def raw_history(table: Table, source: Source, since: int | None, start: int) -> Iterator[SnapshotChange]:
+def raw_history(
+    table: Table,
+    source: Source,
+    since: int | None,
+    start: int,
+) -> Iterator[SnapshotChange]:
     """Yield every retained snapshot after `since`, oldest first; all of them if `since` is None or has expired."""
     reader = SnapshotReader(table, source, start)
     head = reader.snapshot(reader.current_head().snapshot_id)
@@ -95,7 +105,13 @@ def _new_snapshots(
     return "expired", (reader.newer_files(head, since),)
 
 
-def _watermark_at(name: str, uuid: str, head: Snapshot | None, seen: Head, last_hour: int | None) -> Watermark:
+def _watermark_at(
+    name: str,
+    uuid: str,
+    head: Snapshot | None,
+    seen: Head,
+    last_hour: int | None,
+) -> Watermark:
     if head is None:
         return Watermark(name, uuid, None, complete_through=seen.complete_through, last_hour=last_hour)
     return Watermark(
@@ -130,5 +146,5 @@ def _totals(snapshot: Snapshot) -> Totals | None:
     summary = snapshot.summary.additional_properties if snapshot.summary else {}
     if any(name not in summary for name in TOTALS):
         return None
-    data_files, rows, size = TOTALS
-    return Totals(data_files=int(summary[data_files]), rows=int(summary[rows]), bytes=int(summary[size]))
+    data_files, rows, size = (int(summary[name]) for name in TOTALS)
+    return Totals(data_files, rows, size)

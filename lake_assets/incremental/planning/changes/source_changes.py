@@ -115,6 +115,11 @@ class SourceChanges:
         return all(s.effect != "rewrite" for s in self.snapshots)
 
     @property
+    def rows_added(self) -> int:
+        """The rows of all new data files, in hours that count or not."""
+        return sum(file.rows for file in self.added)
+
+    @property
     def moved(self) -> bool:
         """Whether the head or complete-through differ from the watermark."""
         if self.since is None:

@@ -54,7 +54,12 @@ def _complete_through(before: Committed, planned: SessionPlan, held: Collection[
     return _latest([before.complete_through, planned_through])
 
 
-def _last_built(mode: Mode, before: Committed, built: Collection[int], complete_through: int | None) -> int | None:
+def _last_built(
+    mode: Mode,
+    before: Committed,
+    built: Collection[int],
+    complete_through: int | None,
+) -> int | None:
     if isinstance(mode, Stateless):
         return None
     last = _latest([before.last_built, *built])

@@ -34,7 +34,7 @@ def only_appends(inputs: PlanningInput) -> bool:
 
 def has_new_rows(inputs: PlanningInput) -> bool:
     """Whether any source has new data files with rows, in hours that count or not."""
-    return any(file.rows for source in inputs.changes for file in source.added)
+    return any(source.rows_added for source in inputs.changes)
 
 
 def has_new_snapshots(inputs: PlanningInput) -> bool:
@@ -43,4 +43,6 @@ def has_new_snapshots(inputs: PlanningInput) -> bool:
 
 
 def _of_whole_partitions(inputs: PlanningInput, first: int, last: int) -> range:
-    return range(inputs.grain.first(first), inputs.grain.last(last) + 1)
+    first_of_partition = inputs.grain.first(first)
+    last_of_partition = inputs.grain.last(last)
+    return range(first_of_partition, last_of_partition + 1)

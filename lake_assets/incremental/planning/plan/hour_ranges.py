@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.incremental.declaration import Sequential, Stateful
 from lake_assets.incremental.planning.plan.changed_hours import changed_hours, with_pending
 from lake_assets.incremental.planning.plan.complete_hours import key_or_nothing
-from lake_assets.incremental.planning.plan.planning_input import PlanningInput
+from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
 
 RangeMode = Stateful | Sequential
 
@@ -56,7 +56,7 @@ def hours_to_rebuild(inputs: PlanningInput, mode: RangeMode, last_hour: int) -> 
     changed = with_pending(changed_hours(inputs), pending - held)
     later = {hour for hour in changed if hour > last_hour}
     too_late = _beyond_threshold(changed, inputs, mode)
-    within_reach = {hour: reason for hour, reason in changed.items() if hour not in too_late | later}
+    within_reach = _only(changed, changed.keys() - later - too_late)
     in_range = _range_of(within_reach, inputs, mode, last_hour)
     due: dict[int, str] = {}
     for hour in sorted(in_range.keys() - held):
@@ -90,22 +90,31 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
         return _sequential_chunk(due, old, new, changed, limit)
     if len(due) <= limit:
         return Chunk(due)
-    if mode.load == "changed":
-        now = new or old[-limit:]
-        return Chunk(_only(due, now), pending=frozenset(due.keys() - set(now)))
+    if hours_are_independent(mode):
+        return _newest_hours(due, new or set(old[-limit:]))
     if new:
         return Chunk(_only(due, new), pending=changed.intersection(old))
-    return Chunk(_only(due, old[:limit]), pending=frozenset(old[limit:]))
+    now, waiting = old[:limit], old[limit:]
+    return Chunk(_only(due, now), pending=frozenset(waiting))
+
+
+def _newest_hours(due: Mapping[int, str], now: set[int]) -> Chunk:
+    waiting = due.keys() - now
+    return Chunk(_only(due, now), pending=frozenset(waiting))
 
 
 def _sequential_chunk(
-    due: Mapping[int, str], old: list[int], new: Collection[int], changed: frozenset[int], limit: int
+    due: Mapping[int, str],
+    old: list[int],
+    new: Collection[int],
+    changed: frozenset[int],
+    limit: int,
 ) -> Chunk:
     if len(old) <= limit:
         return Chunk(due)
-    rest = frozenset(old[limit:])
+    now, rest = old[:limit], frozenset(old[limit:])
     return Chunk(
-        hours=_only(due, old[:limit]),
+        hours=_only(due, now),
         pending=changed.intersection([*rest, *new]),
         follows=rest - changed,
     )
@@ -129,9 +138,14 @@ def _beyond_threshold(changed: Collection[int], inputs: PlanningInput, mode: Ran
     return {hour for hour in changed if hour < first_within and hour not in exempt}
 
 
-def _range_of(changed: dict[int, str], inputs: PlanningInput, mode: RangeMode, last_hour: int) -> dict[int, str]:
+def _range_of(
+    changed: dict[int, str],
+    inputs: PlanningInput,
+    mode: RangeMode,
+    last_hour: int,
+) -> dict[int, str]:
     """Return hour → reason, for all hours to recompute because of the changed ones."""
-    if isinstance(mode, Stateful) and mode.load == "changed":
+    if hours_are_independent(mode):
         return changed
     built = inputs.committed.last_built
     starts = list(changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.plan.complete_hours import advances
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
-from lake_assets.incremental.planning.session import Cost, PlannedHour, SessionPlan, SourceRange
+from lake_assets.incremental.planning.session import Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.planning.verdicts import in_words
 
 ID_DIGITS = 16
@@ -39,6 +39,8 @@ def new_session(
         skipped: Hours that will be skipped.
         follows: Hours that will be pending unless the last hour comes out unchanged.
     """
+    still_held = [held for held in inputs.committed.held if held.hour not in hours]
+    notes = _notes(inputs, skipped, follows, still_held)
     draft = SessionPlan(
         process=inputs.process,
         session_id="",
@@ -49,11 +51,11 @@ def new_session(
         pending=tuple(sorted(pending)),
         skipped=tuple(sorted(skipped)),
         follows=tuple(sorted(follows)),
-        held=tuple(held.hour for held in inputs.committed.held if held.hour not in hours),
+        held=tuple(held.hour for held in still_held),
         complete_through=complete_through if advances(inputs, complete_through) else None,
         processing_uris=_processing_uris(inputs.changes),
         cost=_cost(inputs.changes),
-        notes=tuple(_notes(inputs, hours, skipped, follows)),
+        notes=tuple(notes),
         code_version=inputs.code_version,
     )
     return identified(draft, inputs.revision)
@@ -67,7 +69,14 @@ def identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPla
         revision: Revision of the watermarks.
         token: Distinguishes sessions that plan the same.
     """
-    parts = [draft.process, draft.kind, draft.load, str(draft.complete_through), str(revision), token]
+    parts = [
+        draft.process,
+        draft.kind,
+        draft.load,
+        str(draft.complete_through),
+        str(revision),
+        token,
+    ]
     for source in draft.sources:
         parts.append(f"{source.source}:{source.table_uuid}:{source.from_snapshot_id}:{source.to_snapshot_id}")
     for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows):
@@ -122,15 +131,17 @@ def _processing_uris(changes: Iterable[SourceChanges]) -> tuple[dict[str, object
 def _cost(changes: Iterable[SourceChanges]) -> Cost:
     files = rows = size = 0
     for source in changes:
-        for file in source.added:
-            files += 1
-            rows += file.rows
-            size += file.bytes
+        files += len(source.added)
+        rows += source.rows_added
+        size += sum(file.bytes for file in source.added)
     return Cost(files=files, rows=rows, bytes=size)
 
 
 def _notes(
-    inputs: PlanningInput, hours: Collection[int], skipped: Collection[int], follows: Collection[int]
+    inputs: PlanningInput,
+    skipped: Collection[int],
+    follows: Collection[int],
+    still_held: Sequence[HeldHour],
 ) -> Iterator[str]:
     for source in inputs.changes:
         yield from _notes_on_source(source)
@@ -142,7 +153,6 @@ def _notes(
         )
     if skipped:
         yield f"skipped, beyond the catch-up threshold, open to a backfill: {grain.format_hours(skipped)}"
-    still_held = [held for held in inputs.committed.held if held.hour not in hours]
     if still_held:
         yield in_words(still_held)
 

@@ -80,7 +80,7 @@ def _plan_stateless(inputs: PlanningInput) -> Decision:
     held = committed.held_hours
     changed = changed_hours(inputs)
     still_pending = held & (changed.keys() | committed.pending)
-    due = {hour: reason for hour, reason in changed.items() if hour not in held}
+    due = {hour: changed[hour] for hour in changed.keys() - held}
     pending_due = committed.pending - held
     through = next_complete_through(inputs)
     if due or pending_due:
@@ -179,7 +179,8 @@ def _first_held_due(inputs: PlanningInput, pending: set[int]) -> HeldHour | None
     """Return the earliest held hour that changed, or was held by other code, and may be built."""
     last_hour = last_buildable_hour(inputs)
     for held in inputs.committed.held:
-        may_be_built = isinstance(inputs.mode, Stateless) or (last_hour is not None and held.hour <= last_hour)
+        is_complete = last_hour is not None and held.hour <= last_hour
+        may_be_built = is_complete or isinstance(inputs.mode, Stateless)
         has_reason = held.hour in pending or held.code_version != inputs.code_version
         if may_be_built and has_reason:
             return held

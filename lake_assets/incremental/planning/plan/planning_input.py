@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.incremental.declaration import Mode
+from lake_assets.incremental.declaration import Mode, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.session import HeldHour
 
@@ -68,3 +68,10 @@ class PlanningInput:
     def source_names(self) -> str:
         """The source tables, for people."""
         return ", ".join(c.source for c in self.changes)
+
+
+def hours_are_independent(mode: Mode) -> bool:
+    """Whether an hour of a target depends on no other hour."""
+    if isinstance(mode, Stateful):
+        return mode.load == "changed"
+    return isinstance(mode, Stateless)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
+from lake_assets.incremental.declaration import Sequential, Stateless
 from lake_assets.incremental.planning.plan.complete_hours import incomplete_sources, last_buildable_hour
 from lake_assets.incremental.planning.plan.new_session import identified, source_ranges
-from lake_assets.incremental.planning.plan.planning_input import PlanningInput
+from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
 from lake_assets.incremental.planning.session import Cost, Decision, NoSession, PlannedHour, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held
 
 
-def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Collection[int], token: str) -> Decision:
+def plan_rebuild(
+    inputs: PlanningInput,
+    hours: Collection[int],
+    *,
+    present: Collection[int],
+    token: str,
+) -> Decision:
     """Return a rebuild of hours from the sources as of the changes' heads; it leaves the watermark where it is.
 
     A sequential target is rebuilt from the first hour to the last one built. So is a target whose hours depend on their
@@ -40,7 +46,9 @@ def plan_rebuild(inputs: PlanningInput, hours: Collection[int], *, present: Coll
         return NoSession("wait", f"{grain.format_hours(left_out)} cannot be rebuilt yet: {waits_for}")
     check_none_held(inputs.process, inputs.mode, inputs.committed.held, first=min(rebuilt))
 
-    notes = [f"left out, not complete yet: {grain.format_hours(left_out)}"] if left_out else []
+    notes = []
+    if left_out:
+        notes.append(f"left out, not complete yet: {grain.format_hours(left_out)}")
     pending = (inputs.committed.pending | unread) - rebuilt
     draft = SessionPlan(
         process=inputs.process,
@@ -69,11 +77,9 @@ def _buildable(inputs: PlanningInput, hours: set[int]) -> set[int]:
 
 def _with_dependent_hours(inputs: PlanningInput, hours: set[int], unread: Collection[int]) -> set[int]:
     """Return the hours, and all that depend on them. unread: hours of sources without a watermark."""
-    mode = inputs.mode
-    hours_are_independent = isinstance(mode, Stateless) or (isinstance(mode, Stateful) and mode.load == "changed")
-    if not hours or hours_are_independent:
+    if not hours or hours_are_independent(inputs.mode):
         return hours
-    if isinstance(mode, Sequential):
+    if isinstance(inputs.mode, Sequential):
         return _sequential_range(inputs, hours, unread)
     return _with_overdue_range(inputs, hours, unread)
 
@@ -82,7 +88,8 @@ def _with_overdue_range(inputs: PlanningInput, hours: set[int], unread: Collecti
     """Return the hours; from the first one that is overdue, all up to the last one built."""
     committed = inputs.committed
     # Hours after a held hour were already built from the sources.
-    overdue = hours.intersection(committed.pending | committed.skipped | set(unread)) - committed.held_hours
+    unbuilt_changes = committed.pending.union(committed.skipped, unread)
+    overdue = hours.intersection(unbuilt_changes) - committed.held_hours
     if not overdue:
         return hours
     return hours.union(range(min(overdue), _last_of(inputs, hours) + 1))
