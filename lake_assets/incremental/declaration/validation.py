@@ -35,14 +35,14 @@ def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
 def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
     """Check that the target and all its sources have the entity's column.
 
-    The sources must be facts: in a raw table, a delivery of one entity could replace one of another.
+    The rows of the sources must be validated already: otherwise a delivery of one entity could replace one of another.
 
     Args:
         target: The target.
         targets: Table → target, for all targets of the pipeline.
 
     Raises:
-        ConfigurationError: A column is missing, or a source is a raw table.
+        ConfigurationError: A column is missing, or the target validates the rows of a source, by a key or rules.
     """
     entity = target.mode.entity if isinstance(target.mode, Sequential) else None
     if entity is None:
@@ -53,8 +53,8 @@ def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
             _check_has_entity(targets[source.table], target, entity)
         if not source.trusted:
             raise ConfigurationError(
-                f"{target.table} has the entity {entity!r}, but reads {source.table}, which is no fact.",
-                remedy=f"Read a fact that is built from {source.table}, or drop entity=.",
+                f"{target.table} has the entity {entity!r}, but validates the rows of {source.table} itself.",
+                remedy="Read a fact that is built from them, or drop entity=.",
             )
 
 

@@ -6,7 +6,7 @@ The first needs metadata only. The second reads the two time columns of the new 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -101,26 +101,22 @@ def lateness(
     """
     if not snapshot.appends or LANDED not in table.schema().column_names:
         return {}
-    changed = _changed_entries(table, snapshot.snapshot_id)
-    added = [entry for entry in changed if entry.status is ManifestEntryStatus.ADDED]
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     try:
-        _count_arrivals(table, raw, added, counter)
+        _count_arrivals(table, raw, snapshot, counter)
     except FileNotFoundError:  # the files were compacted and expired in the meantime
         return {}
     return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
 
 
-def _count_arrivals(
-    table: Table,
-    raw: RawTable,
-    added: Sequence[ManifestEntry],
-    counter: ArrivalCounter,
-) -> None:
+def _count_arrivals(table: Table, raw: RawTable, snapshot: RawSnapshot, counter: ArrivalCounter) -> None:
+    new_files: list[FileScanTask] = []
+    for entry in _changed_entries(table, snapshot.snapshot_id):
+        if entry.status is ManifestEntryStatus.ADDED:
+            new_files.append(FileScanTask(entry.data_file))
     columns = table.schema().select(raw.time_column, LANDED)
     scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
-    tasks = [FileScanTask(entry.data_file) for entry in added]
-    for batch in scan.to_record_batches(tasks):
+    for batch in scan.to_record_batches(new_files):
         counter.add(batch)
 
 

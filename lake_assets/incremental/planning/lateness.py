@@ -133,14 +133,13 @@ class ArrivalCounter:
         cells = self._cells_with_rows()
         histogram = self._lateness.sorted()
         overall = _lateness(_over_all_hours(histogram)) if histogram.num_rows else None
-        by_landed_hour = [LandedHour(hour, _lateness(steps)) for hour, steps in _by_hour(histogram)]
         return Arrivals(
             table=self.table,
             rows=self._rows,
             unplaced=self._rows - self._placed,
             rows_beyond_lookback=self._rows_beyond_lookback(cells),
             overall=overall,
-            by_landed_hour=tuple(by_landed_hour),
+            by_landed_hour=tuple(_by_landed_hour(histogram)),
             cells=cells,
         )
 
@@ -233,11 +232,12 @@ def _steps(seconds: Ints) -> Ints:
     return np.where(seconds < EXACT_SECONDS, seconds, (seconds >> dropped) << dropped)
 
 
-def _by_hour(histogram: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def _by_landed_hour(histogram: pa.Table) -> Iterator[LandedHour]:
     hours = histogram["landed_hour"].to_numpy()
     found, starts, counts = np.unique(hours, return_index=True, return_counts=True)
     for hour, first, count in zip(found, starts, counts, strict=True):
-        yield int(hour), histogram.slice(first, count)
+        of_hour = histogram.slice(first, count)
+        yield LandedHour(int(hour), _lateness(of_hour))
 
 
 def _over_all_hours(histogram: pa.Table) -> pa.Table:

@@ -134,8 +134,11 @@ def capped(through: int | None, held: Iterable[int], before: int | None) -> int 
     """
     if through is None:
         return None
-    limits = [hour - 1 for hour in held if before is None or hour > before]
-    return min([through, *limits])
+    limit = through
+    for hour in held:
+        if before is None or hour > before:
+            limit = min(limit, hour - 1)
+    return limit
 
 
 def in_words(held: Sequence[HeldHour]) -> str:

@@ -160,7 +160,9 @@ def test_an_entity_is_a_column_of_the_target_and_of_all_its_sources_which_are_fa
         pipeline(declare(), by("visitor_id", fact))
     with pytest.raises(ConfigurationError, match=r"core\.click_fact has no column 'account_id', which is the entity"):
         pipeline(declare(), by("account_id", fact))
-    with pytest.raises(ConfigurationError, match=r"core\.state has the entity 'click_id', but reads raw"):
+    with pytest.raises(
+        ConfigurationError, match=r"core\.state has the entity 'click_id', but validates the rows of raw"
+    ):
         pipeline(by("click_id", CLICKS))
 
 

@@ -220,18 +220,15 @@ class SnapshotReader:
 
     def _hours_of_delete(self, delete: DataFile, snapshot: Snapshot) -> list[HourRange]:
         """Return the hours of the data files that a delete file may refer to."""
-        hours = []
-        for live in self._live(snapshot):
-            if not self._may_refer_to(delete, live.file):
-                continue
-            change = self._files.change(live.file, snapshot)
-            if change.hours:
-                hours.append(change.hours)
-        return hours
-
-    def _may_refer_to(self, delete: DataFile, data: DataFile) -> bool:
-        """Whether a delete file may refer to a data file: the one that it names, else any of its partition."""
         named = _named_data_file(delete)
+        found = ChangeBuilder()
+        for live in self._live(snapshot):
+            if self._may_refer_to(live.file, delete, named):
+                found.touch(self._files.change(live.file, snapshot))
+        return found.hours
+
+    def _may_refer_to(self, data: DataFile, delete: DataFile, named: str | None) -> bool:
+        """Whether a delete file may refer to a data file: the one that it names, else any of its partition."""
         if named is not None:
             return data.file_path == named
         if data.spec_id != delete.spec_id or self._files.is_unpartitioned(delete):

@@ -14,13 +14,16 @@ from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.planning.verdicts import in_words
 
+Load = Literal["append", "overwrite", "none"]
+"""How a session writes its hours, as in `SessionPlan.load`."""
+
 ID_DIGITS = 16
 """Hexadecimal digits of the hash in a session id."""
 
 
 def new_session(
     inputs: PlanningInput,
-    load: Literal["append", "overwrite", "none"],
+    load: Load,
     hours: Mapping[int, str],
     *,
     complete_through: int | None,

@@ -26,7 +26,7 @@ from lake_assets.incremental.planning.plan.hour_ranges import (
     first_chunk,
     hours_to_rebuild,
 )
-from lake_assets.incremental.planning.plan.new_session import new_session
+from lake_assets.incremental.planning.plan.new_session import Load, new_session
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held, in_words
@@ -76,25 +76,28 @@ def _plan_changes(inputs: PlanningInput) -> Decision:
 
 
 def _plan_stateless(inputs: PlanningInput) -> Decision:
-    committed = inputs.committed
-    held = committed.held_hours
+    pending, held = inputs.committed.pending, inputs.committed.held_hours
     changed = changed_hours(inputs)
-    still_pending = held & (changed.keys() | committed.pending)
-    due = {hour: changed[hour] for hour in changed.keys() - held}
-    pending_due = committed.pending - held
+    hours = with_pending(changed, pending)
+    held_back = held.intersection(hours)
+    for hour in held_back:
+        del hours[hour]
     through = next_complete_through(inputs)
-    if due or pending_due:
-        can_append = only_appends(inputs) and not pending_due
-        hours = with_pending(due, pending_due)
-        return new_session(
-            inputs, "append" if can_append else "overwrite", hours, pending=still_pending, complete_through=through
-        )
-    if not changed and has_new_rows(inputs) and only_appends(inputs):
-        # These rows lie in no hour that counts. A session puts them into quarantine.
-        return new_session(inputs, "append", {}, pending=still_pending, complete_through=through)
-    if changed or has_new_snapshots(inputs) or advances(inputs, through):
-        return new_session(inputs, "none", {}, pending=still_pending, complete_through=through)
-    return _nothing_new(inputs)
+    moves_on = bool(changed) or has_new_snapshots(inputs) or advances(inputs, through)
+    # If no hour that counts has changed, new rows lie in no such hour. A session puts them into quarantine.
+    only_bad_rows = not changed and has_new_rows(inputs)
+
+    load: Load | None = None
+    if hours:
+        can_append = only_appends(inputs) and pending <= held
+        load = "append" if can_append else "overwrite"
+    elif only_bad_rows and only_appends(inputs):
+        load = "append"
+    elif moves_on:
+        load = "none"
+    if load is None:
+        return _nothing_new(inputs)
+    return new_session(inputs, load, hours, pending=held_back, complete_through=through)
 
 
 def _plan_range(inputs: PlanningInput, mode: RangeMode) -> Decision:

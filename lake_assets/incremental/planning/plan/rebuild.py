@@ -72,7 +72,7 @@ def _buildable(inputs: PlanningInput, hours: set[int]) -> set[int]:
     last_hour = last_buildable_hour(inputs)
     if last_hour is None:
         return set()
-    return {hour for hour in hours if hour <= last_hour}
+    return hours.intersection(range(min(hours), last_hour + 1))
 
 
 def _with_dependent_hours(inputs: PlanningInput, hours: set[int], unread: Collection[int]) -> set[int]:
