@@ -1,7 +1,8 @@
 """What a user declares: raw tables, sources, targets with their modes, keys, columns, audits and transforms.
 
-Here belongs what can be said without looking at a table. Nothing here reads, writes or plans. It may import `base` and
-`errors`, and nothing of the engine.
+Only what is known without looking at a table belongs here. Nothing here reads, writes or plans.
+
+May import `base` and `errors`, and nothing of the engine.
 """
 
 from lake_assets.incremental.declaration.decorator import incremental_asset

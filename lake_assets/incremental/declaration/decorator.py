@@ -1,4 +1,4 @@
-"""`incremental_asset`: the decorator that makes a target of a transform."""
+"""`incremental_asset`: the decorator that turns a transform into a target."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Target, Transform
 from lake_assets.incremental.declaration.validation import check_target
+
+CODE_VERSION_DIGITS = 12
+"""Hexadecimal digits of a code version."""
 
 
 def incremental_asset(
@@ -33,20 +36,32 @@ def incremental_asset(
     max_delay: timedelta | None = None,
     grain: Literal["hour", "day"] = "hour",
 ) -> Callable[[Transform], Target]:
-    """Declare the table `namespace.<function name>`; the function's docstring describes it.
+    """Declare the table `namespace.<function name>`. The function's docstring describes it.
 
-    code_version: default, a hash of the function's module, the sources with their rules, the audits and the limit: an
-        edit of any lets an audit-blocked session try again. What the module imports is not in it.
-    lineage: target column → source columns (`raw.signups.event_ts`), where names differ; equal ones are found anyway.
-    max_delay: the target's freshness check fails when its next hour or day has ended so long ago and is not complete.
-    grain: what one partition holds. A day is built as a whole: when any of its hours changed, once all are complete;
-        chunks and the catch-up threshold are rounded up to days. A stateless target takes rows as they come.
-    Raises `ConfigurationError`, naming what is wrong.
+    Args:
+        mode: How the target is built.
+        sources: The tables that it is built from, in the order of the function's parameters.
+        key: One or more columns. A row's identity is (key, time).
+        time_column: The column of the event time; a timestamptz.
+        columns: Column → Iceberg type.
+        audits: Checks of each staged snapshot.
+        namespace: Of the table.
+        quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
+        code_version: Default: a hash of the function's module, the sources with their rules, the audits and the limit.
+            If it changes, a session that an audit blocked is tried again. What the module imports is not included.
+        owners: Shown in Dagster.
+        lineage: Target column → source columns (`raw.signups.event_ts`), where names differ. Equal names are found.
+        max_delay: The freshness check fails if an hour or day ended longer ago than this and is not complete.
+        grain: What one partition contains. A day is built as a whole: if any of its hours changed, and once all are
+            complete. Chunks and the catch-up threshold are rounded up to days. A stateless target takes rows at once.
+
+    Raises:
+        ConfigurationError: Something in the declaration cannot work.
     """
 
     def declare(transform: Transform) -> Target:
         table = f"{namespace}.{transform.__name__}"
-        keyed = tuple(_with_default_key(s, mode, key) for s in sources)
+        keyed = tuple(_with_default_key(source, mode, key) for source in sources)
         target = Target(
             table=table,
             mode=mode,
@@ -82,8 +97,14 @@ def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> S
     return source
 
 
-def _code_hash(transform: Transform, sources: Sequence[Source], audits: Sequence[Audit], quarantine_limit: int) -> str:
-    """A hash of what decides which rows come out, and which are let through; the same in every process."""
-    judged = [(audit.name, audit.description, audit.blocking) for audit in audits]
+def _code_hash(
+    transform: Transform,
+    sources: Sequence[Source],
+    audits: Sequence[Audit],
+    quarantine_limit: int,
+) -> str:
+    """Return a hash of everything that decides which rows are built and published; equal in every OS process."""
+    declared_audits = [(audit.name, audit.description, audit.blocking) for audit in audits]
     code = inspect.getsource(inspect.getmodule(transform) or transform)
-    return hashlib.sha256(repr((code, [*sources], judged, quarantine_limit)).encode()).hexdigest()[:12]
+    hashed = repr((code, list(sources), declared_audits, quarantine_limit))
+    return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]

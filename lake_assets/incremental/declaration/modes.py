@@ -1,4 +1,4 @@
-"""How a target is built: from each row alone, from a range of hours, or hour by hour on its own past."""
+"""How a target is built: row by row, from a range of hours, or hour by hour from its own earlier rows."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ class Stateless:
 class Stateful:
     """The target depends on the sequence of events: a range of hours is recomputed and overwritten (etl_pattern_id 2).
 
-    load: `"range"`: from the earliest changed hour to the last complete one. `"changed"`: the changed hours alone, for
-    targets whose hours do not depend on each other.
-    catchup_threshold: how many hours, counted back from the last hour built, a late change may reach; None: no limit.
-    chunk_hours: a range that is longer, and reaches back to hours built before, is cut into sessions: new hours first,
-        then so many at a time from the earliest on. So fresh data is not late because of old. None: no limit.
+    Attributes:
+        load: `"range"` recomputes from the earliest changed hour to the last complete one. `"changed"` recomputes the
+            changed hours only, for targets whose hours do not depend on each other.
+        catchup_threshold: A change is skipped if its hour is this many hours or more before the last hour built; None
+            for no limit.
+        chunk_hours: A longer range that contains hours built before is cut into sessions: new hours first, so that old
+            data do not delay them, then this many hours at a time, from the earliest on. None for no limit.
     """
 
     load: Literal["range", "changed"] = "range"
@@ -43,16 +45,17 @@ class Stateful:
 class Sequential:
     """Stateful with memory: hour h needs the target's own rows of h-1 (etl_pattern_id 2).
 
-    catchup_threshold: as for `Stateful`; hours that were never built are always built.
-    chunk_hours: more hours that were built before are cut into sessions, from the earliest on. Where one ends in the
-        state that is published, nothing follows: the hours behind it are left alone, but for those that changed
-        themselves. New hours come last: they stand on the state before them. None: no limit; so it must be where a
-        source row acts in another hour than that of its own time, which an equal state in between would not tell of.
-    entity: a column of the target and of every source, such as an account's id, that tells which rows hang together:
-        those of one entity depend on no row of another. Of hours that were built before, only entities whose source
-        rows changed are then recomputed, where that is cheaper. None: all are, always.
-    few_rows: a session over hours that hold no more rows than this, in all, recomputes all entities: to tell them apart
-        would cost more.
+    Attributes:
+        catchup_threshold: As for `Stateful`. Hours that were never built are always built.
+        chunk_hours: If more hours than this were built before, they are cut into sessions, from the earliest on. If a
+            session ends in the state that is published, later hours are recomputed only if they changed themselves.
+            New hours come last, because they need the state before them. None for no limit; it is required if a source
+            row has an effect in another hour than its own, which an equal state in between would hide.
+        entity: A column of the target and of every source, such as an account's id. Rows of one entity depend on no row
+            of another. In hours that were built before, only entities with changed source rows are then recomputed, if
+            that is cheaper. None: all rows are recomputed.
+        few_rows: If the hours of a session contain at most this many rows, all entities are recomputed: that is cheaper
+            than finding the changed ones.
     """
 
     catchup_threshold: int | None = None
@@ -67,7 +70,7 @@ class Sequential:
         if self.entity is not None:
             require_name(IDENTIFIER, self.entity, "The entity")
         if self.few_rows < 0:
-            raise ConfigurationError(f"Few rows are {self.few_rows}.", remedy="Use 0 or more rows.")
+            raise ConfigurationError(f"few_rows is {self.few_rows}.", remedy="Use 0 or more rows.")
 
 
 Mode = Stateless | Stateful | Sequential

@@ -1,4 +1,4 @@
-"""Names, column types and limits of a declaration: refused here, before a table is looked at."""
+"""Checks of the names, column types and limits of a declaration. They need no table."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 
 
 def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
+    """Check a name. what: what has the name, for the message. Raises `ConfigurationError`."""
     if not pattern.fullmatch(value):
         raise ConfigurationError(
             f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
@@ -20,6 +21,7 @@ def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
 
 
 def require_columns(table: str, columns: Mapping[str, Any]) -> None:
+    """Check the names and Iceberg types of a table's columns. Raises `ConfigurationError`."""
     from pyiceberg.exceptions import ValidationError
     from pyiceberg.types import NestedField
 
@@ -35,5 +37,6 @@ def require_columns(table: str, columns: Mapping[str, Any]) -> None:
 
 
 def require_hours(name: str, hours: int | None) -> None:
+    """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
     if hours is not None and hours < 1:
         raise ConfigurationError(f"The {name} is {hours} hours.", remedy="Use 1 or more, or None for no limit.")

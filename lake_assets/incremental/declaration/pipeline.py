@@ -16,10 +16,16 @@ from lake_assets.incremental.declaration.validation import check_entity, check_r
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Raw tables and targets that belong together. `start` is the first event hour, a key.
+    """Raw tables and targets that belong together.
 
-    subjects: whose rows can be erased.
-    Raises `ConfigurationError`, naming what does not fit together.
+    Attributes:
+        raw: The raw tables.
+        targets: The targets, in any order.
+        start: The first event hour, a key such as `2026-01-01-00:00`.
+        subjects: The subjects whose rows can be erased.
+
+    Raises:
+        ConfigurationError: Parts of the declaration do not fit together.
     """
 
     raw: tuple[RawTable, ...]
@@ -28,31 +34,24 @@ class Pipeline:
     subjects: tuple[Subject, ...] = ()
 
     def __post_init__(self) -> None:
-        try:
-            parse_hour(self.start)
-        except InvalidHourKey:
-            raise ConfigurationError(
-                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
-            ) from None
-        raw = {r.table: r for r in self.raw}
-        for table, times in Counter([*(r.table for r in self.raw), *(t.table for t in self.targets)]).items():
-            if times > 1:
-                raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
-        for target in self.targets:
-            for source in target.sources:
-                if source.table in raw:
-                    check_raw_source(target, source, raw[source.table])
-            check_entity(target, {t.table: t.columns for t in self.targets})
+        self._check_start()
+        self._check_declared_once()
+        self._check_sources()
         self.in_order()
         for subject in self.subjects:
             check_subject(subject, self.raw, self.targets)
 
     @property
     def start_hour(self) -> int:
+        """The first event hour, as a number."""
         return parse_hour(self.start, where="The pipeline's start")
 
     def target(self, name: str) -> Target:
-        """A target by its table or its bare name; `UsageError`, with the names there are, if there is none."""
+        """Return a target by its table, or by its name without the namespace.
+
+        Raises:
+            UsageError: There is no such target.
+        """
         for target in self.targets:
             if name.replace("/", ".") in (target.table, target.name):
                 return target
@@ -60,7 +59,11 @@ class Pipeline:
         raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
 
     def subject(self, name: str) -> Subject:
-        """A subject by its name; `UsageError`, with the names there are, if there is none."""
+        """Return a subject by its name.
+
+        Raises:
+            UsageError: There is no such subject.
+        """
         for subject in self.subjects:
             if subject.name == name:
                 return subject
@@ -69,33 +72,68 @@ class Pipeline:
         raise UsageError(f"There is no subject {name!r}.", remedy=remedy)
 
     def in_order(self) -> list[Target]:
-        """The targets, each after all it is built from."""
-        by_table = {t.table: t for t in self.targets}
-        graph = {t.table: [s.table for s in t.sources if s.table in by_table] for t in self.targets}
+        """Return the targets in topological order: each after those that it is built from."""
+        by_table = self._targets_by_table()
+        upstream: dict[str, list[str]] = {}
+        for target in self.targets:
+            upstream[target.table] = [table for table in target.source_tables if table in by_table]
         try:
-            return [by_table[table] for table in TopologicalSorter(graph).static_order()]
+            ordered = list(TopologicalSorter(upstream).static_order())
         except CycleError as error:
             raise ConfigurationError(
                 f"Targets are built from each other in a circle: {' → '.join(error.args[1])}.",
                 remedy="A target that needs its own earlier hours is Sequential, and does not name itself as a source.",
             ) from None
+        return [by_table[table] for table in ordered]
 
     def upstream_of(self, target: Target) -> list[Target]:
-        """The targets that this one is built from, however indirectly, in topological order."""
-        wanted, found = {s.table for s in target.sources}, []
+        """Return the targets that a target is built from, directly or indirectly, in topological order."""
+        wanted = set(target.source_tables)
+        found: list[Target] = []
         for candidate in reversed(self.in_order()):
             if candidate.table in wanted:
                 found.append(candidate)
-                wanted |= {s.table for s in candidate.sources}
-        return found[::-1]
+                wanted.update(candidate.source_tables)
+        found.reverse()
+        return found
+
+    def _check_start(self) -> None:
+        try:
+            parse_hour(self.start)
+        except InvalidHourKey:
+            raise ConfigurationError(
+                f"The pipeline starts at {self.start!r}.", remedy="Name its first event hour, such as 2026-01-01-00:00."
+            ) from None
+
+    def _check_declared_once(self) -> None:
+        declared = Counter(raw.table for raw in self.raw)
+        declared.update(target.table for target in self.targets)
+        for table, times in declared.items():
+            if times > 1:
+                raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
+
+    def _check_sources(self) -> None:
+        targets = self._targets_by_table()
+        raw_tables = {raw.table: raw for raw in self.raw}
+        for target in self.targets:
+            for source in target.sources:
+                if source.table in raw_tables:
+                    check_raw_source(target, source, raw_tables[source.table])
+            check_entity(target, targets)
+
+    def _targets_by_table(self) -> dict[str, Target]:
+        return {target.table: target for target in self.targets}
 
 
 def merge(pipelines: Iterable[Pipeline]) -> Pipeline:
-    """Several pipelines as one; the earliest start counts."""
-    pipelines = list(pipelines)
-    return Pipeline(
-        raw=tuple(r for p in pipelines for r in p.raw),
-        targets=tuple(t for p in pipelines for t in p.targets),
-        start=min(p.start for p in pipelines),
-        subjects=tuple(dict.fromkeys(s for p in pipelines for s in p.subjects)),
-    )
+    """Return several pipelines as one, from the earliest start on. A subject of several is declared once."""
+    raw: list[RawTable] = []
+    targets: list[Target] = []
+    starts: list[str] = []
+    subjects: dict[Subject, None] = {}
+    for pipeline in pipelines:
+        raw += pipeline.raw
+        targets += pipeline.targets
+        starts.append(pipeline.start)
+        subjects.update(dict.fromkeys(pipeline.subjects))
+    return Pipeline(raw=tuple(raw), targets=tuple(targets), start=min(starts), subjects=tuple(subjects))

@@ -1,4 +1,4 @@
-"""The tables that a pipeline reads, and whose rows can be erased from them."""
+"""The tables that a pipeline reads, and the subjects whose rows can be erased from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE, require_columns, require_name
 
 LANDED = "landed_at"
-"""The column that says when a row landed; of raw tables always, of targets if they take it over."""
+"""The column of the time when a row landed. Raw tables have it; targets may keep it."""
 
 LANDING_COLUMNS: Mapping[str, str] = {
     LANDED: "timestamptz",
@@ -16,12 +16,12 @@ LANDING_COLUMNS: Mapping[str, str] = {
     "landing_hour": "int",
     "batch_id": "string",
 }
-"""What every raw table carries behind its own columns, and (but for landed_at) is partitioned by."""
+"""The columns that every raw table has after its own. It is partitioned by all of them but landed_at."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Rows for which the SQL condition `where` is true go to quarantine, for this reason."""
+    """Rows for which the SQL condition `where` is true are quarantined, with this reason."""
 
     reason: str
     where: str
@@ -31,10 +31,12 @@ class Rule:
 class Source:
     """An Iceberg table that a target is built from.
 
-    time_column: the row's own time; what event hours are counted by.
-    key: rows with equal (key, time) are deliveries of one row, and count once: the least (landed_at, batch_id, row
-        hash) wins. None: the rows are unique already (a target of this platform is).
-    rules: rows that are set aside in quarantine, beside those with a null key or an absurd time.
+    Attributes:
+        table: The table, `namespace.name`.
+        time_column: The column of the row's own time, which event hours are counted by.
+        key: Rows with equal (key, time) are deliveries of one row and count once: the least (landed_at, batch_id, row
+            hash) wins. None: the rows are unique already, as those of a target are.
+        rules: Rows to quarantine, besides those with a null key or an impossible time.
     """
 
     table: str
@@ -50,13 +52,20 @@ class Source:
 
     @property
     def trusted(self) -> bool:
-        """Whether its rows are unique and were judged before, as those of a target are: none is set aside."""
+        """Whether its rows are unique and validated, as those of a target are: none is quarantined."""
         return self.key is None and not self.rules
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """A table that somebody else lands: `columns` (name → Iceberg type) plus `LANDING_COLUMNS`."""
+    """A table that another program writes.
+
+    Attributes:
+        table: The table, `namespace.name`.
+        columns: Column → Iceberg type, without `LANDING_COLUMNS`.
+        time_column: The column of the row's own time.
+        description: Shown in Dagster.
+    """
 
     table: str
     columns: Mapping[str, str]
@@ -69,14 +78,17 @@ class RawTable:
 
     @property
     def all_columns(self) -> dict[str, str]:
+        """Column → Iceberg type, with `LANDING_COLUMNS`."""
         return {**self.columns, **LANDING_COLUMNS}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Somebody whose rows can be erased, told by an id.
+    """A kind of person or account whose rows can be erased by an id.
 
-    columns: the string columns that hold such an id, in whatever raw tables and targets they are.
+    Attributes:
+        name: The subject's name.
+        columns: The string columns that contain such an id, in any raw table or target.
     """
 
     name: str
@@ -88,5 +100,5 @@ class Subject:
             require_name(IDENTIFIER, column, f"A column of the subject {self.name}")
 
     def columns_of(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """Those of a table's columns that hold an id of this subject."""
+        """Return those of a table's columns that contain an id of this subject."""
         return tuple(c for c in columns if c in self.columns)

@@ -1,4 +1,4 @@
-"""A target: a table that this platform builds; and the audits that it declares, as values."""
+"""The values of a target: the table that is built, what its transform receives, and its audits."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 RowsByHour = Callable[[Collection[int]], Mapping[int, int]]
-"""Event hours → rows of each of them that has any."""
+"""Event hours → rows by hour, for those of the hours that have rows."""
 
 
 @dataclass(frozen=True)
 class SessionContext:
-    """What a transform may know of its session.
+    """What a transform receives about its session.
 
-    hours: the event hours being built, ascending (numbers of `base.hours`); of whole days, if the grain is.
-    published: the target's rows as they stand before this session, of a sequential target, else None; a transform may
-        rely on the hour before the first of `hours`, and on no other. A stateful one takes all that came before from
-        its sources, which are given up to the last of `hours`: in the target an hour may be missing, or held back.
-        Where a target declares an entity, it and the sources may be limited to the rows of some entities.
+    Attributes:
+        session_id: The session.
+        hours: The event hours to build, ascending (numbers of `base.hours`); those of whole days if the grain is a day.
+        published: Of a sequential target, its rows before this session; otherwise None. A transform may rely on the
+            hour before the first of `hours` only. If the target declares an entity, `published` and the sources may
+            contain only some entities. A stateful transform reads earlier rows from its sources, which are complete up
+            to the last of `hours`: in the target, an hour may be missing or held back.
     """
 
     session_id: str
@@ -34,19 +36,20 @@ class SessionContext:
     published: DataFrame | None
 
     def within(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """The rows whose time lies in this session's hours."""
+        """Return the rows whose time lies in this session's hours."""
         from lake_assets.base.time_filters import within
 
         return within(rows, time_column, self.hours)
 
     def at_end_of_day(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """The rows whose time lies in the last hour of a day, among this session's hours."""
+        """Return the rows whose time lies in the last hour of a day, among this session's hours."""
         from lake_assets.base.time_filters import within
 
-        return within(rows, time_column, [hour for hour in self.hours if DAY.last(hour) == hour])
+        last_hours = [hour for hour in self.hours if DAY.last(hour) == hour]
+        return within(rows, time_column, last_hours)
 
     def outside(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """The rows whose time lies in none of this session's hours: before the first, or in a gap between them."""
+        """Return the rows whose time lies in none of this session's hours: before the first, or in a gap."""
         from lake_assets.base.time_filters import outside
 
         return outside(rows, time_column, self.hours)
@@ -57,14 +60,25 @@ Transform = Callable[..., "DataFrame"]
 
 @dataclass(frozen=True)
 class Target:
-    """A table that this platform builds, hour by hour or day by day. Its process has the same name.
+    """A table that is built hour by hour or day by day.
 
-    table: `namespace.name`. columns: name → Iceberg type. time_column: a timestamptz column, partitioned by `grain`.
-    key: one or more columns; a row's identity is (key, time).
-    transform: (SessionContext, one DataFrame per source, in order) → DataFrame with `columns`.
-    quarantine_limit: more rows than this that one session has to quarantine, and none before it had, fail a blocking
-        check.
-    max_delay: how long after its end an hour or a day may be not complete yet; None: no freshness check.
+    Attributes:
+        table: The table, `namespace.name`.
+        mode: How it is built.
+        sources: The tables that it is built from.
+        key: One or more columns. A row's identity is (key, time).
+        time_column: A timestamptz column; the table is partitioned by its `grain`.
+        columns: Column → Iceberg type.
+        transform: Receives the SessionContext and one DataFrame for each source, in order; returns a DataFrame with
+            `columns`.
+        audits: Checks of each staged snapshot.
+        quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
+        code_version: If it changes, sessions that an audit blocked are tried again.
+        description: Shown in Dagster.
+        owners: Shown in Dagster.
+        lineage: Target column → source columns, where names differ.
+        max_delay: The longest time between the end of an hour or day and its completion; None: no freshness check.
+        grain: What one partition contains.
     """
 
     table: str
@@ -85,14 +99,24 @@ class Target:
 
     @property
     def name(self) -> str:
+        """The table without its namespace."""
         return self.table.split(".")[1]
+
+    @property
+    def source_tables(self) -> tuple[str, ...]:
+        """The tables that it is built from."""
+        return tuple(source.table for source in self.sources)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """counts: what was counted, by name. sample: keys of offending rows, at most `SAMPLE`.
+    """The result of one audit.
 
-    hours: event hour → what offends in it; empty where that cannot be told.
+    Attributes:
+        passed: Whether it passed.
+        counts: What was counted, by name.
+        sample: Keys of offending rows, at most `SAMPLE`.
+        hours: Event hour → number of offending rows; empty if the hours are unknown.
     """
 
     passed: bool
@@ -103,10 +127,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Offenders:
-    """The rows that should not be, not counted yet: an audit passes if there are none.
+    """The offending rows of an audit, not counted yet. The audit passes if there are none.
 
-    rows: `k`, the key of each, a string; `h`, its event hour (long), null where that cannot be told, which then holds
-        for the whole audit. counted: what their number is called.
+    Attributes:
+        rows: `k` (string), the key of each row; `h` (long), its event hour. If `h` is null in one row, the hours of the
+            whole audit count as unknown.
+        counted: The name of their count.
     """
 
     rows: DataFrame
@@ -115,15 +141,20 @@ class Offenders:
 
 @dataclass(frozen=True)
 class AuditScope:
-    """What an audit may look at.
+    """What an audit can read.
 
-    staged: the staged snapshot's rows within `hours` (columns of the target).
-    kept: the driving (first) source's rows that should show in `staged`: no quarantined row, no repeated delivery
-        (columns of the source).
-    counts: rows of the driving source by fate: `read`, `duplicates`, `quarantined`; and `written`, the rows staged.
-    table: any other table by name, as this session reads it.
-    staged_rows, earlier_rows: of the staged snapshot, and of the target before this session; any hours.
-    few: whether staged and kept are few rows, each one partition.
+    Attributes:
+        target: The target.
+        hours: The event hours that the session builds.
+        staged: The rows of the staged snapshot within `hours` (columns of the target).
+        kept: The rows of the driving (first) source that should be in `staged`: neither quarantined rows nor repeated
+            deliveries (columns of the source).
+        counts: Rows of the driving source by outcome: `read`, `duplicates`, `quarantined`; and `written`, the rows
+            staged.
+        table: Returns another table by name, as this session reads it.
+        staged_rows: Rows of the staged snapshot by hour; of any hours.
+        earlier_rows: Rows of the target before this session by hour; of any hours.
+        few: Whether `staged` and `kept` are few rows, in one Spark partition each.
     """
 
     target: Target
@@ -139,7 +170,14 @@ class AuditScope:
 
 @dataclass(frozen=True)
 class Audit:
-    """A named check of a staged snapshot. blocking: if it fails, the hours that it fails in are not published."""
+    """A named check of a staged snapshot.
+
+    Attributes:
+        name: The audit's name.
+        run: Evaluates it.
+        description: What it checks.
+        blocking: Whether the hours that it fails in are not published.
+    """
 
     name: str
     run: Callable[[AuditScope], Verdict | Offenders]

@@ -1,4 +1,4 @@
-"""What a declaration must be, beyond its names: tables, keys, modes and transforms that fit together."""
+"""Checks of a declaration beyond its names: tables, keys, modes and transforms must fit together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from lake_assets.incremental.declaration.target import Target
 
 
 def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
-    """Rows that others land are judged, and told from their deliveries, by a key."""
+    """Check a source that is a raw table: it has the columns, and a key that identifies repeated deliveries.
+
+    Raises:
+        ConfigurationError: A column or the key is missing.
+    """
     for column in (source.time_column, source.key):
         if column is not None and column not in raw.all_columns:
             raise ConfigurationError(
@@ -28,49 +32,73 @@ def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
         )
 
 
-def check_entity(target: Target, columns: Mapping[str, Mapping[str, str]]) -> None:
-    """Rows of an entity are told by one column everywhere; and no delivery of one entity may beat one of another."""
+def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
+    """Check that the target and all its sources have the entity's column.
+
+    The rows of the sources must be validated already: otherwise a delivery of one entity could replace one of another.
+
+    Args:
+        target: The target.
+        targets: Table → target, for all targets of the pipeline.
+
+    Raises:
+        ConfigurationError: A column is missing, or the target validates the rows of a source, by a key or rules.
+    """
     entity = target.mode.entity if isinstance(target.mode, Sequential) else None
     if entity is None:
         return
-    read = {s.table: columns[s.table] for s in target.sources if s.table in columns}
-    for table, there in {target.table: target.columns, **read}.items():
-        if entity not in there:
-            raise ConfigurationError(
-                f"{table} has no column {entity!r}, which is the entity of {target.table}.",
-                remedy="Name a column that the target and all its sources have, or drop entity=.",
-            )
+    _check_has_entity(target, target, entity)
     for source in target.sources:
+        if source.table in targets:
+            _check_has_entity(targets[source.table], target, entity)
         if not source.trusted:
             raise ConfigurationError(
-                f"{target.table} has the entity {entity!r}, and judges the rows of {source.table} itself.",
+                f"{target.table} has the entity {entity!r}, but validates the rows of {source.table} itself.",
                 remedy="Read a fact that is built from them, or drop entity=.",
             )
 
 
+def _check_has_entity(read: Target, target: Target, entity: str) -> None:
+    if entity not in read.columns:
+        raise ConfigurationError(
+            f"{read.table} has no column {entity!r}, which is the entity of {target.table}.",
+            remedy="Name a column that the target and all its sources have, or drop entity=.",
+        )
+
+
 def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[Target]) -> None:
-    """Its rows begin in a raw table, and its ids are strings: as such they are looked for, everywhere."""
-    if not any(subject.columns_of(table.columns) for table in raw):
+    """Check that a raw table contains the subject's ids, and that all columns of ids are strings.
+
+    Raises:
+        ConfigurationError: No raw table contains them, or a column is no string.
+    """
+    if not any(subject.columns_of(raw_table.columns) for raw_table in raw):
         raise ConfigurationError(
             f"No raw table holds the subject {subject.name}: none has a column {' or '.join(subject.columns)!r}.",
-            remedy="Name the columns that hold its id.",
+            remedy="Name the columns that contain its id.",
         )
-    declared = {t.table: t.columns for t in raw} | {t.table: t.columns for t in targets}
+    declared = {raw_table.table: raw_table.columns for raw_table in raw}
+    declared.update({target.table: target.columns for target in targets})
     for table, columns in declared.items():
         for column in subject.columns_of(columns):
             if columns[column] != "string":
                 raise ConfigurationError(
                     f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
-                    remedy="The id of a subject is a string.",
+                    remedy="Declare the column as a string.",
                 )
 
 
 def check_target(target: Target) -> None:
+    """Check a target by itself.
+
+    Raises:
+        ConfigurationError: Something in the declaration cannot work.
+    """
     require_name(TABLE, target.table, "The target")
     require_columns(target.table, target.columns)
     if not target.key:
         raise ConfigurationError(
-            f"{target.table} has no key.", remedy="Name the columns that, with the time, tell a row."
+            f"{target.table} has no key.", remedy="Name the columns that, with the time, identify a row."
         )
     if not target.sources:
         raise ConfigurationError(f"{target.table} has no source.", remedy="Name at least one Source.")
@@ -102,20 +130,22 @@ def _check_options(target: Target) -> None:
         raise ConfigurationError(
             f"{target.table} has a max_delay of {target.max_delay}.", remedy="Use a timedelta of 0 or more, or None."
         )
-    if unknown := sorted(target.lineage.keys() - target.columns.keys()):
+    unknown = sorted(target.lineage.keys() - target.columns.keys())
+    if unknown:
         raise ConfigurationError(
-            f"{target.table} has a lineage for {', '.join(unknown)}, which it has not.", remedy="Add them to columns=."
+            f"{target.table} declares lineage for {', '.join(unknown)}, but has no such column.",
+            remedy="Add it to columns=, or remove it from lineage=.",
         )
 
 
 def _check_transform(target: Target) -> None:
-    """It is called with the session and one DataFrame per source."""
-    given = 1 + len(target.sources)
+    """Check that the transform accepts the session and one DataFrame for each source."""
+    sources = target.source_tables
+    parameters = 1 + len(sources)
     try:
-        inspect.signature(target.transform).bind(*range(given))
+        inspect.signature(target.transform).bind(*range(parameters))
     except TypeError:
         raise ConfigurationError(
-            f"The transform of {target.table} cannot be called with a session and {given - 1} source(s).",
-            remedy=f"Give it {given} parameters: the session, then one for each of"
-            f" {', '.join(s.table for s in target.sources)}.",
+            f"The transform of {target.table} cannot be called with a session and {len(sources)} source(s).",
+            remedy=f"Give it {parameters} parameters: the session, then one for each of {', '.join(sources)}.",
         ) from None

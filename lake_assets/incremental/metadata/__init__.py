@@ -1,4 +1,4 @@
-"""Iceberg tables as their metadata describe them: creating, partitions, manifests, publishing. No Spark.
+"""Iceberg tables through their metadata: creating tables, partitions, manifests, publishing. No Spark.
 
 May import `incremental.declaration`, `connections` and `base`.
 """

@@ -1,4 +1,4 @@
-"""Declaring by hand how far a raw table goes: for a source that went silent, or whose lander sets nothing."""
+"""Setting a raw table's complete-through by hand, for a source that stopped or whose writer does not set it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from lake_assets.incremental.metadata import tables
 
 @dataclass(frozen=True)
 class Declared:
-    """A raw table's complete-through, an hour, as it was (None: unset) and as it is."""
+    """A raw table's complete-through.
+
+    Attributes:
+        table: The raw table.
+        before: The hour before the change; None if it was not set.
+        after: The hour now.
+    """
 
     table: str
     before: int | None
@@ -29,19 +35,34 @@ class Declared:
     stop=stop_after_attempt(8),
     reraise=True,
 )
-def declare_complete(catalog: Catalog, pipeline: Pipeline, name: str, hour: int, *, force: bool = False) -> Declared:
-    """Set a raw table's complete-through to `hour`, inclusive.
+def declare_complete(
+    catalog: Catalog,
+    pipeline: Pipeline,
+    name: str,
+    hour: int,
+    *,
+    force: bool = False,
+) -> Declared:
+    """Set a raw table's complete-through.
 
-    force: also when that goes back; what targets have built, and their own complete-through, stay.
-    Raises `UsageError` for a table that is no raw table, or to go back without `force`; `TableMissing`.
+    Args:
+        catalog: The catalog.
+        pipeline: The pipeline that declares the raw table.
+        name: The table, with or without its namespace.
+        hour: The last complete hour, inclusive.
+        force: Also go back to an earlier hour. Hours that targets have built, and their complete-through, stay.
+
+    Raises:
+        UsageError: The name is not one raw table, or the hour is earlier than the present one, without `force`.
+        TableMissing: The table does not exist.
     """
     raw = _raw_table(pipeline, name)
     table = tables.load(catalog, raw)
     before = tables.complete_through(table, raw)
     if before is not None and hour < before and not force:
         raise UsageError(
-            f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} would take that back.",
-            remedy="Name a later hour. With --force it goes back; what was built from it stays.",
+            f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
+            remedy="Name a later hour, or use --force to go back. Hours that were built from it stay.",
         )
     if hour != before:
         with table.transaction() as transaction:
@@ -51,13 +72,15 @@ def declare_complete(catalog: Catalog, pipeline: Pipeline, name: str, hour: int,
 
 def _raw_table(pipeline: Pipeline, name: str) -> str:
     wanted = name.replace("/", ".")
-    known = [r.table for r in pipeline.raw]
-    names = ", ".join(known)
-    if wanted in {n for t in pipeline.targets for n in (t.table, t.name)}:
-        raise UsageError(
-            f"{wanted} is a target: its sessions say how far it is complete.", remedy=f"Name a raw table: {names}."
-        )
-    found = [t for t in known if wanted in (t, t.split(".")[1])]
+    raw_tables = [raw.table for raw in pipeline.raw]
+    remedy = f"Name a raw table: {', '.join(raw_tables)}."
+    if any(wanted in (target.table, target.name) for target in pipeline.targets):
+        raise UsageError(f"{wanted} is a target: its sessions set its complete-through.", remedy=remedy)
+    found: list[str] = []
+    for table in raw_tables:
+        _, bare_name = table.split(".")
+        if wanted in (table, bare_name):
+            found.append(table)
     if len(found) != 1:
-        raise UsageError(f"There is no raw table {name!r}.", remedy=f"Name one of: {names}.")
+        raise UsageError(f"There is no raw table {name!r}.", remedy=remedy)
     return found[0]

@@ -1,12 +1,13 @@
-"""The entries of manifests, as pyiceberg reads them, but what the schema of a file means is found out once.
+"""Reading the entries of manifests as pyiceberg does, but resolving each Avro schema once.
 
-pyiceberg does so anew for each file, which takes longer than to read the few entries of a small one. A plan over many
-new snapshots reads as many small manifests: of one table, and so of one schema. Built on inner parts of pyiceberg.
+pyiceberg resolves the schema again for each file, which takes longer than reading the few entries of a small manifest.
+A plan over many new snapshots reads many small manifests of one schema. This module uses internal parts of pyiceberg.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Self
 
@@ -29,23 +30,46 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-_SCHEMAS = 256
-"""So many schemas are remembered: one for each partitioning of each table."""
+CACHED_SCHEMAS = 256
+"""Number of schemas in the cache. Each partitioning of each table has one."""
 
 
 def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> list[ManifestEntry]:
-    """All entries of a manifest, or the live ones; `ManifestFile.fetch_manifest_entry` gives the same."""
-    with _Entries(io.new_input(manifest.manifest_path)) as file:
-        found = [_inherit_from_manifest(entry, manifest) for entry in file]
-    return [e for e in found if not discard_deleted or e.status is not ManifestEntryStatus.DELETED]
+    """Return the entries of a manifest, equal to those of `ManifestFile.fetch_manifest_entry`.
+
+    Args:
+        manifest: The manifest to read.
+        io: The table's file IO.
+        discard_deleted: Whether entries of deleted files are left out.
+    """
+    found = []
+    with _EntriesFile(io.new_input(manifest.manifest_path)) as file:
+        for entry in file:
+            if not discard_deleted or entry.status is not ManifestEntryStatus.DELETED:
+                found.append(_inherit_from_manifest(entry, manifest))
+    return found
 
 
 def own_manifests(snapshot: Snapshot, io: FileIO) -> list[ManifestFile]:
-    """The manifests that a snapshot wrote itself: they tell what it added and removed."""
+    """Return the manifests that a snapshot wrote itself: they name the files that it added and removed."""
     return [m for m in snapshot.manifests(io) if m.added_snapshot_id == snapshot.snapshot_id]
 
 
-class _Entries(AvroFile[ManifestEntry]):
+def changed_entries(manifests: Iterable[ManifestFile], io: FileIO, snapshot_id: int) -> Iterator[ManifestEntry]:
+    """Yield the entries of the data and delete files that a snapshot added or removed.
+
+    Args:
+        manifests: The manifests to read: those that the snapshot wrote.
+        io: The table's file IO.
+        snapshot_id: The snapshot.
+    """
+    for manifest in manifests:
+        for entry in entries(manifest, io, discard_deleted=False):
+            if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
+                yield entry
+
+
+class _EntriesFile(AvroFile[ManifestEntry]):
     def __enter__(self) -> Self:
         with self.input_file.open() as file:
             self.decoder = new_decoder(file.read())
@@ -54,9 +78,9 @@ class _Entries(AvroFile[ManifestEntry]):
         return self
 
 
-@lru_cache(maxsize=_SCHEMAS)
+@lru_cache(maxsize=CACHED_SCHEMAS)
 def _reader(avro_schema: str) -> Reader:
-    """Reads entries of files of an Avro schema, in JSON. It keeps nothing of a file."""
+    """Return a reader for an Avro schema, given as JSON. A reader keeps no state of a file."""
     return resolve_reader(
         AvroSchemaConversion().avro_to_iceberg(json.loads(avro_schema)),
         MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],

@@ -1,9 +1,10 @@
-"""What a table partitioned by hour or day has in which hour: told by its manifests alone, most passed over unread."""
+"""The hours of tables that are partitioned by hour or day, from manifests. Bounds exclude most manifests unread."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -18,143 +19,211 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.metadata.manifests import entries, own_manifests
 
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
-"""How the time column of a target is partitioned, by its grain. Iceberg numbers the partitions from 1970 on."""
+"""Grain → partition transform of the time column. Iceberg numbers the partitions from 1970 on."""
 
 _LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
 
 
+@dataclass(frozen=True)
+class _TimePartition:
+    """The partition field of the time column: its position in the spec, and its grain."""
+
+    position: int
+    grain: Grain
+
+    def hours(self, file: DataFile) -> range | None:
+        """Return the hours of a file's partition; None if its rows have no time."""
+        number = file.partition[self.position]
+        return None if number is None else self.grain.numbered(number)
+
+
+class _HourReader:
+    """Reads the entries of data files of one table, with the hours of their partitions."""
+
+    def __init__(self, table: Table, time_column: str) -> None:
+        self.table = table
+        self.time_column = time_column
+
+    def hours_of(self, found: Iterable[ManifestEntry]) -> set[int | None]:
+        """Return the hours of the files of all entries; None for a file of rows without a time."""
+        hours: set[int | None] = set()
+        for entry in found:
+            partition = self._hours(entry.data_file)
+            hours.update([None] if partition is None else partition)
+        return hours
+
+    def rows(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[range, int]]:
+        """Yield, for each live data file of rows with a time, the hours of its partition and its rows."""
+        for entry in _data_entries(self.table, manifests):
+            if entry.status not in _LIVE:
+                continue
+            partition = self._hours(entry.data_file)
+            if partition is not None:
+                yield partition, entry.data_file.record_count
+
+    def between(self, manifests: Iterable[ManifestFile], first: int, last: int) -> list[ManifestFile]:
+        """Return the manifests that may have files of the hours first..last, both inclusive."""
+        return [manifest for manifest in manifests if self._may_contain(manifest, first, last)]
+
+    def _hours(self, file: DataFile) -> range | None:
+        return _time_partition(self.table, file.spec_id, self.time_column).hours(file)
+
+    def _may_contain(self, manifest: ManifestFile, first: int, last: int) -> bool:
+        if not manifest.partitions:
+            return True
+        partition = _time_partition(self.table, manifest.partition_spec_id, self.time_column)
+        bounds = manifest.partitions[partition.position]
+        if bounds.lower_bound is None or bounds.upper_bound is None:
+            return True
+        lower = int(from_bytes(IntegerType(), bounds.lower_bound))
+        upper = int(from_bytes(IntegerType(), bounds.upper_bound))
+        first_hour = partition.grain.numbered(lower)[0]
+        last_hour = partition.grain.numbered(upper)[-1]
+        return first_hour <= last and last_hour >= first
+
+
 def check_grain(table: Table, time_column: str, grain: Grain) -> None:
-    """A table is partitioned as it is declared: an hour of a day cannot be overwritten. Raises `ConfigurationError`."""
-    _, found = _time_field(table, table.spec().spec_id, time_column)
+    """Check that a table is partitioned by its declared grain: one hour of a day cannot be overwritten.
+
+    Raises:
+        ConfigurationError: It is partitioned otherwise.
+    """
+    found = _time_partition(table, table.spec().spec_id, time_column).grain
     if found != grain:
         raise ConfigurationError(
             f"{'.'.join(table.name())} is declared with grain={grain.name!r}, and partitioned by {found.name}.",
-            remedy=f"Declare grain={found.name!r}, or drop the table and let `lake init` create it anew.",
+            remedy=f"Declare grain={found.name!r}, or drop the table and let `lake init` create it again.",
         )
 
 
 def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
-    """The hours of the data files that a snapshot added, of a day all; a file of rows without a time has none.
+    """Return the hours of the data files that a snapshot added; of a day, all.
 
-    Raises `ConfigurationError` if the table is partitioned otherwise.
+    Files of rows without a time are left out.
+
+    Raises:
+        ConfigurationError: The table is not partitioned by hour or day of the time column.
     """
-    own = _entries(table, own_manifests(snapshot, table.io))
-    added = (e for e in own if e.status is ManifestEntryStatus.ADDED)
-    return {hour for hour in _hours_of(table, added, time_column) if hour is not None}
+    own = _data_entries(table, own_manifests(snapshot, table.io))
+    added = (entry for entry in own if entry.status is ManifestEntryStatus.ADDED)
+    hours = _HourReader(table, time_column).hours_of(added)
+    return {hour for hour in hours if hour is not None}
 
 
 def hours_removed(table: Table, snapshot: Snapshot, time_column: str) -> set[int | None]:
-    """The hours of the data files that a snapshot removed, of a day all; None for a file of rows without a time."""
-    own = _entries(table, own_manifests(snapshot, table.io))
-    removed = (e for e in own if e.status is ManifestEntryStatus.DELETED and e.snapshot_id == snapshot.snapshot_id)
-    return _hours_of(table, removed, time_column)
+    """Return the hours of the data files that a snapshot removed; of a day, all; None for rows without a time."""
+    own = _data_entries(table, own_manifests(snapshot, table.io))
+    removed: list[ManifestEntry] = []
+    for entry in own:
+        if entry.status is ManifestEntryStatus.DELETED and entry.snapshot_id == snapshot.snapshot_id:
+            removed.append(entry)
+    return _HourReader(table, time_column).hours_of(removed)
 
 
-def hours_left(table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]) -> set[int | None]:
-    """Those of the hours that still have data files of the snapshots before this one."""
-    manifests = snapshot.manifests(table.io) if hours else []
-    near = [m for m in manifests if _may_hold(table, m, time_column, min(hours), max(hours))]
-    left = (e for e in _entries(table, near) if e.status in _LIVE and e.snapshot_id != snapshot.snapshot_id)
-    return _hours_of(table, left, time_column).intersection(hours)
+def hours_left(
+    table: Table,
+    snapshot: Snapshot,
+    time_column: str,
+    hours: Collection[int],
+) -> set[int | None]:
+    """Return those of the hours that still have data files of snapshots before this one."""
+    if not hours:
+        return set()
+    reader = _HourReader(table, time_column)
+    manifests = snapshot.manifests(table.io)
+    near = reader.between(manifests, min(hours), max(hours))
+    left: list[ManifestEntry] = []
+    for entry in _data_entries(table, near):
+        if entry.status in _LIVE and entry.snapshot_id != snapshot.snapshot_id:
+            left.append(entry)
+    return reader.hours_of(left).intersection(hours)
 
 
 def deletes_rows(table: Table, snapshot: Snapshot) -> bool:
     """Whether a snapshot added delete files, which hide rows of data files that stay."""
-    deletes = [m for m in own_manifests(snapshot, table.io) if m.content is ManifestContent.DELETES]
-    return any(
-        e.status is ManifestEntryStatus.ADDED for m in deletes for e in entries(m, table.io, discard_deleted=True)
-    )
+    for manifest in own_manifests(snapshot, table.io):
+        if manifest.content is not ManifestContent.DELETES:
+            continue
+        live = entries(manifest, table.io, discard_deleted=True)
+        if any(entry.status is ManifestEntryStatus.ADDED for entry in live):
+            return True
+    return False
 
 
-def rows_between(table: Table, time_column: str, first: int, last: int) -> int:
-    """Rows of main in the hours first..last, both inclusive, or in days that hold any of these.
+def rows_between(
+    table: Table,
+    time_column: str,
+    first: int,
+    last: int,
+) -> int:
+    """Return the rows of main in the hours first..last, both inclusive, or in days that contain any of them.
 
-    Deleted rows of a merge-on-read delete are counted in.
+    Rows deleted by merge-on-read are counted, too.
     """
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    near = [m for m in manifests if _may_hold(table, m, time_column, first, last)]
-    return sum(rows for hours, rows in _rows(table, near, time_column) if hours[0] <= last and hours[-1] >= first)
+    reader = _HourReader(table, time_column)
+    near = reader.between(_manifests(table, table.current_snapshot()), first, last)
+    total = 0
+    for hours, rows in reader.rows(near):
+        if hours[0] <= last and hours[-1] >= first:
+            total += rows
+    return total
 
 
 def rows_by_hour(table: Table, time_column: str) -> dict[int, int]:
-    """Rows of main by hour, for all hours that have any; those of a day by its first hour.
+    """Return hour → rows of main, for all hours with rows, ascending; those of a day at its first hour.
 
-    Deleted rows of a merge-on-read delete are counted in.
+    Rows deleted by merge-on-read are counted, too.
     """
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
+    manifests = _manifests(table, table.current_snapshot())
     found: Counter[int] = Counter()
-    for hours, rows in _rows(table, manifests, time_column):
+    for hours, rows in _HourReader(table, time_column).rows(manifests):
         found[hours[0]] += rows
     return dict(sorted(found.items()))
 
 
 def rows_in_hours(
-    table: Table, snapshot_id: int | None, time_column: str, hours: Collection[int]
+    table: Table,
+    snapshot_id: int | None,
+    time_column: str,
+    hours: Collection[int],
 ) -> dict[int, int] | None:
-    """Rows of a snapshot in each of the hours that has any; exact, or None.
+    """Return hour → rows of a snapshot, for those of the hours that have any.
 
-    None where metadata cannot tell: a partition holds a day, or delete files may have taken rows away.
+    Returns:
+        None if the metadata do not contain exact numbers: a partition is a day, or there are delete files.
     """
-    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
-    manifests = snapshot.manifests(table.io) if snapshot and hours else []
-    if any(m.content is ManifestContent.DELETES for m in manifests):
+    if snapshot_id is None or not hours:
+        return {}
+    manifests = _manifests(table, table.snapshot_by_id(snapshot_id))
+    if any(manifest.content is ManifestContent.DELETES for manifest in manifests):
         return None
-    near = [m for m in manifests if _may_hold(table, m, time_column, min(hours), max(hours))]
+    reader = _HourReader(table, time_column)
+    near = reader.between(manifests, min(hours), max(hours))
     found: Counter[int] = Counter()
-    for partition, rows in _rows(table, near, time_column):
+    for partition, rows in reader.rows(near):
         if len(partition) > 1:
             return None
         found[partition[0]] += rows
     return {hour: rows for hour, rows in found.items() if hour in hours}
 
 
-def _rows(table: Table, manifests: list[ManifestFile], time_column: str) -> Iterator[tuple[range, int]]:
-    """The hours of the partition of each live data file that has one, and the file's rows."""
-    for entry in _entries(table, manifests):
-        if entry.status in _LIVE and (hours := _partition(table, entry.data_file, time_column)) is not None:
-            yield hours, entry.data_file.record_count
+def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
+    return snapshot.manifests(table.io) if snapshot else []
 
 
-def _hours_of(table: Table, found: Iterable[ManifestEntry], time_column: str) -> set[int | None]:
-    partitions = (_partition(table, entry.data_file, time_column) for entry in found)
-    return {hour for hours in partitions for hour in ([None] if hours is None else hours)}
-
-
-def _partition(table: Table, file: DataFile, time_column: str) -> range | None:
-    """The hours of a file's partition; None if its rows have no time."""
-    position, grain = _time_field(table, file.spec_id, time_column)
-    number = file.partition[position]
-    return None if number is None else grain.numbered(number)
-
-
-def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[ManifestEntry]:
-    """Those of data files, deleted ones too."""
+def _data_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:
+    """Yield the entries of data files, deleted ones included."""
     for manifest in manifests:
         if manifest.content is ManifestContent.DATA:
             yield from entries(manifest, table.io, discard_deleted=False)
 
 
-def _may_hold(table: Table, manifest: ManifestFile, time_column: str, first: int, last: int) -> bool:
-    """Whether a manifest's own bounds admit files of these hours."""
-    if not manifest.partitions:
-        return True
-    position, grain = _time_field(table, manifest.partition_spec_id, time_column)
-    bounds = manifest.partitions[position]
-    if bounds.lower_bound is None or bounds.upper_bound is None:
-        return True
-    lower, upper = (int(from_bytes(IntegerType(), b)) for b in (bounds.lower_bound, bounds.upper_bound))
-    return grain.numbered(lower)[0] <= last and grain.numbered(upper)[-1] >= first
-
-
-def _time_field(table: Table, spec_id: int, time_column: str) -> tuple[int, Grain]:
-    """Which partition field is the hour or the day of the time column, and which of them."""
-    source = table.schema().find_field(time_column).field_id
-    for i, field in enumerate(table.specs()[spec_id].fields):
+def _time_partition(table: Table, spec_id: int, time_column: str) -> _TimePartition:
+    source_id = table.schema().find_field(time_column).field_id
+    for position, field in enumerate(table.specs()[spec_id].fields):
         for grain, transform in TRANSFORMS.items():
-            if field.source_id == source and field.transform == transform:
-                return i, grain
+            if field.source_id == source_id and field.transform == transform:
+                return _TimePartition(position, grain)
     raise ConfigurationError(
         f"{'.'.join(table.name())} is partitioned neither by the hour nor by the day of {time_column}.",
         remedy="Let `lake init` create the table, or partition it by hours(time column) or days(time column).",

@@ -1,4 +1,4 @@
-"""The Iceberg tables of this platform: how they are created, opened and checked. Metadata only, through pyiceberg.
+"""Creating, loading and checking Iceberg tables through pyiceberg. Metadata only.
 
 Raw tables are partitioned by landing_date, landing_hour and batch_id; targets by the hour or day of their time column.
 """
@@ -25,22 +25,28 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target
 
 COMPLETE_THROUGH = "lake.complete-through"
-"""Table property: the last hour, inclusive, for which a table has all data it will get on time. An hour key."""
+"""Table property: the last hour, inclusive, for which the table has all data that arrive on time. An hour key."""
 
 SESSION = "lake.session"
-"""Table property: the session that was published last; with the snapshots' `wap.id` it tells what is published."""
+"""Table property: the session that was published last. A session without rows has no snapshot with its `wap.id`."""
 
 WAP_ENABLED = "write.wap.enabled"
 
 Partitions = Mapping[str, Transform[Any, Any]]
-"""Column → how it is partitioned by."""
+"""Column → the transform that the table is partitioned by."""
+
+RAW_PARTITIONS = ("landing_date", "landing_hour", "batch_id")
+"""The columns that a raw table is partitioned by."""
+
+FIRST_PARTITION_FIELD_ID = 1000
+"""Iceberg numbers partition fields from 1000 on (Iceberg specification, partition field ids)."""
 
 _COMMON = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
-    # Bounds of every column, untruncated: planning reads them.
+    # Planning reads the untruncated bounds of every column.
     "write.metadata.metrics.default": "full",
-    # As Spark does by itself: planning reads the list of manifests, which else has one for every append of pyiceberg.
+    # Spark does this by default. Without it pyiceberg adds a manifest for every append, and planning reads them all.
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
@@ -48,7 +54,12 @@ _COMMON = {
 
 
 def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
-    """Attempts at a commit while somebody else's comes first. others: exceptions that tell so, too."""
+    """Return attempts at a commit, repeated while other commits come first.
+
+    Args:
+        others: Further exceptions that mean that another commit came first.
+        seconds: How long to try.
+    """
     return Retrying(
         retry=retry_if_exception_type((CommitFailedException, *others)),
         wait=wait_random_exponential(multiplier=0.05, max=1),
@@ -58,14 +69,15 @@ def retrying(*others: type[Exception], seconds: float = 60) -> Retrying:
 
 
 def create_raw(catalog: Catalog, raw: RawTable) -> bool:
-    """Create a raw table unless it is there; whether it was created."""
-    partitions: Partitions = {c: IdentityTransform() for c in ("landing_date", "landing_hour", "batch_id")}
-    # Who lands rows may stage them, and publish them together with complete-through.
+    """Create a raw table if it does not exist. Return whether it was created."""
+    identity = IdentityTransform[Any]()
+    partitions: Partitions = dict.fromkeys(RAW_PARTITIONS, identity)
+    # A writer may stage rows and publish them together with complete-through.
     return create(catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"})
 
 
 def create_target(catalog: Catalog, target: Target) -> bool:
-    """Create a target unless it is there; whether it was created."""
+    """Create a target's table if it does not exist. Return whether it was created."""
     partitions: Partitions = {target.time_column: TRANSFORMS[target.grain]}
     return create(catalog, target.table, target.columns, partitions, {WAP_ENABLED: "true"})
 
@@ -77,36 +89,63 @@ def create(
     partitions: Partitions,
     properties: Mapping[str, str],
 ) -> bool:
-    """Create a table unless it is there. All columns are optional, so that a bad row is told rather than refused."""
-    catalog.create_namespace_if_not_exists(name.split(".")[0])
+    """Create a table if it does not exist. Return whether it was created.
+
+    All columns are optional: an audit or the quarantine reports a row with a null, and Iceberg does not refuse it.
+
+    Args:
+        catalog: The catalog.
+        name: The table, `namespace.name`; the namespace is created, too.
+        columns: Column → Iceberg type.
+        partitions: Column → transform.
+        properties: Table properties besides those that every table has.
+    """
+    namespace = name.split(".")[0]
+    catalog.create_namespace_if_not_exists(namespace)
     if catalog.table_exists(name):
         return False
-    schema = Schema(*[NestedField(i, c, t, required=False) for i, (c, t) in enumerate(columns.items(), 1)])
-    fields = [
-        PartitionField(
-            schema.find_field(column).field_id,
-            1000 + i,
-            transform,
-            column if isinstance(transform, IdentityTransform) else f"{column}_{transform}",
-        )
-        for i, (column, transform) in enumerate(partitions.items())
-    ]
+    schema = _schema(columns)
     try:
-        catalog.create_table(name, schema, partition_spec=PartitionSpec(*fields), properties={**_COMMON, **properties})
+        catalog.create_table(
+            name,
+            schema,
+            partition_spec=_partition_spec(schema, partitions),
+            properties={**_COMMON, **properties},
+        )
     except TableAlreadyExistsError:
         return False
     return True
 
 
+def _schema(columns: Mapping[str, str]) -> Schema:
+    fields: list[NestedField] = []
+    for field_id, (column, iceberg_type) in enumerate(columns.items(), start=1):
+        fields.append(NestedField(field_id, column, iceberg_type, required=False))
+    return Schema(*fields)
+
+
+def _partition_spec(schema: Schema, partitions: Partitions) -> PartitionSpec:
+    fields: list[PartitionField] = []
+    for field_id, (column, transform) in enumerate(partitions.items(), start=FIRST_PARTITION_FIELD_ID):
+        name = column if isinstance(transform, IdentityTransform) else f"{column}_{transform}"
+        fields.append(PartitionField(schema.find_field(column).field_id, field_id, transform, name))
+    return PartitionSpec(*fields)
+
+
 def load(catalog: Catalog, name: str) -> Table:
-    """The table as it stands now; `TableMissing` if it is not there."""
-    if (found := find(catalog, name)) is None:
+    """Return the present state of a table.
+
+    Raises:
+        TableMissing: The table does not exist.
+    """
+    found = find(catalog, name)
+    if found is None:
         raise TableMissing(name)
     return found
 
 
 def find(catalog: Catalog, name: str) -> Table | None:
-    """The table as it stands now; None if it is not there."""
+    """Return the present state of a table; None if it does not exist."""
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
@@ -114,24 +153,45 @@ def find(catalog: Catalog, name: str) -> Table | None:
 
 
 def complete_through(table: Table, name: str) -> int | None:
-    """The table's complete-through, from the same metadata as its head; None while nobody set it."""
+    """Return a table's complete-through, from the same metadata as its head; None if it was never set.
+
+    Raises:
+        InvalidHourKey: The property is no hour key.
+    """
     value = table.metadata.properties.get(COMPLETE_THROUGH)
-    return None if value is None else parse_hour(value, where=f"Property {COMPLETE_THROUGH} of {name}")
+    if value is None:
+        return None
+    return parse_hour(value, where=f"Property {COMPLETE_THROUGH} of {name}")
 
 
 def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -> None:
-    """Each declared column is there with its type (None: any); others do not matter. Raises `ColumnMismatch`."""
-    found = {f.name: str(f.field_type) for f in table.schema().fields}
+    """Check that a table has the declared columns; further ones are ignored.
+
+    Args:
+        table: The table.
+        name: Its name, for messages.
+        declared: Column → Iceberg type; None for any type.
+
+    Raises:
+        ColumnMismatch: A column is missing or has another type.
+    """
+    found = {field.name: str(field.field_type) for field in table.schema().fields}
     for column, expected in declared.items():
-        if column not in found or (expected is not None and _plain(found[column]) != _plain(expected)):
-            raise ColumnMismatch(name, column, expected=expected or "any type", found=found.get(column))
+        actual = found.get(column)
+        if actual is None or not _is_type(actual, expected):
+            raise ColumnMismatch(name, column, expected=expected or "any type", found=actual)
 
 
 def check_write_audit_publish(table: Table, name: str) -> None:
-    """Without this property Iceberg ignores the WAP id and writes to main. Raises `WriteAuditPublishDisabled`."""
+    """Check that a table stages commits under a WAP id. Otherwise Iceberg ignores the id and writes to main.
+
+    Raises:
+        WriteAuditPublishDisabled: It does not.
+    """
     if table.metadata.properties.get(WAP_ENABLED, "").lower() != "true":
         raise WriteAuditPublishDisabled(name)
 
 
-def _plain(iceberg_type: str) -> str:
-    return iceberg_type.replace(" ", "")
+def _is_type(actual: str, expected: str | None) -> bool:
+    """Whether an Iceberg type is the expected one; None is any. Spaces do not count: `decimal(9, 2)`."""
+    return expected is None or actual.replace(" ", "") == expected.replace(" ", "")

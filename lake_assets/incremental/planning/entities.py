@@ -1,8 +1,8 @@
-"""Whose rows a session recomputes of hours that were built before: of every entity, or of those that changed. Pure.
+"""Whether a session recomputes, in hours that were built before, all entities or only those that changed. Pure.
 
-Where the rows of one entity depend on no row of another, an entity without a changed source row comes out as it is
-published. That holds as long as all that was read is built, by the code of today, and nobody else has written to the
-target; then it is a question of cost.
+If the rows of one entity depend on no row of another, an entity without a changed source row comes out as it was
+published. This holds if everything that was read has been built, by the present code, and nobody else has written to
+the target. Then the cheaper way is chosen.
 """
 
 from __future__ import annotations
@@ -15,73 +15,118 @@ from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.plan import PlanningInput
 from lake_assets.incremental.planning.session import SessionPlan
 
-PART, MOST = 10, 5_000_000
-"""Changed entities are told apart if at most one in so many changed, and so many in all: each task holds their ids."""
+MIN_ENTITIES_PER_CHANGED = 10
+"""Changed entities alone are recomputed if at most one in this many has changed."""
+
+MAX_CHANGED_ROWS = 5_000_000
+"""Changed entities alone are recomputed up to this many changed rows: each Spark task holds their ids in memory."""
 
 
-def rebuilt(question: PlanningInput, planned: SessionPlan) -> tuple[int, ...]:
-    """The planned hours, ascending, that were built before and may be recomputed for some entities alone."""
-    last = question.committed.last_built
-    if not isinstance(question.mode, Sequential) or question.mode.entity is None or last is None:
-        return ()
-    return tuple(hour for hour in planned.hour_numbers if hour <= last)
+def rebuilt(inputs: PlanningInput, planned: SessionPlan) -> tuple[int, ...]:
+    """Return the planned hours, ascending, that were built before and may be recomputed for some entities only.
 
-
-def narrowed(question: PlanningInput, planned: SessionPlan, *, rows: int, intact: bool) -> SessionPlan:
-    """The plan, and in words whose rows it recomputes, and why; as it is if nothing was built before.
-
-    rows: of the target, in the hours of `rebuilt`. intact: whether nobody else has written to it.
+    Returns:
+        Empty if the target declares no entity, or was never built.
     """
-    hours = rebuilt(question, planned)
+    last_built = inputs.committed.last_built
+    declares_entity = isinstance(inputs.mode, Sequential) and inputs.mode.entity is not None
+    if not declares_entity or last_built is None:
+        return ()
+    return tuple(hour for hour in planned.hour_numbers if hour <= last_built)
+
+
+def narrowed(
+    inputs: PlanningInput,
+    planned: SessionPlan,
+    *,
+    rows: int,
+    intact: bool,
+) -> SessionPlan:
+    """Return the plan with the decision which entities it recomputes, and a note with the reason.
+
+    Args:
+        inputs: The planning input.
+        planned: The plan; it is returned as it is if none of its hours was built before.
+        rows: Rows of the target in the hours of `rebuilt`.
+        intact: Whether nobody else has written to the target.
+    """
+    hours = rebuilt(inputs, planned)
     if not hours:
         return planned
-    assert isinstance(question.mode, Sequential)
-    entity, changed = question.mode.entity, rows_changed(question.changes, hours[-1])
-    weighed = f"some {changed:,} source rows changed, and {rows:,} rows are published"
-    if against := next(_against(question, hours, intact), None):
-        return _noted(planned, f"recomputes every {entity}: {against}")
-    if not is_cheaper(changed, rows, hours=len(hours), few=question.mode.few_rows):
-        return _noted(planned, f"recomputes every {entity}, which is cheaper: {weighed}")
-    note = f"recomputes, of hours built before, each {entity} that changed, which is cheaper: {weighed}"
-    return replace(_noted(planned, note), changed_through=hours[-1])
+    assert isinstance(inputs.mode, Sequential)
+    entity = inputs.mode.entity
+    obstacle = next(_obstacles(inputs, hours, intact), None)
+    if obstacle is not None:
+        return _with_note(planned, f"recomputes every {entity}: {obstacle}")
+    changed = rows_changed(inputs.changes, hours[-1])
+    costs = f"about {changed:,} source rows changed, and {rows:,} rows are published"
+    if not is_cheaper(changed, rows, hours=len(hours), few=inputs.mode.few_rows):
+        return _with_note(planned, f"recomputes every {entity}, which is cheaper: {costs}")
+    note = f"in hours that were built before, recomputes each {entity} that changed, which is cheaper: {costs}"
+    return replace(_with_note(planned, note), changed_through=hours[-1])
 
 
-def is_cheaper(changed: int, rows: int, *, hours: int, few: int) -> bool:
-    """Whether it is cheaper to recompute changed entities alone.
+def is_cheaper(
+    changed: int,
+    rows: int,
+    *,
+    hours: int,
+    few: int,
+) -> bool:
+    """Whether it is cheaper to recompute only the changed entities.
 
-    changed: source rows that did, which are of so many entities at most. rows: published in the hours, one for each
-    entity and hour. few: up to so many rows it is not.
+    Args:
+        changed: Number of changed source rows; at most as many entities have changed.
+        rows: Rows published in the hours, one for each entity and hour.
+        hours: Number of the hours.
+        few: Up to this many published rows, it is cheaper to recompute all.
     """
-    return rows > few and changed <= MOST and changed * hours * PART <= rows
+    if rows <= few or changed > MAX_CHANGED_ROWS:
+        return False
+    return changed * hours * MIN_ENTITIES_PER_CHANGED <= rows
 
 
 def rows_changed(changes: Iterable[SourceChanges], last_hour: int) -> int:
-    """About how many source rows came, changed or went, of hours up to the last one: by metadata."""
-    return sum(max(_came(c, last_hour), _gone(c, last_hour)) for c in changes)
+    """Return about how many source rows were added, changed or removed, in hours up to the last one, by metadata."""
+    rows = 0
+    for source in changes:
+        rows += max(_rows_added(source, last_hour), _rows_removed(source, last_hour))
+    return rows
 
 
-def _came(changes: SourceChanges, last_hour: int) -> int:
-    return sum(f.rows for f in changes.added if f.hours and f.hours[0] <= last_hour)
+def _rows_added(source: SourceChanges, last_hour: int) -> int:
+    rows = 0
+    for file in source.added:
+        if file.hours:
+            first_hour, _ = file.hours
+            rows += file.rows if first_hour <= last_hour else 0
+    return rows
 
 
-def _gone(changes: SourceChanges, last_hour: int) -> int:
-    return sum(s.rows_gone for s in changes.effective if s.hours and s.hours[0][0] <= last_hour)
+def _rows_removed(source: SourceChanges, last_hour: int) -> int:
+    rows = 0
+    for snapshot in source.effective:
+        if snapshot.hours:
+            first_hour, _ = snapshot.hours[0]
+            rows += snapshot.rows_gone if first_hour <= last_hour else 0
+    return rows
 
 
-def _against(question: PlanningInput, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
-    """What stands against leaving any entity out."""
-    committed = question.committed
-    for c in question.changes:
-        if c.since is None or c.how == "expired":
-            yield f"what was read of {c.source} before is not there to compare with"
+def _obstacles(inputs: PlanningInput, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
+    """Yield the reasons why no entity may be left out."""
+    committed = inputs.committed
+    for source in inputs.changes:
+        if source.since is None or source.how == "expired":
+            yield f"the rows of {source.source} that were read before are not available for comparison"
     if committed.skipped or any(hour <= hours[-1] for hour in committed.pending):
-        yield "some hours are pending or were skipped, whose changes an earlier session has read"
-    since = committed.uniform_from
-    if since is None or since > hours[0] or committed.code_version != question.code_version:
+        yield "an earlier session has read the changes of hours that are pending or were skipped"
+    uniform_from = committed.uniform_from
+    same_code = committed.code_version == inputs.code_version
+    if uniform_from is None or uniform_from > hours[0] or not same_code:
         yield "some of the hours were built by other code"
     if not intact:
         yield "somebody else has written to the target"
 
 
-def _noted(planned: SessionPlan, note: str) -> SessionPlan:
+def _with_note(planned: SessionPlan, note: str) -> SessionPlan:
     return replace(planned, notes=(*planned.notes, note))

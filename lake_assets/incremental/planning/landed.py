@@ -1,6 +1,6 @@
-"""What each snapshot did to a raw table, landing hour by landing hour; and how late the rows came that it appended.
+"""What each snapshot did to a raw table, by landing hour, and the lateness of the rows that it appended.
 
-The first is told by metadata alone. The second takes the two time columns of the new files.
+The first needs metadata only. The second reads the two time columns of the new files.
 """
 
 from __future__ import annotations
@@ -15,18 +15,27 @@ from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestEntryStat
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.incremental.declaration import LANDED, RawTable, Source
-from lake_assets.incremental.metadata.manifests import entries, own_manifests
-from lake_assets.incremental.planning.changes import raw_history
-from lake_assets.incremental.planning.data_files import DataFiles
+from lake_assets.incremental.metadata.manifests import changed_entries, own_manifests
+from lake_assets.incremental.planning.changes import SnapshotChange, raw_history
+from lake_assets.incremental.planning.changes.data_files import DataFiles, TimeRange
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Lateness
+
+SECOND_MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True)
 class RawSnapshot:
     """One snapshot of a raw table.
 
-    rows_by_hour: landing hour → rows of the files it added; 0 where it only removed files, or rows of files that stay.
-    appends: whether these rows are new. event_lower, event_upper: bounds of its event times; None when unknown.
+    Attributes:
+        snapshot_id: The snapshot.
+        operation: Iceberg's operation.
+        committed_at_ms: Commit time, milliseconds since 1970.
+        rows_by_hour: Landing hour → rows of the data files that the snapshot added there; 0 if it only removed files or
+            added delete files.
+        event_lower: Lower bound of the event times of the new rows; None if unknown.
+        event_upper: Upper bound of the event times of the new rows; None if unknown.
+        appends: Whether the added rows are new.
     """
 
     snapshot_id: int
@@ -39,62 +48,106 @@ class RawSnapshot:
 
     @property
     def rows(self) -> int:
+        """The rows of all added files."""
         return sum(self.rows_by_hour.values())
 
 
-def raw_snapshots(table: Table, raw: RawTable, since: int | None, start: int) -> Iterator[RawSnapshot]:
-    """The snapshots after `since` (None, or one that is gone: all retained), oldest first."""
+def raw_snapshots(
+    table: Table,
+    raw: RawTable,
+    since: int | None,
+    start: int,
+) -> Iterator[RawSnapshot]:
+    """Yield the snapshots of a raw table after a snapshot, oldest first.
+
+    Args:
+        table: The table.
+        raw: Its declaration.
+        since: Snapshot id; if it is None or has expired, all retained snapshots are returned.
+        start: The pipeline's first event hour.
+    """
     source = Source(raw.table, raw.time_column)
     files = DataFiles(table, source, start)
     for change in raw_history(table, source, since, start):
-        times = [f.times for f in change.added if f.times]
+        times = _time_range(change)
         yield RawSnapshot(
             snapshot_id=change.snapshot_id,
             operation=change.operation,
             committed_at_ms=change.committed_at_ms,
             rows_by_hour=_rows_by_hour(files, change.snapshot_id),
-            event_lower=_moment(min(t[0] for t in times)) if times else None,
-            event_upper=_moment(max(t[1] for t in times)) if times else None,
+            event_lower=_moment(times[0]) if times else None,
+            event_upper=_moment(times[1]) if times else None,
             appends=change.effect == "append",
         )
 
 
-def lateness(table: Table, raw: RawTable, snapshot: RawSnapshot, *, start: int) -> dict[int, Lateness]:
-    """How late the rows came that a snapshot appended, by landing hour; nothing of any other snapshot.
+def lateness(
+    table: Table,
+    raw: RawTable,
+    snapshot: RawSnapshot,
+    *,
+    start: int,
+) -> dict[int, Lateness]:
+    """Return the lateness of the rows that a snapshot appended, by landing hour.
 
-    start: the pipeline's first event hour; rows before it do not count. Files that are gone tell nothing, either.
+    Args:
+        table: The table.
+        raw: Its declaration.
+        snapshot: One of its snapshots.
+        start: The pipeline's first event hour; earlier rows do not count.
+
+    Returns:
+        Empty if the snapshot is no append, or its files are gone.
     """
     if not snapshot.appends or LANDED not in table.schema().column_names:
         return {}
-    added = (e for e in _own_entries(table, snapshot.snapshot_id) if e.status is ManifestEntryStatus.ADDED)
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(raw.time_column, LANDED), ALWAYS_TRUE)
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     try:
-        for batch in scan.to_record_batches([FileScanTask(e.data_file) for e in added]):
-            counter.add(batch)
-    except FileNotFoundError:  # compacted and expired meanwhile
+        _count_arrivals(table, raw, snapshot, counter)
+    except FileNotFoundError:  # the files were compacted and expired in the meantime
         return {}
-    return {hour.landed_hour: hour.lateness for hour in counter.result().by_landed_hour}
+    return {landed.landed_hour: landed.lateness for landed in counter.result().by_landed_hour}
+
+
+def _count_arrivals(table: Table, raw: RawTable, snapshot: RawSnapshot, counter: ArrivalCounter) -> None:
+    new_files: list[FileScanTask] = []
+    for entry in _changed_entries(table, snapshot.snapshot_id):
+        if entry.status is ManifestEntryStatus.ADDED:
+            new_files.append(FileScanTask(entry.data_file))
+    columns = table.schema().select(raw.time_column, LANDED)
+    scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
+    for batch in scan.to_record_batches(new_files):
+        counter.add(batch)
+
+
+def _time_range(change: SnapshotChange) -> TimeRange | None:
+    """Return the bounds of the event times of all added files that have bounds."""
+    known = [file.times for file in change.added if file.times]
+    if not known:
+        return None
+    lowest = min(lower for lower, _ in known)
+    highest = max(upper for _, upper in known)
+    return lowest, highest
 
 
 def _rows_by_hour(files: DataFiles, snapshot_id: int) -> dict[int, int]:
-    """Of every partition that has a file which the snapshot added or removed, data or deletes."""
+    """Return landing hour → added rows, for each partition in which the snapshot added or removed a file."""
     rows: Counter[int] = Counter()
-    for entry in _own_entries(files.table, snapshot_id):
-        file, is_new = entry.data_file, entry.status is ManifestEntryStatus.ADDED
-        if (hour := files.landing_hour(file)) is not None:
-            rows[hour] += file.record_count if is_new and file.content is DataFileContent.DATA else 0
+    for entry in _changed_entries(files.table, snapshot_id):
+        file = entry.data_file
+        hour = files.landing_hour(file)
+        if hour is None:
+            continue
+        is_new_data = entry.status is ManifestEntryStatus.ADDED and file.content is DataFileContent.DATA
+        rows[hour] += file.record_count if is_new_data else 0
     return dict(sorted(rows.items()))
 
 
-def _own_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
-    """The files that a snapshot added or removed."""
+def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     snapshot = table.snapshot_by_id(snapshot_id)
-    for manifest in own_manifests(snapshot, table.io) if snapshot else []:
-        for entry in entries(manifest, table.io, discard_deleted=False):
-            if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
-                yield entry
+    if snapshot is not None:
+        yield from changed_entries(own_manifests(snapshot, table.io), table.io, snapshot_id)
 
 
 def _moment(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1_000_000, UTC)
+    return datetime.fromtimestamp(microseconds / SECOND_MICROSECONDS, UTC)

@@ -1,4 +1,8 @@
-"""The values of one session: what was planned, and what came of it. Data only; nothing here reads or writes."""
+"""The values of one session: what was planned, and the outcome. Data only; nothing here reads or writes.
+
+`SessionPlan` and `AuditResult`, with all values in them, are stored as JSON in `etl.session`; `HeldHour` and `Totals`
+in `etl.high_watermark`. Their field names stay: stored sessions must remain readable.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,19 @@ from lake_assets.incremental.planning.changes import Totals
 
 @dataclass(frozen=True)
 class SourceRange:
-    """The snapshots of one source that a session covers: after `from_snapshot_id` up to `to_snapshot_id`.
+    """The snapshots of one source that a session covers: after `from_snapshot_id`, up to and with `to_snapshot_id`.
 
-    Snapshot ids are None for a table without a snapshot, and `from` at the first reading.
-    complete_through: the source's, read with its head.
-    totals, last_hour: of the `Watermark` that the session ends at.
-    appends_only: whether an incremental append read over the range is the whole truth.
+    Attributes:
+        source: The source table, `namespace.name`.
+        table_uuid: The source table's UUID.
+        from_snapshot_id: None in the first session, or if the table had no snapshot.
+        to_snapshot_id: None if the table has no snapshot.
+        to_sequence_number: Of the last snapshot.
+        to_timestamp_ms: Commit time of the last snapshot, milliseconds since 1970.
+        complete_through: The source's complete-through, read with its head; None if it was not set.
+        totals: As in the `Watermark` that the session ends at.
+        last_hour: As in the `Watermark` that the session ends at.
+        appends_only: Whether an incremental append read over the range returns every change.
     """
 
     source: str
@@ -34,7 +45,7 @@ class SourceRange:
 
 @dataclass(frozen=True)
 class PlannedHour:
-    """An event hour and why it is planned: which snapshot of which source, by which column's bounds."""
+    """An event hour and the reason why it is planned: which snapshot of which source, by which column's bounds."""
 
     hour: int
     reason: str
@@ -42,7 +53,7 @@ class PlannedHour:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a session will read, by the sources' metadata: data files, their rows and bytes."""
+    """What a session will read, by the sources' metadata: number of data files, their rows and bytes."""
 
     files: int = 0
     rows: int = 0
@@ -51,17 +62,27 @@ class Cost:
 
 @dataclass(frozen=True)
 class SessionPlan:
-    """One planned unit of work of one process.
+    """One planned unit of work of one target. Hours are ascending in all fields.
 
-    load: `append` (the rows of new snapshots; `hours` are those of their bounds), `overwrite` (exactly `hours`), or
-        `none` (no rows: only the watermark and complete-through move).
-    pending, skipped: the hours that will be pending, and those newly skipped, once this session is committed.
-    follows: hours that will be pending, too, unless the last planned one comes out as it was published.
-    held: hours that an audit holds back, and that are not planned: an append leaves out their rows.
-    changed_through: up to this hour, inclusive, only the rows of entities that changed are recomputed; those of others
-        are as they are published. None: all rows are recomputed.
-    complete_through: the target's, once this session is committed; None leaves it.
-    notes: what else a person should know, in words (compactions that were skipped, hours left out).
+    Attributes:
+        process: The target's table, `namespace.name`.
+        session_id: A hash of the plan.
+        kind: `session` moves the watermarks; `rebuild` leaves them.
+        load: `append` (the rows of new snapshots; `hours` are those of their bounds), `overwrite` (exactly `hours`), or
+            `none` (no rows; only the watermarks and complete-through move).
+        sources: The snapshots of each source that the session covers.
+        hours: The hours to build, with reasons.
+        pending: The hours that will be pending after the session, apart from `follows`.
+        skipped: The hours that will be skipped because of the session.
+        follows: Hours that will be pending, too, unless the last planned hour comes out as it was published.
+        held: Hours that an audit holds back and that are not planned. An append leaves out their rows.
+        changed_through: Up to this hour, inclusive, only rows of entities that changed are recomputed, and those of
+            others are taken as published. None: all rows are recomputed.
+        complete_through: The target's complete-through after the session; None leaves it.
+        processing_uris: The landing partitions of the source files to read.
+        cost: What the session will read.
+        notes: What else a person should know: compactions that were skipped, hours that were left out.
+        code_version: The target's code version when the session was planned.
     """
 
     process: str
@@ -83,42 +104,54 @@ class SessionPlan:
 
     @property
     def hour_numbers(self) -> tuple[int, ...]:
+        """The planned hours, without reasons."""
         return tuple(p.hour for p in self.hours)
 
     @property
     def reason(self) -> str:
-        """Why there is this session, in words: its first hour's reason, or what it is for without hours."""
-        return self.hours[0].reason if self.hours else "; ".join(self.notes) or "complete-through moved"
+        """The reason of the first hour; without hours, the notes."""
+        if self.hours:
+            return self.hours[0].reason
+        return "; ".join(self.notes) or "complete-through moved"
 
     @property
     def envelope(self) -> tuple[int, int] | None:
-        """First and last planned hour, both inclusive."""
-        return (self.hours[0].hour, self.hours[-1].hour) if self.hours else None
+        """First and last planned hour, both inclusive; None without hours."""
+        if not self.hours:
+            return None
+        return self.hours[0].hour, self.hours[-1].hour
 
     def without(self, hours: Collection[int]) -> SessionPlan:
-        """The same plan, with hours held back."""
+        """Return the same plan, with some hours held back."""
         kept = tuple(p for p in self.hours if p.hour not in hours)
-        return replace(self, hours=kept, held=tuple(sorted({*self.held, *hours})))
+        held = {*self.held, *hours}
+        return replace(self, hours=kept, held=tuple(sorted(held)))
 
     def __str__(self) -> str:
         return f"{self.process}: {self.load} {format_hours(self.hour_numbers) or 'no hours'}"
 
     @property
     def snapshots(self) -> dict[str, dict[str, int | None]]:
-        """Source → the snapshot ids `from` and `to`, and `complete_through`: what a later attempt plans by."""
-        return {
-            s.source: {
-                "from": s.from_snapshot_id,
-                "to": s.to_snapshot_id,
-                "complete_through": s.complete_through,
+        """Source → `from` and `to` (snapshot ids) and `complete_through`. A later attempt plans by these."""
+        found: dict[str, dict[str, int | None]] = {}
+        for source in self.sources:
+            found[source.source] = {
+                "from": source.from_snapshot_id,
+                "to": source.to_snapshot_id,
+                "complete_through": source.complete_through,
             }
-            for s in self.sources
-        }
+        return found
 
 
 @dataclass(frozen=True)
 class OpenedSession:
-    """A session that another program is to write: `plan`, as one commit under `wap_id` on `table`."""
+    """A session that another program writes.
+
+    Attributes:
+        plan: What to write.
+        table: The table to write it to, in one commit.
+        wap_id: The `spark.wap.id` of that commit.
+    """
 
     plan: SessionPlan
     table: str
@@ -127,10 +160,12 @@ class OpenedSession:
 
 @dataclass(frozen=True)
 class NoSession:
-    """No session now, and why, in plain words.
+    """There is no session now.
 
-    kind: `idle` (nothing new), `wait` (something is missing that will come), `blocked` (an audit stopped it; it needs a
-        change of a source or of the code, or a person).
+    Attributes:
+        kind: `idle` (nothing new), `wait` (something is missing that will come), or `blocked` (an audit stopped the
+            session; it needs a change of a source or of the code, or a person).
+        reason: Why, for people.
     """
 
     kind: Literal["idle", "wait", "blocked"]
@@ -142,11 +177,17 @@ Decision = SessionPlan | NoSession
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The verdict of one audit on one staged snapshot.
+    """The result of one audit on one staged snapshot.
 
-    counts: what was counted, by name. sample: keys of offending rows, for people, at most ten.
-    hours: key of each hour that failed → offending rows in it. Empty when it passed; when it failed, too, if the hours
-        of all offending rows cannot be told, or are too many: then the session failed as a whole.
+    Attributes:
+        name: The audit's name.
+        passed: Whether it passed.
+        blocking: Whether a failure stops the hours, or the session.
+        counts: What was counted, by name.
+        sample: Keys of offending rows, for people, at most ten.
+        description: What the audit checks.
+        hours: Key of each hour that failed → offending rows in it. If the audit failed and this is empty, the hours of
+            all offending rows are unknown or too many, and the session failed as a whole.
     """
 
     name: str
@@ -160,9 +201,13 @@ class AuditResult:
 
 @dataclass(frozen=True)
 class HeldHour:
-    """An event hour that audits hold back while the others are published.
+    """An event hour that audits hold back while other hours are published.
 
-    why: which audits failed in it and how, in words. session_id, code_version: of the session that held it last.
+    Attributes:
+        hour: The hour.
+        why: Which audits failed in it and how, for people.
+        session_id: The session that held it back last.
+        code_version: The code version of that session.
     """
 
     hour: int
@@ -173,10 +218,18 @@ class HeldHour:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What became of the rows of a session's driving source: counts, and the event hours of those that count.
+    """The rows of a session's driving source, by outcome.
 
-    contested: deliveries that may beat a row already stored. late: rows whose hour had been declared complete before.
-    lateness: landed_at minus event time, minutes, of the rows that count; None without any.
+    Attributes:
+        read: All rows.
+        duplicates: Repeated deliveries, left out.
+        quarantined: Rows that were quarantined.
+        contested: Deliveries that may replace a row stored already.
+        late: Rows of hours that had been declared complete before.
+        hours: The event hours of the kept rows; ascending.
+        lateness_p50: Median of landed_at minus event time of the kept rows, minutes; None without rows.
+        lateness_p95: The 95th percentile, likewise.
+        lateness_max: The maximum, likewise.
     """
 
     read: int = 0
@@ -191,23 +244,36 @@ class RowCounts:
 
     @property
     def kept(self) -> int:
+        """The rows that are neither repeated nor quarantined."""
         return self.read - self.duplicates - self.quarantined
 
 
 @dataclass(frozen=True)
 class SessionReport:
-    """What one session did.
+    """The outcome of one session.
 
-    status: `committed`; `published` (the watermark is still to be committed);
-        `already_committed` (an earlier attempt had finished it; nothing was written);
-        `blocked` (a blocking audit failed, not only in hours that could be held back; nothing was published).
-    hours_built: the event hours whose partitions the published snapshot wrote, or emptied; ascending.
-    hours_unchanged: planned hours that came out as they were published, and were left alone; ascending.
-    held: planned hours that a blocking audit holds back, while the others were published; ascending.
-    released: planned hours that had been held back, and are not any more; ascending.
-    rows_*: rows. lateness_*_minutes: of the rows read, landed_at minus event time; None without rows.
-    seconds: wall time per step (plan, stage, audit, publish, commit).
-    data_version: changes if and only if the published content of the hours built may have.
+    Attributes:
+        plan: What was planned.
+        status: `committed`; `published` (the watermark is not committed yet); `already_committed` (an earlier attempt
+            had finished it, and nothing was written); `blocked` (a blocking audit failed and its hours could not be
+            held back, so nothing was published).
+        hours_built: The event hours that the published snapshot wrote or emptied; ascending.
+        hours_unchanged: Planned hours that came out as they were published and were not written; ascending.
+        held: Planned hours that a blocking audit holds back while the others were published; ascending.
+        released: Planned hours that were held back before and no longer are; ascending.
+        staged_snapshot_id: The staged snapshot; None without rows.
+        published_snapshot_id: The published snapshot; None without rows.
+        rows_read: Rows of the driving source.
+        rows_written: Rows of the staged snapshot.
+        rows_duplicate: Repeated deliveries, left out.
+        rows_quarantined: Rows that were quarantined.
+        rows_late: Rows of hours that had been declared complete before.
+        lateness_p50_minutes: Median of landed_at minus event time of the rows read; None without rows.
+        lateness_p95_minutes: The 95th percentile, likewise.
+        lateness_max_minutes: The maximum, likewise.
+        audits: The audit results.
+        seconds: Step (plan, stage, audit, publish, commit) → wall time.
+        data_version: Changes if and only if the published content of the hours built may have changed.
     """
 
     plan: SessionPlan

@@ -1,7 +1,7 @@
-"""Verdicts hour by hour: which hours audits hold back, so that the others can be published. Pure: data in, data out.
+"""Audit results by hour: which hours to hold back so that the others can be published. Pure.
 
-An hour that is held back keeps the rows it has. It is a session of its own from then on, once a source has touched it
-or the code has changed; until then it waits, and complete-through stays below it, unless that had passed it before.
+A held hour keeps the rows that it has. It is built in a session of its own when a source touches it or the code
+changes. Until then the target's complete-through stays below it, unless it was above it before.
 """
 
 from __future__ import annotations
@@ -16,91 +16,155 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan
 
-NAMED = 3
-"""So many reasons are named in a message, those of the earliest held hours; the hours of the rest are counted."""
+MAX_REASONS = 3
+"""Number of reasons in a message about held hours. Hours with other reasons are only counted."""
 
 
 def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
-    """Hour → which blocking audits failed in it and how, in words and without keys of rows; by those that can tell."""
-    found: dict[int, list[str]] = {}
+    """Return failed hour → reason for people, without keys of rows; ascending.
+
+    Only blocking audits that know the hours of their offending rows count.
+    """
+    reasons: dict[int, list[str]] = {}
     for audit in audits:
-        if audit.blocking and not audit.passed:
-            for key, rows in audit.hours.items():
-                found.setdefault(parse_hour(key), []).append(f"audit {audit.name}: {_counted(audit, rows)}")
-    return {hour: "; ".join(words) for hour, words in sorted(found.items())}
+        if not audit.blocking or audit.passed:
+            continue
+        for key, rows in audit.hours.items():
+            reason = f"audit {audit.name}: {_describe_counts(audit, rows)}"
+            reasons.setdefault(parse_hour(key), []).append(reason)
+    return {hour: "; ".join(reasons[hour]) for hour in sorted(reasons)}
 
 
 def hours_to_hold(
-    mode: Mode, audits: Iterable[AuditResult], judged: Collection[int], before: Collection[int]
+    mode: Mode,
+    audits: Iterable[AuditResult],
+    audited: Collection[int],
+    before: Collection[int],
 ) -> tuple[int, ...]:
-    """Of the hours that audits have judged, those to be left out so that the others can be published; ascending.
+    """Return the audited hours to leave out so that the others can be published.
 
-    Empty where hours build on each other, and where no other hour would be left: such a session is stopped as a whole.
-    before: hours that are held already; a session of only these holds them again, for it would stop nothing else.
+    Args:
+        mode: The target's mode.
+        audits: The audit results.
+        audited: The hours that the audits looked at.
+        before: Hours that are held already. A session of only these holds them again, for it delays no other hour.
+
+    Returns:
+        Hours in ascending order. Empty if the session must stop as a whole: its hours build on each other, or no other
+        hour is left.
     """
     failed = failed_hours(audits).keys()
-    if isinstance(mode, Sequential) or not failed <= set(judged):
+    others = set(audited) - failed
+    if isinstance(mode, Sequential) or not failed <= set(audited):
         return ()
-    return tuple(sorted(failed)) if set(judged) - failed or failed <= set(before) else ()
+    if others or failed <= set(before):
+        return tuple(sorted(failed))
+    return ()
 
 
 def held_by(plan: SessionPlan, audits: Iterable[AuditResult]) -> tuple[HeldHour, ...]:
-    """The hours that a session has held back, by its verdicts; ascending."""
-    return tuple(HeldHour(h, why, plan.session_id, plan.code_version) for h, why in failed_hours(audits).items())
+    """Return the hours that a session holds back because of its audit results; ascending."""
+    held: list[HeldHour] = []
+    for hour, reason in failed_hours(audits).items():
+        held.append(HeldHour(hour, reason, plan.session_id, plan.code_version))
+    return tuple(held)
 
 
 def settled(first: Sequence[AuditResult], again: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
-    """The verdicts of a session that held hours back: those that held them, else those on what was published."""
+    """Return the final audit results of a session that held hours back.
+
+    Args:
+        first: Results on all hours. Those that caused hours to be held back are kept.
+        again: Results without these hours: what was published. They replace the rest.
+    """
     published = {audit.name: audit for audit in again}
-    return tuple(a if a.blocking and not a.passed and a.hours else published.get(a.name, a) for a in first)
+    results: list[AuditResult] = []
+    for audit in first:
+        holds_hours = audit.blocking and not audit.passed and bool(audit.hours)
+        results.append(audit if holds_hours else published.get(audit.name, audit))
+    return tuple(results)
 
 
 def still_held(before: Iterable[HeldHour], done: Collection[int], now: Iterable[HeldHour]) -> tuple[HeldHour, ...]:
-    """The held hours after a session that has built `done` and holds back `now`; ascending."""
-    kept = {h.hour: h for h in before if h.hour not in done} | {h.hour: h for h in now}
-    return tuple(kept[hour] for hour in sorted(kept))
+    """Return the held hours, ascending, after a session that has built `done` and holds back `now`."""
+    held: dict[int, HeldHour] = {}
+    for earlier in before:
+        if earlier.hour not in done:
+            held[earlier.hour] = earlier
+    for newer in now:
+        held[newer.hour] = newer
+    return tuple(held[hour] for hour in sorted(held))
 
 
-def check_none_held(table: str, mode: Mode, held: Sequence[HeldHour], *, first: float = inf) -> None:
-    """Where hours build on each other none may be held back: a target that holds some back cannot become sequential.
+def check_none_held(
+    table: str,
+    mode: Mode,
+    held: Sequence[HeldHour],
+    *,
+    first: float = inf,
+) -> None:
+    """Refuse a sequential target with held hours: later hours would build on them.
 
-    first: the first hour that is about to be built, with all behind it; the held ones among these are no hindrance.
-    Raises `ConfigurationError`.
+    Args:
+        table: The target.
+        mode: Its mode.
+        held: Its held hours, ascending.
+        first: The first hour that is about to be built, with all later ones. Held hours from there on are allowed.
+
+    Raises:
+        ConfigurationError: There are held hours before `first`.
     """
     left = [h.hour for h in held if h.hour < first]
     if isinstance(mode, Sequential) and left:
         raise ConfigurationError(
-            f"{table} is declared sequential, and audits hold back its {_hours(left)}: those behind build on these.",
-            remedy=f"Mend their rows and run `lake rebuild {table} {hour_key(left[0])} {hour_key(left[-1])}`, "
-            "or declare the former mode again.",
+            f"{table} is declared sequential, and audits hold back its {_describe_hours(left)}:"
+            " later hours would build on them.",
+            remedy=f"Repair their rows and run `lake rebuild {table} {hour_key(left[0])} {hour_key(left[-1])}`,"
+            " or declare the former mode again.",
         )
 
 
 def capped(through: int | None, held: Iterable[int], before: int | None) -> int | None:
-    """How far a target may be called complete: below each held hour, but for those up to `before`, where it was."""
+    """Return a target's complete-through, limited to the hours below each held hour.
+
+    Args:
+        through: The complete-through without held hours; None if unknown.
+        held: The held hours.
+        before: The target's present complete-through. Held hours up to it do not limit it.
+    """
     if through is None:
         return None
-    return min([through, *(hour - 1 for hour in held if before is None or hour > before)])
+    limit = through
+    for hour in held:
+        if before is None or hour > before:
+            limit = min(limit, hour - 1)
+    return limit
 
 
 def in_words(held: Sequence[HeldHour]) -> str:
-    """Held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
-    alike = [(why, [h.hour for h in hours]) for why, hours in groupby(held, key=attrgetter("why"))]
-    named = [f"{_hours(hours)} {_are(hours)} held back by {why}" for why, hours in alike[:NAMED]]
-    left = sum(len(hours) for _, hours in alike[NAMED:])
-    return "; ".join([*named, *([f"and {left} hours more"] if left else [])])
+    """Return held hours for people: `hour 2026-01-01-09:00 is held back by audit unique_key: 3 repeated`."""
+    sentences: list[str] = []
+    hours_left = 0
+    for reason, found in groupby(held, key=attrgetter("why")):
+        hours = [h.hour for h in found]
+        if len(sentences) == MAX_REASONS:
+            hours_left += len(hours)
+            continue
+        verb = "is" if len(hours) == 1 else "are"
+        sentences.append(f"{_describe_hours(hours)} {verb} held back by {reason}")
+    if hours_left:
+        sentences.append(f"and {hours_left} hours more")
+    return "; ".join(sentences)
 
 
-def _hours(hours: Sequence[int]) -> str:
-    return f"hour{'s' * (len(hours) > 1)} {format_hours(hours)}"
+def _describe_hours(hours: Sequence[int]) -> str:
+    noun = "hour" if len(hours) == 1 else "hours"
+    return f"{noun} {format_hours(hours)}"
 
 
-def _are(hours: Sequence[int]) -> str:
-    return "is" if len(hours) == 1 else "are"
-
-
-def _counted(audit: AuditResult, rows: int) -> str:
-    """What an audit counted of one hour; where it counts only a session as a whole, that."""
+def _describe_counts(audit: AuditResult, rows: int) -> str:
+    """Return the count of one hour; for an audit with several counts, those of the whole session."""
     if len(audit.counts) == 1:
-        return f"{rows} {next(iter(audit.counts))}"
-    return ", ".join(f"{n} {what}" for what, n in audit.counts.items())
+        (name,) = audit.counts
+        return f"{rows} {name}"
+    return ", ".join(f"{count} {name}" for name, count in audit.counts.items())

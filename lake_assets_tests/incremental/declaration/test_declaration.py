@@ -105,7 +105,10 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: declare(sources=(CLICKS, CLICKS)), r"core\.click_fact is stateless and has 2 sources"),
         (lambda: declare(namespace="Core"), r"The target is called 'Core\.click_fact'"),
         (lambda: declare(quarantine_limit=-1), r"core\.click_fact has a quarantine limit of -1"),
-        (lambda: declare(lineage={"prize": ["raw.clicks.price"]}), r"core\.click_fact has a lineage for prize"),
+        (
+            lambda: declare(lineage={"prize": ["raw.clicks.price"]}),
+            r"core\.click_fact declares lineage for prize",
+        ),
         (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
         (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
@@ -115,7 +118,7 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
         (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
-        (lambda: Sequential(few_rows=-1), r"Few rows are -1"),
+        (lambda: Sequential(few_rows=-1), r"few_rows is -1"),
         (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
         (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),
         (lambda: Pipeline((RAW, RAW), (), start="2026-01-01-00:00"), r"raw\.clicks is declared 2 times"),
@@ -157,7 +160,9 @@ def test_an_entity_is_a_column_of_the_target_and_of_all_its_sources_which_are_fa
         pipeline(declare(), by("visitor_id", fact))
     with pytest.raises(ConfigurationError, match=r"core\.click_fact has no column 'account_id', which is the entity"):
         pipeline(declare(), by("account_id", fact))
-    with pytest.raises(ConfigurationError, match=r"core\.state has the entity 'click_id', and judges the rows of raw"):
+    with pytest.raises(
+        ConfigurationError, match=r"core\.state has the entity 'click_id', but validates the rows of raw"
+    ):
         pipeline(by("click_id", CLICKS))
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
-from lake_assets.incremental.planning.data_files import FileChange
-from lake_assets.incremental.planning.entities import PART, is_cheaper, narrowed, rebuilt
+from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.entities import MIN_ENTITIES_PER_CHANGED, is_cheaper, narrowed, rebuilt
 from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
 
@@ -20,6 +20,10 @@ START = parse_hour("2026-01-01-00:00")
 LAST = START + 9
 BY_ACCOUNT = Sequential(entity="account_id", few_rows=1_000)
 BUILT = Committed(last_built=LAST, complete_through=LAST, code_version="new", uniform_from=START)
+NOT_AVAILABLE = "the rows of core.fact that were read before are not available for comparison"
+OVERDUE = "an earlier session has read the changes of hours that are pending or were skipped"
+OTHER_CODE = "some of the hours were built by other code"
+
 counts = st.integers(0, 10_000)
 
 
@@ -48,8 +52,8 @@ def test_the_plan_says_that_it_recomputes_what_changed_and_why() -> None:
     found = planned(question(source(10)))
     assert found.changed_through == LAST
     assert found.notes == (
-        "recomputes, of hours built before, each account_id that changed, which is cheaper:"
-        " some 10 source rows changed, and 20,000 rows are published",
+        "in hours that were built before, recomputes each account_id that changed, which is cheaper:"
+        " about 10 source rows changed, and 20,000 rows are published",
     )
 
 
@@ -70,16 +74,16 @@ def test_without_an_entity_there_is_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (question(source(6_000)), "which is cheaper: some 6,000 source rows changed, and 20,000 rows are published"),
-        (question(source(0, gone=6_000)), "which is cheaper: some 6,000 source rows changed"),
-        (question(source(10), replace(BY_ACCOUNT, few_rows=20_000)), "which is cheaper: some 10 source rows changed"),
-        (question(replace(source(10), since=None)), "what was read of core.fact before is not there to compare with"),
-        (question(replace(source(10), how="expired")), "what was read of core.fact before is not there to compare"),
-        (question(source(10), committed=replace(BUILT, pending=frozenset({LAST}))), "some hours are pending or"),
-        (question(source(10), committed=replace(BUILT, skipped=frozenset({START}))), "some hours are pending or"),
-        (question(source(10), committed=replace(BUILT, code_version="old")), "some of the hours were built by other"),
-        (question(source(10), committed=replace(BUILT, uniform_from=LAST)), "some of the hours were built by other"),
-        (question(source(10), committed=replace(BUILT, uniform_from=None)), "some of the hours were built by other"),
+        (question(source(6_000)), "which is cheaper: about 6,000 source rows changed, and 20,000 rows are published"),
+        (question(source(0, gone=6_000)), "which is cheaper: about 6,000 source rows changed"),
+        (question(source(10), replace(BY_ACCOUNT, few_rows=20_000)), "which is cheaper: about 10 source rows changed"),
+        (question(replace(source(10), since=None)), NOT_AVAILABLE),
+        (question(replace(source(10), how="expired")), NOT_AVAILABLE),
+        (question(source(10), committed=replace(BUILT, pending=frozenset({LAST}))), OVERDUE),
+        (question(source(10), committed=replace(BUILT, skipped=frozenset({START}))), OVERDUE),
+        (question(source(10), committed=replace(BUILT, code_version="old")), OTHER_CODE),
+        (question(source(10), committed=replace(BUILT, uniform_from=LAST)), OTHER_CODE),
+        (question(source(10), committed=replace(BUILT, uniform_from=None)), OTHER_CODE),
     ],
 )
 def test_every_entity_is_recomputed_and_the_plan_says_why(asked: PlanningInput, why: str) -> None:
@@ -105,7 +109,7 @@ def test_the_rule_has_one_turning_point(changed: int, rows: int, hours: int, few
         assert is_cheaper(changed, rows + more, hours=hours, few=few)
         assert is_cheaper(changed, rows, hours=hours, few=max(few - more, 0))
         assert rows > few
-        assert changed * hours <= rows / PART
+        assert changed * hours <= rows / MIN_ENTITIES_PER_CHANGED
 
 
 sessions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.sampled_from(["old", "new"])), max_size=12)

@@ -1,0 +1,23 @@
+"""Which hours to rebuild, and why. Pure: no I/O, no clock, no table.
+
+The input is what changed in each source, what the target has committed, and its mode. The result is a session plan, or
+the reason why there is no session.
+
+May import `incremental.declaration` and the rest of `incremental.planning`.
+"""
+
+from lake_assets.incremental.planning.plan.after_session import committed_after
+from lake_assets.incremental.planning.plan.new_session import another
+from lake_assets.incremental.planning.plan.next_session import plan, plan_acknowledged
+from lake_assets.incremental.planning.plan.planning_input import Committed, PlanningInput
+from lake_assets.incremental.planning.plan.rebuild import plan_rebuild
+
+__all__ = [
+    "Committed",
+    "PlanningInput",
+    "another",
+    "committed_after",
+    "plan",
+    "plan_acknowledged",
+    "plan_rebuild",
+]

@@ -1,0 +1,166 @@
+"""Which hours of a stateful or sequential target to rebuild for the hours that changed, and in which chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from lake_assets.incremental.declaration import Sequential, Stateful
+from lake_assets.incremental.planning.plan.changed_hours import changed_hours, with_pending
+from lake_assets.incremental.planning.plan.complete_hours import key_or_nothing
+from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
+
+RangeMode = Stateful | Sequential
+
+
+@dataclass(frozen=True)
+class HoursToRebuild:
+    """All hours that are to be rebuilt, in one session or several, and those that are not.
+
+    Attributes:
+        due: Hour → reason, for the hours to rebuild; ascending, without held hours.
+        changed: The hours that have changed or are pending, due or not.
+        later: Changed hours above the last buildable hour.
+        skipped: Late hours beyond the catch-up threshold.
+        held: Held hours that are pending, or lie in the range.
+        has_range: Whether the range contains any hour, held or not.
+    """
+
+    due: Mapping[int, str]
+    changed: frozenset[int]
+    later: frozenset[int]
+    skipped: frozenset[int]
+    held: frozenset[int]
+    has_range: bool
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The hours of one session.
+
+    Attributes:
+        hours: Hour → reason, for the hours of the session.
+        pending: Hours that wait for a later session.
+        follows: Hours that wait for a later session if the last hour of this one comes out changed.
+    """
+
+    hours: Mapping[int, str]
+    pending: frozenset[int] = frozenset()
+    follows: frozenset[int] = frozenset()
+
+
+def hours_to_rebuild(inputs: PlanningInput, mode: RangeMode, last_hour: int) -> HoursToRebuild:
+    """Return the hours to rebuild, up to the last buildable hour."""
+    pending, held = inputs.committed.pending, inputs.committed.held_hours
+    # A pending held hour changed before, and the hours after it were rebuilt then: only the held one is left.
+    changed = with_pending(changed_hours(inputs), pending - held)
+    later = {hour for hour in changed if hour > last_hour}
+    too_late = _beyond_threshold(changed, inputs, mode)
+    within_reach = _only(changed, changed.keys() - later - too_late)
+    in_range = _range_of(within_reach, inputs, mode, last_hour)
+    due: dict[int, str] = {}
+    for hour in sorted(in_range.keys() - held):
+        due[hour] = changed.get(hour, in_range[hour])
+    return HoursToRebuild(
+        due=due,
+        changed=frozenset(changed),
+        later=frozenset(later),
+        skipped=frozenset(too_late - in_range.keys()),
+        held=held & (in_range.keys() | pending),
+        has_range=bool(in_range),
+    )
+
+
+def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -> Chunk:
+    """Return the hours of the next session.
+
+    A range that is too long is cut only if some of its hours were built before. New hours come first, all of them in
+    one session. In a sequential target they come last: an hour must not be built on a state that is known to be wrong.
+    """
+    due = found.due
+    # The first hour is treated as changed: the one that has changed may be held.
+    changed = found.changed | {min(due)}
+    built = inputs.committed.last_built
+    old = [hour for hour in due if built is not None and hour <= built]
+    new = due.keys() - set(old)
+    limit = inputs.grain.rounded_up(mode.chunk_hours)
+    if not old or limit is None:
+        return Chunk(due)
+    if isinstance(mode, Sequential):
+        return _sequential_chunk(due, old, new, changed, limit)
+    if len(due) <= limit:
+        return Chunk(due)
+    if hours_are_independent(mode):
+        return _newest_hours(due, new or set(old[-limit:]))
+    if new:
+        return Chunk(_only(due, new), pending=changed.intersection(old))
+    now, waiting = old[:limit], old[limit:]
+    return Chunk(_only(due, now), pending=frozenset(waiting))
+
+
+def _newest_hours(due: Mapping[int, str], now: set[int]) -> Chunk:
+    waiting = due.keys() - now
+    return Chunk(_only(due, now), pending=frozenset(waiting))
+
+
+def _sequential_chunk(
+    due: Mapping[int, str],
+    old: list[int],
+    new: Collection[int],
+    changed: frozenset[int],
+    limit: int,
+) -> Chunk:
+    if len(old) <= limit:
+        return Chunk(due)
+    now, rest = old[:limit], frozenset(old[limit:])
+    return Chunk(
+        hours=_only(due, now),
+        pending=changed.intersection([*rest, *new]),
+        follows=rest - changed,
+    )
+
+
+def _only(due: Mapping[int, str], hours: Iterable[int]) -> dict[int, str]:
+    return {hour: due[hour] for hour in sorted(hours)}
+
+
+def _beyond_threshold(changed: Collection[int], inputs: PlanningInput, mode: RangeMode) -> set[int]:
+    """Return the late hours that lie too far back to be rebuilt.
+
+    An hour that was never built, or is pending or held, is never among them.
+    """
+    committed = inputs.committed
+    threshold = inputs.grain.rounded_up(mode.catchup_threshold)
+    if threshold is None or committed.last_built is None:
+        return set()
+    first_within = committed.last_built - threshold + 1
+    exempt = committed.pending | committed.held_hours
+    return {hour for hour in changed if hour < first_within and hour not in exempt}
+
+
+def _range_of(
+    changed: dict[int, str],
+    inputs: PlanningInput,
+    mode: RangeMode,
+    last_hour: int,
+) -> dict[int, str]:
+    """Return hour → reason, for all hours to recompute because of the changed ones."""
+    if hours_are_independent(mode):
+        return changed
+    built = inputs.committed.last_built
+    starts = list(changed)
+    if isinstance(mode, Sequential) and built is not None and built < last_hour:
+        starts.append(built + 1)
+    if not starts:
+        return {}
+    first_changed = min(changed, default=last_hour + 1)
+    found: dict[int, str] = {}
+    for hour in range(min(starts), last_hour + 1):
+        found[hour] = changed.get(hour) or _why_in_range(hour, first_changed, inputs)
+    return found
+
+
+def _why_in_range(hour: int, first_changed: int, inputs: PlanningInput) -> str:
+    if hour > first_changed:
+        return f"follows from {inputs.grain.name} {inputs.grain.key(first_changed)}, which changed"
+    return f"complete, and not built yet (last built: {key_or_nothing(inputs.committed.last_built)})"

@@ -1,0 +1,77 @@
+"""What planning the sessions of one target needs to know. Data only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lake_assets.base.grain import HOUR, Grain
+from lake_assets.incremental.declaration import Mode, Stateful, Stateless
+from lake_assets.incremental.planning.changes import SourceChanges
+from lake_assets.incremental.planning.session import HeldHour
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What a target has committed, apart from its watermarks.
+
+    Attributes:
+        pending: Hours that have changed and are not rebuilt yet.
+        skipped: Late hours beyond the catch-up threshold.
+        last_built: The last hour built, of a sequential or stateful target; None before the first.
+        complete_through: The target's complete-through; None if no hour is complete.
+        held: Hours that an audit holds back, ascending. If one is also pending, it has changed since.
+        code_version: Code version of the last session that built hours.
+        uniform_from: Of a sequential target: all rows from this hour to the last one built are of that code version.
+            None if no such hour is known.
+    """
+
+    pending: frozenset[int] = frozenset()
+    skipped: frozenset[int] = frozenset()
+    last_built: int | None = None
+    complete_through: int | None = None
+    held: tuple[HeldHour, ...] = ()
+    code_version: str = ""
+    uniform_from: int | None = None
+
+    @property
+    def held_hours(self) -> frozenset[int]:
+        """The hours that are held back."""
+        return frozenset(h.hour for h in self.held)
+
+
+@dataclass(frozen=True)
+class PlanningInput:
+    """Everything that planning the sessions of one target needs to know.
+
+    Attributes:
+        process: The target's table, `namespace.name`.
+        mode: The target's mode.
+        changes: The changes of each source, in the order of the declaration.
+        committed: What the target has committed.
+        code_version: The target's present code version.
+        revision: Revision of the watermarks. After a rollback and its reversal, the same snapshots and hours are
+            planned again; the revision makes that another session.
+        grain: The target's grain. All hours that are planned, pending or skipped are those of whole partitions.
+        start: The pipeline's first hour. No earlier hour counts as complete.
+    """
+
+    process: str
+    mode: Mode
+    changes: tuple[SourceChanges, ...]
+    committed: Committed
+    code_version: str = ""
+    revision: int = 0
+    grain: Grain = HOUR
+    start: int = 0
+
+    @property
+    def source_names(self) -> str:
+        """The source tables, for people."""
+        return ", ".join(c.source for c in self.changes)
+
+
+def hours_are_independent(mode: Mode) -> bool:
+    """Whether an hour of a target depends on no other hour."""
+    if isinstance(mode, Stateful):
+        return mode.load == "changed"
+    return isinstance(mode, Stateless)

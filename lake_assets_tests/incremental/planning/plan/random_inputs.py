@@ -1,0 +1,113 @@
+"""Planning inputs at random: changes of sources, and what a target may have committed, in every mode."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any, Literal
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from lake_assets.base.grain import HOUR, Grain
+from lake_assets.base.hours import HOUR_FORMAT, parse_hour, ranges
+from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
+from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
+from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.plan import Committed, PlanningInput
+from lake_assets.incremental.planning.session import HeldHour
+
+START = parse_hour("2026-01-01-00:00")
+SPAN = 14
+SHIFT = Grain("shift", 4, HOUR_FORMAT)
+"""As a day, but short enough for many of them."""
+
+PROCESS = "core.target"
+HISTORIES = int(os.environ.get("LAKE_TEST_PLANNER_HISTORIES", "1200"))
+"""Random histories of plans, and twice as many single plans; a longer run sets more."""
+
+hours = st.integers(START, START + SPAN - 1)
+some_hours = st.frozensets(hours, max_size=4)
+maybe_hour = st.none() | hours
+thresholds = st.none() | st.integers(1, 6)
+modes = st.one_of(
+    st.just(Stateless()),
+    st.builds(
+        Stateful, load=st.sampled_from(["range", "changed"]), catchup_threshold=thresholds, chunk_hours=thresholds
+    ),
+    st.builds(Sequential, catchup_threshold=thresholds, chunk_hours=thresholds),
+)
+snapshots = st.tuples(st.sampled_from(["append", "append", "rewrite", "none"]), some_hours, st.integers(0, 2))
+
+
+def holding(found: frozenset[int], grain: Grain = HOUR) -> tuple[HeldHour, ...]:
+    """Held hours; each third partition by other code than now."""
+    return tuple(HeldHour(h, "audit x: 1 bad", "s", "" if h // grain.hours % 3 else "old") for h in sorted(found))
+
+
+committeds = st.builds(
+    Committed,
+    pending=some_hours,
+    skipped=some_hours,
+    last_built=maybe_hour,
+    complete_through=maybe_hour,
+    held=some_hours.map(holding),
+)
+grains = st.sampled_from([HOUR, SHIFT])
+thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def mark(source: str, snapshot_id: int | None, through: int | None) -> Watermark:
+    return Watermark(source, f"uuid-{source}", snapshot_id, snapshot_id or 0, 0, through)
+
+
+def snapshot(number: int, effect: Any, touched: frozenset[int], rows_of_no_hour: int = 0) -> SnapshotChange:
+    files = [FileChange(f"{number}-{h}", 1, 10, {}, (h, h)) for h in sorted(touched)] if effect != "none" else []
+    files += (
+        [FileChange(f"{number}-bad", rows_of_no_hour, 10, {}, None)] if rows_of_no_hour and effect != "none" else []
+    )
+    operation = {"append": "append", "rewrite": "overwrite", "none": "replace"}[effect]
+    spans = tuple(ranges(touched)) if effect != "none" else ()
+    return SnapshotChange(number, operation, 0, effect, tuple(files), spans)
+
+
+def source_changes(name: str, since: Watermark | None, head: Watermark, found: list[SnapshotChange]) -> SourceChanges:
+    how: Literal["initial", "history"] = "initial" if since is None else "history"
+    return SourceChanges(name, "event_ts", since, head, how, tuple(found), tuple(f for s in found for f in s.added))
+
+
+@st.composite
+def planning_inputs(draw: st.DrawFn) -> PlanningInput:
+    mode, grain = draw(modes), draw(grains)
+    count = 1 if isinstance(mode, Stateless) else draw(st.integers(1, 3))
+    found = []
+    for name in [f"raw.source_{i}" for i in range(count)]:
+        drawn = draw(st.lists(snapshots, max_size=3))
+        since = draw(st.sampled_from([None, mark(name, 100, None)]))
+        new = [snapshot(101 + i, *values) for i, values in enumerate(drawn)]
+        if since is None:  # everything counts as one append
+            new = [replace(s, effect="append", operation="append") for s in new if s.effect != "none"][:1]
+        head = new[-1].snapshot_id if new else since.snapshot_id if since else None
+        found.append(source_changes(name, since, mark(name, head, draw(maybe_hour)), new))
+    committed = whole(draw(committeds), grain)
+    if isinstance(mode, Sequential):
+        committed = replace(committed, held=())
+    return PlanningInput(PROCESS, mode, tuple(found), committed, grain=grain, start=START)
+
+
+def whole(committed: Committed, grain: Grain) -> Committed:
+    """As a process leaves it, which only ever builds whole partitions."""
+    last, through = committed.last_built, committed.complete_through
+    return Committed(
+        pending=frozenset(together(committed.pending, grain)),
+        skipped=frozenset(together(committed.skipped, grain)),
+        last_built=None if last is None else max(together({last}, grain)),
+        complete_through=None if through is None else max(together({through}, grain)),
+        held=holding(frozenset(together(committed.held_hours, grain)), grain),
+    )
+
+
+def together(found: set[int] | frozenset[int], grain: Grain) -> set[int]:
+    """The hours, and all those that share a partition with one of them."""
+    numbers = {(h - START) // grain.hours for h in found}
+    return {h for h in range(START, START + SPAN + grain.hours) if (h - START) // grain.hours in numbers}
