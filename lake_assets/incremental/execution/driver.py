@@ -135,7 +135,8 @@ class Driver:
             needed = {span.to_snapshot_id}
             if reads_both_ends:
                 needed.add(span.from_snapshot_id)
-            retained = {snapshot.snapshot_id for snapshot in self.planner.source_table(source).metadata.snapshots}
+            table = self.planner.source_table(source)
+            retained = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
             if not needed - {None} <= retained:
                 return False
         return True

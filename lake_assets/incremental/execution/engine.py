@@ -128,8 +128,12 @@ class Engine:
             # The guard has deleted rows: the given heads are not the newest any more.
             return planner.next_session(state, retry_blocked=again)
 
-        driver = self._driver(target)
-        return driver.drive(decide, self._runner().run, run_id=run_id, decide_again=decide_again)
+        return self._driver(target).drive(
+            decide,
+            self._runner().run,
+            run_id=run_id,
+            decide_again=decide_again,
+        )
 
     def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | NoSession:
         """Open the next session of a target for another program to write, or return the open one again."""
@@ -156,7 +160,12 @@ class Engine:
         return self._driver(target).drive_open_session(self._commit_published)
 
     def rebuild(
-        self, target: Target, hours: Collection[int], *, run_id: str = "", reset: bool = False
+        self,
+        target: Target,
+        hours: Collection[int],
+        *,
+        run_id: str = "",
+        reset: bool = False,
     ) -> SessionReport | NoSession:
         """Rebuild hours from the sources as of the watermark, which stays. An open session is finished first.
 
@@ -169,12 +178,22 @@ class Engine:
         def decide(state: ProcessState) -> Decision:
             return planner.rebuild(state, hours, run_id=run_id, reset=reset)
 
-        return self._driver(target).drive(decide, self._runner().run, run_id=run_id, after_open_session=True)
+        return self._driver(target).drive(
+            decide,
+            self._runner().run,
+            run_id=run_id,
+            after_open_session=True,
+        )
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
         decide = self._planner(target).acknowledgement
-        return self._driver(target).drive(decide, self._runner().run, run_id=run_id, after_open_session=True)
+        return self._driver(target).drive(
+            decide,
+            self._runner().run,
+            run_id=run_id,
+            after_open_session=True,
+        )
 
     def raw_activity(self, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
         """Return the snapshots of a raw table after a snapshot, oldest first.
@@ -192,8 +211,13 @@ class Engine:
 
     def _as_opened(self, attempt: Attempt) -> OpenedSession:
         table = tables.load(self.catalog, attempt.target.table)
-        number = publish.next_staging_number(table, attempt.plan.session_id)
-        return OpenedSession(attempt.plan, attempt.target.table, publish.wap_id(attempt.plan.session_id, number))
+        session_id = attempt.plan.session_id
+        number = publish.next_staging_number(table, session_id)
+        return OpenedSession(
+            plan=attempt.plan,
+            table=attempt.target.table,
+            wap_id=publish.wap_id(session_id, number),
+        )
 
     def _commit_published(self, attempt: Attempt) -> SessionReport:
         if not is_published(attempt, tables.load(self.catalog, attempt.target.table)):

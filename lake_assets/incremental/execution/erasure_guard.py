@@ -69,8 +69,16 @@ class ErasureGuard:
         deleted: dict[str, int] = {}
         for raw in self.pipeline.raw:
             table = tables.load(self.catalog, raw.table)
-            condition = self._erased_rows(table, raw, erased, snapshot_id=publish.main_id(table), after=0)
-            rows = 0 if condition is None else delete_rows(self.catalog, raw.table, condition)
+            condition = self._erased_rows(
+                table,
+                raw,
+                erased,
+                snapshot_id=publish.main_id(table),
+                after=0,
+            )
+            if condition is None:
+                continue
+            rows = delete_rows(self.catalog, raw.table, condition)
             if rows:
                 deleted[raw.table] = rows
         return deleted
@@ -79,8 +87,13 @@ class ErasureGuard:
         if source.to_snapshot_id is None or source.from_snapshot_id == source.to_snapshot_id:
             return 0
         table = tables.load(self.catalog, raw.table)
-        after = _sequence_number_read(table, source)
-        condition = self._erased_rows(table, raw, erased, snapshot_id=source.to_snapshot_id, after=after)
+        condition = self._erased_rows(
+            table,
+            raw,
+            erased,
+            snapshot_id=source.to_snapshot_id,
+            after=_sequence_number_read(table, source),
+        )
         if condition is None:
             return 0
         rows = _count_rows(table, condition, source.to_snapshot_id)
@@ -107,16 +120,21 @@ class ErasureGuard:
         for subject in self.pipeline.subjects:
             columns = subject.columns_of(raw.columns)
             if columns:
-                ids = _ids_in(table, columns, _files_added(table, snapshot_id, after))
+                files = _files_added(table, snapshot_id, after)
+                ids = _ids_in(table, columns, files)
                 erased_ids = self.erasures.known(subject.name, ids, erased)
                 conditions += _rows_sent_before(raw, columns, erased_ids)
-        return reduce(Or, conditions) if conditions else None
+        if not conditions:
+            return None
+        return reduce(Or, conditions)
 
 
 def holds(columns: Iterable[str], value: str) -> BooleanExpression:
     """Return the condition on rows that have the id in one of the columns."""
-    each: list[BooleanExpression] = [EqualTo(c, value) for c in columns]  # type: ignore[call-arg, arg-type]
-    return reduce(Or, each)
+    conditions: list[BooleanExpression] = []
+    for column in columns:
+        conditions.append(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
+    return reduce(Or, conditions)
 
 
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
@@ -176,12 +194,16 @@ def _sequence_number_read(table: Table, source: SourceRange) -> int:
 def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
     """Return the live data files of a snapshot that were added, or compacted, after a sequence number."""
     snapshot = table.snapshot_by_id(snapshot_id)
+    if snapshot is None:
+        return []
     found = []
-    for manifest in snapshot.manifests(table.io) if snapshot else []:
+    for manifest in snapshot.manifests(table.io):
         if manifest.content is not ManifestContent.DATA or manifest.sequence_number <= after:
             continue
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > after:
+            # A compacted file has a new file sequence number, and the data sequence number of its old rows.
+            added_at = max(entry.file_sequence_number or 0, entry.sequence_number or 0)
+            if added_at > after:
                 found.append(entry.data_file)
     return found
 
@@ -189,7 +211,8 @@ def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
 def _ids_in(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> set[str]:
     if not files:
         return set()
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), ALWAYS_TRUE)
+    schema = table.schema().select(*columns)
+    scan = ArrowScan(table.metadata, table.io, schema, ALWAYS_TRUE)
     rows: pa.Table = scan.to_table([FileScanTask(file) for file in files])
     found: set[Any] = set()
     for column in columns:

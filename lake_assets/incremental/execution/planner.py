@@ -17,7 +17,7 @@ from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
-from lake_assets.incremental.planning.changes import Head, SourceChanges, changes, hours_present
+from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
 from lake_assets.incremental.planning.plan import PlanningInput, another, plan, plan_acknowledged, plan_rebuild
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 
@@ -33,16 +33,26 @@ class Planner:
         self.pipeline = pipeline
         self.target = target
 
-    def next_session(self, state: ProcessState, *, up_to: Heads | None = None, retry_blocked: bool = False) -> Decision:
+    def next_session(
+        self,
+        state: ProcessState,
+        *,
+        up_to: Heads | None = None,
+        retry_blocked: bool = False,
+    ) -> Decision:
         """Plan the next session.
 
         Args:
             up_to: Heads of the sources to plan up to; None for the current ones.
             retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
         """
-        heads = {source: Head(*head) for source, head in (up_to or {}).items()}
+        heads: dict[str, Head] = {}
+        if up_to is not None:
+            for source, (snapshot_id, complete_through) in up_to.items():
+                heads[source] = Head(snapshot_id, complete_through)
         known = self._planning_input(state, heads)
-        decision = self._narrow_to_changed_entities(known, state, plan(known))
+        decision = plan(known)
+        decision = self._narrow_to_changed_entities(known, state, decision)
         decision = self._with_unpublished_id(decision)
         if retry_blocked:
             return decision
@@ -53,13 +63,22 @@ class Planner:
 
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
-        return self._with_unpublished_id(plan(self._planning_input(state)))
+        known = self._planning_input(state)
+        return self._with_unpublished_id(plan(known))
 
     def acknowledgement(self, state: ProcessState) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
-        return self._with_unpublished_id(plan_acknowledged(self._planning_input(state)))
+        known = self._planning_input(state)
+        return self._with_unpublished_id(plan_acknowledged(known))
 
-    def rebuild(self, state: ProcessState, hours: Collection[int], *, run_id: str, reset: bool) -> Decision:
+    def rebuild(
+        self,
+        state: ProcessState,
+        hours: Collection[int],
+        *,
+        run_id: str,
+        reset: bool,
+    ) -> Decision:
         """Plan to rebuild hours.
 
         Args:
@@ -68,14 +87,17 @@ class Planner:
         """
         heads: dict[str, Head] = {}
         if not reset:
-            heads = {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
+            for source, mark in state.watermarks.items():
+                heads[source] = Head(mark.snapshot_id, mark.complete_through)
         known = self._planning_input(state, heads, reset=reset)
         present = _changed_hours(known)
         if reset:
             # A replaced source may lack hours that the former one had: they are to be emptied.
-            present |= hours_present(tables.load(self.catalog, self.target.table), self.target.time_column)
+            table = tables.load(self.catalog, self.target.table)
+            present |= hours_present(table, self.target.time_column)
         token = f"{run_id}|{self.target.code_version}|{state.revision}"
-        return self._with_unpublished_id(plan_rebuild(known, hours, present=present, token=token))
+        decision = plan_rebuild(known, hours, present=present, token=token)
+        return self._with_unpublished_id(decision)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -88,14 +110,22 @@ class Planner:
         return table
 
     def _planning_input(
-        self, state: ProcessState, heads: Mapping[str, Head] | None = None, *, reset: bool = False
+        self,
+        state: ProcessState,
+        heads: Mapping[str, Head] | None = None,
+        *,
+        reset: bool = False,
     ) -> PlanningInput:
         self._check_target(state, reset=reset)
-        changed = tuple(self._changes(source, state, heads or {}, reset=reset) for source in self.target.sources)
+        found = []
+        for source in self.target.sources:
+            since = None if reset else state.watermarks.get(source.table)
+            up_to = heads.get(source.table) if heads else None
+            found.append(self._changes(source, since, up_to))
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
-            changes=changed,
+            changes=tuple(found),
             committed=state.committed,
             code_version=self.target.code_version,
             revision=state.revision,
@@ -114,10 +144,14 @@ class Planner:
         if not reset:
             publish.check_not_rolled_back(table, name, state.published_snapshot_id)
 
-    def _changes(self, source: Source, state: ProcessState, heads: Mapping[str, Head], *, reset: bool) -> SourceChanges:
-        since = None if reset else state.watermarks.get(source.table)
-        head = heads.get(source.table)
-        return changes(self.source_table(source), source, since, start=self.pipeline.start_hour, up_to=head)
+    def _changes(self, source: Source, since: Watermark | None, up_to: Head | None) -> SourceChanges:
+        return changes(
+            self.source_table(source),
+            source,
+            since,
+            start=self.pipeline.start_hour,
+            up_to=up_to,
+        )
 
     def _declared_columns(self, source: Source) -> dict[str, str | None]:
         for raw in self.pipeline.raw:
@@ -131,7 +165,12 @@ class Planner:
             columns[source.key] = None
         return columns
 
-    def _narrow_to_changed_entities(self, known: PlanningInput, state: ProcessState, decision: Decision) -> Decision:
+    def _narrow_to_changed_entities(
+        self,
+        known: PlanningInput,
+        state: ProcessState,
+        decision: Decision,
+    ) -> Decision:
         """Return the plan; of a session that rebuilds hours, with whose rows it recomputes."""
         if not isinstance(decision, SessionPlan):
             return decision
@@ -178,7 +217,7 @@ def _wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
     same_code = last.plan.code_version == decision.code_version
     if not (same_plan and same_code):
         return decision
-    failed = "; ".join(f"{name}: {what}" for name, what in failures(last.audits).items())
+    failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
     return NoSession(
         "blocked",
         f"An audit has stopped {decision.session_id} ({failed}). It runs again when a source or the code changes,"

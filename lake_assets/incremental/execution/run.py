@@ -98,13 +98,18 @@ class Runner:
 
         Raises `PublishConflict` if main has moved meanwhile.
         """
-        held_before = attempt.state.committed.held_hours
-        held = hours_to_hold(attempt.target.mode, staged.audits, staged.audited_hours, held_before)
+        held = hours_to_hold(
+            attempt.target.mode,
+            staged.audits,
+            staged.audited_hours,
+            attempt.state.committed.held_hours,
+        )
         if not held:
             return staged
         table = self.context.target_table(attempt)  # it has the first staging, whose number is taken
-        if publish.main_id(table) != staged.parent:
-            raise PublishConflict(attempt.target.table, expected=staged.parent, found=publish.main_id(table))
+        main = publish.main_id(table)
+        if main != staged.parent:
+            raise PublishConflict(attempt.target.table, expected=staged.parent, found=main)
         without = stage_rows(self.context, attempt, table, replace(options, held=held))
         without = audit_rows(self.context, attempt, without)
         if failures(without.audits):
@@ -123,4 +128,9 @@ class Runner:
         publish.check_not_rolled_back(table, attempt.target.table, snapshot_id or record.staged_snapshot_id)
         staged = staged_as_recorded(record, snapshot_id)
         commit_watermarks(self.context, attempt, staged)
-        return report_of(attempt, staged, "already_committed", row_counts=RowCounts(read=record.rows_read))
+        return report_of(
+            attempt,
+            staged,
+            "already_committed",
+            row_counts=RowCounts(read=record.rows_read),
+        )

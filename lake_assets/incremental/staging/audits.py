@@ -2,14 +2,12 @@
 
 An audit evaluates what would be published, before it is. If a blocking audit fails, the hours that it fails in keep
 their published rows; if it cannot tell the hours, all hours do. To add an audit, write a function that returns an
-`Audit`. Its `run` returns a `Verdict`, or `Offenders`: the rows that violate it. One Spark job counts the offenders of
-all audits, hour by hour.
+`Audit`. Its `run` returns a `Verdict`, or `Offenders`: the rows that violate it. `audit_evaluation` counts those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -17,38 +15,17 @@ from typing import TYPE_CHECKING
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
-from lake_assets.incremental.planning.session import AuditResult
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from lake_assets.base.grain import Grain
-
 SAMPLE = 10
 """Most offending keys that a verdict names."""
 
-MAX_REPORTED_PARTITIONS = 100
-"""Most hours, or days, that a failed audit reports one by one. If it fails in more, something is wrong with all."""
-
 KEY = "k"
+"""Column of offenders: the key of a row, as text."""
 HOUR = "h"
-AUDIT = "i"
-
-
-def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
-    """Evaluate audits on a staged snapshot.
-
-    Returns:
-        The result of each audit, in the order of `audits`.
-    """
-    findings = [audit.run(scope) for audit in audits]
-    offenders = {number: found for number, found in enumerate(findings) if isinstance(found, Offenders)}
-    counted = _count_offenders(offenders, few=scope.few)
-    results = []
-    for number, (audit, found) in enumerate(zip(audits, findings, strict=True)):
-        verdict = found if isinstance(found, Verdict) else _verdict_on_offenders(found, counted.get(number))
-        results.append(_result_of(audit, verdict, scope))
-    return tuple(results)
+"""Column of offenders: the event hour of a row (long); null if it is not known."""
 
 
 def source_target_counts() -> Audit:
@@ -59,7 +36,11 @@ def source_target_counts() -> Audit:
         accounted_for = counts["written"] + counts["duplicates"] + counts["quarantined"]
         return Verdict(counts["read"] == accounted_for, counts)
 
-    return Audit("source_target_counts", run, "rows read = published + repeated deliveries + quarantined")
+    return Audit(
+        name="source_target_counts",
+        run=run,
+        description="rows read = published + repeated deliveries + quarantined",
+    )
 
 
 def no_missing_events() -> Audit:
@@ -76,11 +57,18 @@ def no_missing_events() -> Audit:
         from lake_assets.incremental.staging.reading import hash_join_hint
 
         staged = scope.staged.select(_text(key[0]).alias(KEY))
-        expected = scope.kept.select(_text(source.key).alias(KEY), _hour(source.time_column).alias(HOUR))
+        expected = scope.kept.select(
+            _text(source.key).alias(KEY),
+            _hour(source.time_column).alias(HOUR),
+        )
         missing = expected.join(hash_join_hint(staged, few=scope.few), KEY, "left_anti")
         return Offenders(missing, "missing")
 
-    return Audit("no_missing_events", run, "no source key is missing in the target")
+    return Audit(
+        name="no_missing_events",
+        run=run,
+        description="no source key is missing in the target",
+    )
 
 
 def not_null(*columns: str, blocking: bool = True) -> Audit:
@@ -93,7 +81,12 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
         any_null = reduce(lambda left, right: left | right, is_null)
         return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
 
-    return Audit(f"not_null_{'_'.join(columns)}", run, f"{', '.join(columns)} is never null", blocking)
+    return Audit(
+        name=f"not_null_{'_'.join(columns)}",
+        run=run,
+        description=f"{', '.join(columns)} is never null",
+        blocking=blocking,
+    )
 
 
 def unique_key() -> Audit:
@@ -106,7 +99,11 @@ def unique_key() -> Audit:
         repeated = scope.staged.groupBy(*identity).count().where(F.col("count") > 1)
         return Offenders(_keys(scope, repeated), "repeated")
 
-    return Audit("unique_key", run, "no key occurs twice at the same time")
+    return Audit(
+        name="unique_key",
+        run=run,
+        description="no key occurs twice at the same time",
+    )
 
 
 def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True) -> Audit:
@@ -118,7 +115,12 @@ def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True
         unexpected = scope.staged.where(~F.col(column).isin(*values))
         return Offenders(_keys(scope, unexpected), "unexpected")
 
-    return Audit(f"accepted_values_{column}", run, f"{column} is one of {', '.join(values)}", blocking)
+    return Audit(
+        name=f"accepted_values_{column}",
+        run=run,
+        description=f"{column} is one of {', '.join(values)}",
+        blocking=blocking,
+    )
 
 
 def referential(column: str, *, to: str, ref_column: str, blocking: bool = False) -> Audit:
@@ -138,7 +140,12 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
         unknown = scope.staged.join(known, column, "left_anti")
         return Offenders(_keys(scope, unknown), "unknown")
 
-    return Audit(f"referential_{column}", run, f"{column} is in {to}.{ref_column}", blocking)
+    return Audit(
+        name=f"referential_{column}",
+        run=run,
+        description=f"{column} is in {to}.{ref_column}",
+        blocking=blocking,
+    )
 
 
 def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: bool = False) -> Audit:
@@ -148,14 +155,26 @@ def row_count_like_earlier(*, days: int = 7, factor: float = 10.0, blocking: boo
     """
 
     def run(scope: AuditScope) -> Verdict:
-        earlier_hours = {hour for each in scope.hours for hour in _same_hour_of_earlier_days(each, days)}
+        earlier_hours: set[int] = set()
+        for hour in scope.hours:
+            earlier_hours.update(_same_hour_of_earlier_days(hour, days))
         now = scope.staged_rows(scope.hours)
         earlier = scope.earlier_rows(earlier_hours)
         odd = odd_hours(now, earlier, scope.hours, days=days, factor=factor)
         sample = tuple(hour_key(hour) for hour in odd[:SAMPLE])
-        return Verdict(not odd, {"odd hours": len(odd)}, sample, dict.fromkeys(odd, 1))
+        return Verdict(
+            passed=not odd,
+            counts={"odd hours": len(odd)},
+            sample=sample,
+            hours=dict.fromkeys(odd, 1),
+        )
 
-    return Audit("row_count_like_earlier", run, f"rows per hour within ×{factor:g} of the {days} days before", blocking)
+    return Audit(
+        name="row_count_like_earlier",
+        run=run,
+        description=f"rows per hour within ×{factor:g} of the {days} days before",
+        blocking=blocking,
+    )
 
 
 def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
@@ -174,13 +193,27 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
         hour = F.lit(None).cast("long")
         if scope.target.time_column in columns:
             hour = _hour(scope.target.time_column)
-        return Offenders(rows.select(_text(columns[0]).alias(KEY), hour.alias(HOUR)), "offending")
+        offending = rows.select(
+            _text(columns[0]).alias(KEY),
+            hour.alias(HOUR),
+        )
+        return Offenders(offending, "offending")
 
-    return Audit(name, run, query, blocking)
+    return Audit(
+        name=name,
+        run=run,
+        description=query,
+        blocking=blocking,
+    )
 
 
 def odd_hours(
-    now: Mapping[int, int], earlier: Mapping[int, int], hours: Collection[int], *, days: int, factor: float
+    now: Mapping[int, int],
+    earlier: Mapping[int, int],
+    hours: Collection[int],
+    *,
+    days: int,
+    factor: float,
 ) -> list[int]:
     """Return the hours whose rows are not within a factor of the mean of the same hour of earlier days, ascending.
 
@@ -201,31 +234,6 @@ def odd_hours(
     return odd
 
 
-def hours_told(counts: Mapping[int | None, int], judged: Sequence[int], grain: Grain) -> dict[str, int]:
-    """Return the hours that a failed audit reports.
-
-    Args:
-        counts: Event hour → offending rows; None for rows whose hour is not known.
-        judged: The hours that the audit evaluated.
-
-    Returns:
-        Key of each hour in a partition that failed → offending rows in the partition. Empty if the hour of a row is not
-        known, unless only one partition was evaluated, or if too many partitions failed.
-    """
-    if len(grain.firsts(judged)) == 1:
-        offending = sum(counts.values())
-        return {hour_key(hour): offending for hour in judged}
-    by_partition: dict[int, int] = {}
-    for hour, rows in counts.items():
-        if hour is None:
-            return {}
-        first = grain.first(hour)
-        by_partition[first] = by_partition.get(first, 0) + rows
-    if len(by_partition) > MAX_REPORTED_PARTITIONS:
-        return {}
-    return {hour_key(hour): by_partition[grain.first(hour)] for hour in sorted(grain.whole(by_partition))}
-
-
 def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
     """Count rows by event hour with Spark. Rows without a time are in no hour."""
     from pyspark.sql import functions as F
@@ -233,70 +241,6 @@ def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
     timed = rows.where(F.col(time_column).isNotNull())
     counts = timed.groupBy(_hour(time_column).alias(HOUR)).count().collect()
     return {row[HOUR]: row["count"] for row in counts}
-
-
-@dataclass
-class _Counted:
-    """The offenders of one audit, counted.
-
-    Attributes:
-        hours: Event hour → rows; None for rows whose hour is not known.
-        sample: The first keys, at most `SAMPLE`.
-    """
-
-    hours: dict[int | None, int] = field(default_factory=dict)
-    sample: tuple[str, ...] = ()
-
-
-def _count_offenders(offenders: Mapping[int, Offenders], *, few: bool) -> dict[int, _Counted]:
-    """Count the offenders of all audits: number of the audit → counts; without audits that have no offenders.
-
-    The rows of all audits are computed once and kept: they are counted, and sampled for the audits that fail.
-    """
-    from pyspark.sql import functions as F
-
-    from lake_assets.connections.row_checkpoint import checkpoint_rows
-
-    numbered = [found.rows.select(F.lit(number).alias(AUDIT), KEY, HOUR) for number, found in offenders.items()]
-    if not numbered:
-        return {}
-    rows = reduce(lambda left, right: left.unionByName(right), numbered)
-    if few:
-        rows = rows.coalesce(1)
-    rows = checkpoint_rows(rows)
-    counted: dict[int, _Counted] = {}
-    for row in rows.groupBy(AUDIT, HOUR).count().collect():
-        counted.setdefault(row[AUDIT], _Counted()).hours[row[HOUR]] = row["count"]
-    for number, each in counted.items():
-        each.sample = _sample(rows, number)
-    return counted
-
-
-def _sample(rows: DataFrame, number: int) -> tuple[str, ...]:
-    # Sorted, so that the sample does not depend on the order of the rows.
-    keys = rows.where(f"{AUDIT} = {number}").select(KEY).distinct().orderBy(KEY).limit(SAMPLE)
-    return tuple(row[KEY] for row in keys.collect())
-
-
-def _verdict_on_offenders(found: Offenders, counted: _Counted | None) -> Verdict:
-    if counted is None:
-        return Verdict(True, {found.counted: 0})
-    return Verdict(False, {found.counted: sum(counted.hours.values())}, counted.sample, counted.hours)
-
-
-def _result_of(audit: Audit, verdict: Verdict, scope: AuditScope) -> AuditResult:
-    hours = {}
-    if not verdict.passed:
-        hours = hours_told(verdict.hours, scope.hours, scope.target.grain)
-    return AuditResult(
-        name=audit.name,
-        passed=verdict.passed,
-        blocking=audit.blocking,
-        counts=dict(verdict.counts),
-        sample=verdict.sample,
-        description=audit.description,
-        hours=hours,
-    )
 
 
 def _same_hour_of_earlier_days(hour: int, days: int) -> list[int]:
@@ -308,7 +252,10 @@ def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     key = F.concat_ws(" ", *[_text(column) for column in scope.target.key])
-    return rows.select(key.alias(KEY), _hour(scope.target.time_column).alias(HOUR))
+    return rows.select(
+        key.alias(KEY),
+        _hour(scope.target.time_column).alias(HOUR),
+    )
 
 
 def _text(column: str) -> Column:

@@ -35,7 +35,8 @@ class ChangedEntities:
 
     def _join_ids(self, rows: DataFrame, how: str) -> DataFrame:
         # The plan made sure that they are few. Broadcast, they filter rows where those are read, without a shuffle.
-        return rows.join(F.broadcast(self.ids), F.col(self.entity).eqNullSafe(F.col(CHANGED)), how)
+        same_entity = F.col(self.entity).eqNullSafe(F.col(CHANGED))
+        return rows.join(F.broadcast(self.ids), same_entity, how)
 
 
 def ids_of(rows: Iterable[DataFrame], entity: str) -> DataFrame:
@@ -49,8 +50,10 @@ def differing(before: DataFrame, after: DataFrame) -> DataFrame:
 
     The columns are those that both states have.
     """
-    columns = [column for column in after.columns if column in before.columns]
+    columns_before = before.columns
+    columns = [column for column in after.columns if column in columns_before]
     removed = before.select(*columns, F.lit(-1).alias(SIGN))
     added = after.select(*columns, F.lit(1).alias(SIGN))
-    balance = removed.union(added).groupBy(*columns).agg(F.sum(SIGN).alias(SIGN))
+    by_row = removed.union(added).groupBy(*columns)
+    balance = by_row.agg(F.sum(SIGN).alias(SIGN))
     return balance.where(F.col(SIGN) != 0).drop(SIGN)

@@ -17,7 +17,10 @@ from lake_assets.incremental.staging.target_build import TargetBuild
 
 
 def classified_rows_in_scope(
-    build: TargetBuild, source: Source, span: SourceRange, plan: SessionPlan
+    build: TargetBuild,
+    source: Source,
+    span: SourceRange,
+    plan: SessionPlan,
 ) -> tuple[DataFrame, list[str]]:
     """Return the classified rows of the planned hours, and those without an hour that landed with this session.
 
@@ -31,13 +34,20 @@ def classified_rows_in_scope(
         without_hour = row_validation.has_no_hour(source, columns, start=build.start)
         in_scope = in_scope | (without_hour & _landed_with_session(plan, span))
     rows = rows.where(in_scope)
-    return row_validation.classify(rows, source, columns=columns, start=build.start), columns
+    classified = row_validation.classify(rows, source, columns=columns, start=build.start)
+    return classified, columns
 
 
-def new_quarantine_rows(build: TargetBuild, rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
+def new_quarantine_rows(
+    build: TargetBuild,
+    rows: DataFrame,
+    source: Source,
+    columns: Sequence[str],
+) -> DataFrame:
     """Return the classified rows that are not valid, and not quarantined yet for this target."""
     quarantine = build.spark.table(f"{CATALOG}.{QUARANTINE}")
-    known = quarantine.where(F.col("target") == build.target.table).select("source", "row_hash")
+    of_target = quarantine.where(F.col("target") == build.target.table)
+    known = of_target.select("source", "row_hash")
     rejected = row_validation.quarantine_rows(rows, source, columns=columns)
     return rejected.join(known, ["source", "row_hash"], "left_anti")
 
@@ -66,5 +76,6 @@ def _landed_with_session(plan: SessionPlan, span: SourceRange) -> Column:
     first_date, first_hour = min(landings)
     day = F.lit(first_date).cast("date")
     on_later_day = F.col("landing_date") > day
-    on_same_day = (F.col("landing_date") == day) & (F.col("landing_hour") >= first_hour)
-    return on_later_day | on_same_day
+    on_same_day = F.col("landing_date") == day
+    in_later_hour = F.col("landing_hour") >= first_hour
+    return on_later_day | (on_same_day & in_later_hour)

@@ -17,7 +17,8 @@ def read_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFra
     """Return the rows of a table as of a snapshot; no rows for None."""
     if snapshot_id is None:
         return spark.table(f"{CATALOG}.{table}").where(F.lit(False))
-    return spark.read.option("versionAsOf", str(snapshot_id)).table(f"{CATALOG}.{table}")
+    reader = spark.read.option("versionAsOf", str(snapshot_id))
+    return reader.table(f"{CATALOG}.{table}")
 
 
 def read_appended(spark: SparkSession, source: SourceRange) -> DataFrame:
@@ -39,7 +40,9 @@ def is_few(rows: float) -> bool:
 
 def coalesce_if_few(rows: DataFrame, number: float) -> DataFrame:
     """Return the rows as one partition if their number is small."""
-    return rows.coalesce(1) if is_few(number) else rows
+    if is_few(number):
+        return rows.coalesce(1)
+    return rows
 
 
 def hash_join_hint(rows: DataFrame, *, few: bool) -> DataFrame:
@@ -47,4 +50,6 @@ def hash_join_hint(rows: DataFrame, *, few: bool) -> DataFrame:
 
     Without the hint Spark broadcasts a small side to all tasks of the other, which is a job of its own.
     """
-    return rows.hint("shuffle_hash") if few else rows
+    if few:
+        return rows.hint("shuffle_hash")
+    return rows

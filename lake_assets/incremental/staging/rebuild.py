@@ -40,7 +40,13 @@ class Rebuild:
         overdue: Hours that count as changed if they are empty.
     """
 
-    def __init__(self, build: TargetBuild, *, last_built: float | None, overdue: Container[int]) -> None:
+    def __init__(
+        self,
+        build: TargetBuild,
+        *,
+        last_built: float | None,
+        overdue: Container[int],
+    ) -> None:
         self.build = build
         self.target = build.target
         self.last_built = last_built
@@ -64,14 +70,21 @@ class Rebuild:
             return RebuiltHours(rows)
         rows = checkpoint_rows(rows)
         same = self._unchanged_partitions(rows, self.build.published(), built_before)
-        return RebuiltHours(rows, self._whole_partitions(same), sum(same.values()))
+        return RebuiltHours(
+            rows=rows,
+            unchanged=self._whole_partitions(same),
+            rows_unchanged=sum(same.values()),
+        )
 
     def _build_all_entities(self, plan: SessionPlan, kept: DataFrame) -> DataFrame:
         hours = plan.hour_numbers
         mode = self.target.mode
         if isinstance(mode, Stateless):
-            return self.build.transform(plan.session_id, hours, [row_validation.drop_classification(kept)])
-        published = self.build.published() if isinstance(mode, Sequential) else None
+            inputs = [row_validation.drop_classification(kept)]
+            return self.build.transform(plan.session_id, hours, inputs)
+        published = None
+        if isinstance(mode, Sequential):
+            published = self.build.published()
         return self.build.build_hours(plan, hours, published=published)
 
     def _built_before(self, hours: Sequence[int]) -> list[int]:
@@ -92,21 +105,30 @@ class Rebuild:
         hours = [hour for hour in plan.hour_numbers if hour <= through]
 
         rebuilt = self.build.build_hours(plan, hours, published=published_changed, limit=changed.of)
-        rebuilt = checkpoint_rows(coalesce_if_few(within(rebuilt, time_column, hours), max_rows))
+        rebuilt = within(rebuilt, time_column, hours)
+        rebuilt = checkpoint_rows(coalesce_if_few(rebuilt, max_rows))
         same: dict[int, int] = {}
         if self.last_built is not None:
             same = self._unchanged_partitions(rebuilt, published_changed, hours)
-        rows = rebuilt.unionByName(changed.others(within(published, time_column, hours)))
+        others = changed.others(within(published, time_column, hours))
+        rows = rebuilt.unionByName(others)
 
         new_hours = [hour for hour in plan.hour_numbers if hour > through]
         if new_hours:
             # They build on the state of the hours before as rebuilt here.
-            state = before(published, time_column, hours[0]).unionByName(rows)
+            earlier = before(published, time_column, hours[0])
+            state = earlier.unionByName(rows)
             new_rows = self.build.build_hours(plan, new_hours, published=state)
             rows = rows.unionByName(within(new_rows, time_column, new_hours))
         unchanged = self._whole_partitions(same)
-        rows_unchanged = within(published, time_column, unchanged).count() if unchanged else 0
-        return RebuiltHours(coalesce_if_few(rows, max_rows), unchanged, rows_unchanged)
+        rows_unchanged = 0
+        if unchanged:
+            rows_unchanged = within(published, time_column, unchanged).count()
+        return RebuiltHours(
+            rows=coalesce_if_few(rows, max_rows),
+            unchanged=unchanged,
+            rows_unchanged=rows_unchanged,
+        )
 
     def _changed_entities(self, plan: SessionPlan, through: int) -> ChangedEntities:
         """Return the entities whose source rows were added, changed or removed in this session, up to an hour."""
@@ -116,7 +138,8 @@ class Rebuild:
         hours = [hour for hour in (*plan.hour_numbers, *plan.skipped) if hour <= through]
         changed_rows = []
         for source, span in zip(self.target.sources, plan.sources, strict=True):
-            changed_rows.append(within(self._changed_rows(span), source.time_column, hours))
+            rows = self._changed_rows(span)
+            changed_rows.append(within(rows, source.time_column, hours))
         ids = coalesce_if_few(ids_of(changed_rows, mode.entity), self.build.max_rows)
         return ChangedEntities(mode.entity, checkpoint_rows(ids))
 
@@ -128,8 +151,19 @@ class Rebuild:
         rows_after = self.build.read(span.source, span.to_snapshot_id)
         return differing(rows_before, rows_after)
 
-    def _unchanged_partitions(self, rows: DataFrame, published: DataFrame, hours: Sequence[int]) -> dict[int, int]:
-        return unchanged_partitions(self.target, rows, published, hours, overdue=self.overdue)
+    def _unchanged_partitions(
+        self,
+        rows: DataFrame,
+        published: DataFrame,
+        hours: Sequence[int],
+    ) -> dict[int, int]:
+        return unchanged_partitions(
+            self.target,
+            rows,
+            published,
+            hours,
+            overdue=self.overdue,
+        )
 
     def _whole_partitions(self, first_hours: dict[int, int]) -> tuple[int, ...]:
         return tuple(sorted(self.target.grain.whole(first_hours)))

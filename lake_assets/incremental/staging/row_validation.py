@@ -30,6 +30,11 @@ HOUR = "_hour"
 """The event hour (long)."""
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 
+MICROSECONDS_PER_MINUTE = 60_000_000
+LATENESS_PERCENTILES = [0.5, 0.95]
+LONGEST_LEAD = "INTERVAL 1 HOUR"
+"""How long after its landing a row's time may be, because clocks differ."""
+
 CONTESTED = 0
 """The delivery may have to replace a row that the target has already."""
 COUNTED = 1
@@ -63,7 +68,12 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
 
 
 def classify_against_stored(
-    rows: DataFrame, stored: DataFrame, source: Source, target: Target, *, columns: Sequence[str]
+    rows: DataFrame,
+    stored: DataFrame,
+    source: Source,
+    target: Target,
+    *,
+    columns: Sequence[str],
 ) -> DataFrame:
     """Return classified rows, compared with the rows that the target has.
 
@@ -75,17 +85,23 @@ def classify_against_stored(
         columns: The columns of the source.
     """
     assert source.key is not None
-    stored_landed = F.col(LANDED) if LANDED in target.columns else F.lit(None).cast("timestamp")
+    stored_landed = F.lit(None).cast("timestamp")
+    if LANDED in target.columns:
+        stored_landed = F.col(LANDED)
     known = stored.select(
         F.col(target.key[0]).alias("_key"),
         F.col(target.time_column).alias("_time"),
         stored_landed.alias("_landed"),
     )
-    same_row = (F.col(source.key) == F.col("_key")) & (F.col(source.time_column) == F.col("_time"))
-    stored_is_first = F.col("_landed") < F.col(LANDED) if LANDED in columns else F.lit(False)
+    same_key = F.col(source.key) == F.col("_key")
+    same_time = F.col(source.time_column) == F.col("_time")
+    stored_is_first = F.lit(False)
+    if LANDED in columns:
+        stored_is_first = F.col("_landed") < F.col(LANDED)
     is_stored = is_counted() & F.col("_key").isNotNull()
     delivery = F.when(is_stored & stored_is_first, REPEATED).when(is_stored, CONTESTED).otherwise(F.col(DELIVERY))
-    return rows.join(known, same_row, "left").withColumn(DELIVERY, delivery).drop("_key", "_time", "_landed")
+    compared = rows.join(known, same_key & same_time, "left")
+    return compared.withColumn(DELIVERY, delivery).drop("_key", "_time", "_landed")
 
 
 def is_valid() -> Column:
@@ -113,23 +129,33 @@ def quarantine_rows(rows: DataFrame, source: Source, *, columns: Sequence[str]) 
     )
 
 
-def count_rows(rows: DataFrame, source: Source, *, columns: Sequence[str], complete_through: int | None) -> RowCounts:
+def count_rows(
+    rows: DataFrame,
+    source: Source,
+    *,
+    columns: Sequence[str],
+    complete_through: int | None,
+) -> RowCounts:
     """Count classified rows by their classification, in one pass.
 
     Args:
         columns: The columns of the source.
         complete_through: The target's before the session; rows of hours up to it count as late.
     """
-    minutes = _lateness_minutes(source, columns)
+    is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
+    is_contested = is_valid() & (F.col(DELIVERY) == CONTESTED)
+    is_late = is_counted() & _is_late(complete_through)
+    counted_hour = F.when(is_counted(), F.col(HOUR))
+    lateness = F.when(is_counted(), _lateness_minutes(source, columns))
     row = rows.agg(
         F.count("*").alias("read"),
-        F.count_if(is_valid() & (F.col(DELIVERY) > COUNTED)).alias("duplicates"),
+        F.count_if(is_duplicate).alias("duplicates"),
         F.count_if(~is_valid()).alias("quarantined"),
-        F.count_if(is_valid() & (F.col(DELIVERY) == CONTESTED)).alias("contested"),
-        F.sort_array(F.collect_set(F.when(is_counted(), F.col(HOUR)))).alias("hours"),
-        F.count_if(is_counted() & _is_late(complete_through)).alias("late"),
-        F.percentile_approx(F.when(is_counted(), minutes), [0.5, 0.95]).alias("lateness"),
-        F.max(F.when(is_counted(), minutes)).alias("lateness_max"),
+        F.count_if(is_contested).alias("contested"),
+        F.count_if(is_late).alias("late"),
+        F.sort_array(F.collect_set(counted_hour)).alias("hours"),
+        F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
+        F.max(lateness).alias("lateness_max"),
     ).first()
     assert row is not None  # an aggregate without groups always has one row
     p50, p95 = row["lateness"] or (None, None)
@@ -172,12 +198,14 @@ def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
         tests.append((_is_after_landing(source), f"{name} is over an hour after {LANDED}"))
     for rule in source.rules:
         tests.append((F.expr(rule.where), rule.reason))
-    reasons = [F.when(condition, F.lit(reason)) for condition, reason in tests]
+    reasons = []
+    for condition, reason in tests:
+        reasons.append(F.when(condition, F.lit(reason)))
     return F.coalesce(*reasons)
 
 
 def _is_after_landing(source: Source) -> Column:
-    return F.col(source.time_column) > F.col(LANDED) + F.expr("INTERVAL 1 HOUR")
+    return F.col(source.time_column) > F.col(LANDED) + F.expr(LONGEST_LEAD)
 
 
 def _is_late(complete_through: int | None) -> Column:
@@ -190,4 +218,5 @@ def _lateness_minutes(source: Source, columns: Sequence[str]) -> Column:
     """Return landed_at minus event time in minutes (double); null without landing times."""
     if LANDED not in columns:
         return F.lit(None).cast("double")
-    return (F.unix_micros(LANDED) - F.unix_micros(source.time_column)) / 60_000_000
+    microseconds = F.unix_micros(LANDED) - F.unix_micros(source.time_column)
+    return microseconds / MICROSECONDS_PER_MINUTE

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from math import inf
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.declaration import Source, Target
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.planning.session import RowCounts, SessionPlan
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.prepared_rows import PreparedRows
 from lake_assets.incremental.staging.quarantine import (
@@ -77,9 +77,15 @@ class Stager:
         if self._can_repeat_stored_rows(source, plan):
             stored = within(self.build.published(), self.target.time_column, plan.hour_numbers)
             stored = hash_join_hint(stored, few=self.single_partition)
-            rows = row_validation.classify_against_stored(rows, stored, source, self.target, columns=columns)
+            rows = row_validation.classify_against_stored(
+                rows,
+                stored,
+                source,
+                self.target,
+                columns=columns,
+            )
         rows = checkpoint_rows(rows)
-        counts = row_validation.count_rows(rows, source, columns=columns, complete_through=self.complete_through)
+        counts = self._count_rows(rows, source, columns)
         if counts.contested:
             return None
         kept = rows.where(row_validation.is_counted())
@@ -99,12 +105,22 @@ class Stager:
 
     def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
         """Return the classified rows that were appended to a source, and its columns."""
-        rows = coalesce_if_few(read_appended(self.build.spark, plan.sources[0]), self.build.max_rows)
+        appended = read_appended(self.build.spark, plan.sources[0])
+        rows = coalesce_if_few(appended, self.build.max_rows)
         columns = rows.columns
         if plan.held:
-            in_held_hours = F.coalesce(hours_condition(source.time_column, plan.held), F.lit(False))
-            rows = rows.where(~in_held_hours)
-        return row_validation.classify(rows, source, columns=columns, start=self.build.start), columns
+            in_held_hours = hours_condition(source.time_column, plan.held)
+            rows = rows.where(~F.coalesce(in_held_hours, F.lit(False)))
+        classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
+        return classified, columns
+
+    def _count_rows(self, rows: DataFrame, source: Source, columns: Sequence[str]) -> RowCounts:
+        return row_validation.count_rows(
+            rows,
+            source,
+            columns=columns,
+            complete_through=self.complete_through,
+        )
 
     def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
         has_single_keys = source.key is not None and len(self.target.key) == 1
@@ -117,9 +133,11 @@ class Stager:
         rows, columns = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
-        counts = row_validation.count_rows(rows, source, columns=columns, complete_through=self.complete_through)
+        counts = self._count_rows(rows, source, columns)
         kept = within(rows, source.time_column, hours).where(row_validation.is_counted())
-        rebuilt = self.hours.rebuild(plan, kept) if hours else RebuiltHours(kept)
+        rebuilt = RebuiltHours(kept)
+        if hours:
+            rebuilt = self.hours.rebuild(plan, kept)
         changed = tuple(hour for hour in hours if hour not in rebuilt.unchanged)
         changed_rows = rebuilt.rows
         if rebuilt.unchanged:

@@ -59,7 +59,9 @@ class TargetBuild:
         inputs = []
         for source, span in zip(self.target.sources, plan.sources, strict=True):
             rows = self._counted_rows(source, span, through=hours[-1])
-            inputs.append(limit(rows) if limit else rows)
+            if limit is not None:
+                rows = limit(rows)
+            inputs.append(rows)
         return self.transform(plan.session_id, hours, inputs, published=published)
 
     def transform(
@@ -76,8 +78,10 @@ class TargetBuild:
 
     def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
         """Return the valid rows of a source up to the end of an hour, each delivery once."""
-        rows = before(self.read(source.table, span.to_snapshot_id), source.time_column, through + 1)
+        rows = self.read(source.table, span.to_snapshot_id)
+        rows = before(rows, source.time_column, through + 1)
         if source.trusted:
             return rows
         rows = row_validation.classify(rows, source, columns=rows.columns, start=self.start)
-        return row_validation.drop_classification(rows.where(row_validation.is_counted()))
+        counted = rows.where(row_validation.is_counted())
+        return row_validation.drop_classification(counted)

@@ -11,7 +11,9 @@ from pyspark.sql import functions as F
 from lake_assets.base.time_filters import within
 from lake_assets.incremental.declaration import Target
 
-PUBLISHED, REBUILT = 0, 1
+PUBLISHED = 0
+REBUILT = 1
+SECONDS_PER_HOUR = 3600
 
 Content = tuple[int, Decimal, Decimal]
 """Number of rows, and the sums of their two hashes."""
@@ -30,7 +32,12 @@ def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
 
 
 def unchanged_partitions(
-    target: Target, rebuilt: DataFrame, published: DataFrame, hours: Sequence[int], *, overdue: Container[int]
+    target: Target,
+    rebuilt: DataFrame,
+    published: DataFrame,
+    hours: Sequence[int],
+    *,
+    overdue: Container[int],
 ) -> dict[int, int]:
     """Compare the partitions of some hours.
 
@@ -54,17 +61,23 @@ def unchanged_partitions(
 
 
 def _content_by_side(
-    target: Target, rebuilt: DataFrame, published: DataFrame, hours: Sequence[int]
+    target: Target,
+    rebuilt: DataFrame,
+    published: DataFrame,
+    hours: Sequence[int],
 ) -> dict[tuple[int, int], Content]:
     """Return (first hour of a partition, side) → content, in one Spark job; without partitions that have no row."""
     columns = list(target.columns)
-    published = within(published, target.time_column, hours).select(*columns, F.lit(PUBLISHED).alias("_side"))
-    rebuilt = within(rebuilt, target.time_column, hours).select(*columns, F.lit(REBUILT).alias("_side"))
+    published = within(published, target.time_column, hours).select(*columns)
+    rebuilt = within(rebuilt, target.time_column, hours).select(*columns)
+    published = published.withColumn("_side", F.lit(PUBLISHED))
+    rebuilt = rebuilt.withColumn("_side", F.lit(REBUILT))
     forward, backward = row_hashes(columns)
-    partition = F.floor(F.unix_timestamp(target.time_column) / (3600 * target.grain.hours)).alias("_partition")
+    seconds = F.unix_timestamp(target.time_column)
+    partition = F.floor(seconds / (SECONDS_PER_HOUR * target.grain.hours))
     sums = (
         rebuilt.unionByName(published)
-        .groupBy(partition, "_side")
+        .groupBy(partition.alias("_partition"), "_side")
         .agg(
             F.count("*").alias("_rows"),
             F.sum(forward.cast("decimal(20, 0)")).alias("_sum_forward"),
@@ -74,5 +87,9 @@ def _content_by_side(
     content: dict[tuple[int, int], Content] = {}
     for row in sums.collect():
         first_hour = target.grain.numbered(row["_partition"])[0]
-        content[first_hour, row["_side"]] = (row["_rows"], row["_sum_forward"], row["_sum_backward"])
+        content[first_hour, row["_side"]] = (
+            row["_rows"],
+            row["_sum_forward"],
+            row["_sum_backward"],
+        )
     return content

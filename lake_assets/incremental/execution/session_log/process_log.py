@@ -40,6 +40,9 @@ COMMIT_SECONDS = 30
 """How long a commit is tried again while others commit first."""
 
 
+Row = dict[str, Any]
+
+
 class ProcessLog:
     """The rows of one process in one state of a log table. File bounds locate them: a lookup opens at most one file."""
 
@@ -56,13 +59,14 @@ class ProcessLog:
     @property
     def revision(self) -> int:
         """The newest revision; 0 without rows."""
+        revisions = []
         if self._has_bounds:
-            revisions = [revision for revision in self._last_revisions if revision is not None]
+            revisions += [revision for revision in self._last_revisions if revision is not None]
         else:
-            revisions = [row["revision"] for row in self._scan(self._process_filter)]
+            revisions += [row["revision"] for row in self._scan(self._process_filter)]
         return max(revisions, default=0)
 
-    def newest_rows(self) -> list[dict[str, Any]]:
+    def newest_rows(self) -> list[Row]:
         """Return the rows of the newest revision."""
         revision = self.revision
         if revision == 0:
@@ -70,9 +74,11 @@ class ProcessLog:
         if not self._has_bounds:
             return [row for row in self._scan(self._process_filter) if row["revision"] == revision]
         file = self._files[self._last_revisions.index(revision)]
-        newest = (pc.field("process_name") == self.process) & (pc.field("revision") == revision)
+        of_process = pc.field("process_name") == self.process
+        of_revision = pc.field("revision") == revision
         with self.table.io.new_input(file.file_path).open() as opened:
-            return cast("list[dict[str, Any]]", pq.read_table(opened, filters=newest).to_pylist())
+            rows = pq.read_table(opened, filters=of_process & of_revision)
+        return cast("list[Row]", rows.to_pylist())
 
     def merge_small_files(self) -> None:
         """Rewrite the newest files as one if they are many. No row changes; a large file is not rewritten again."""
@@ -84,18 +90,25 @@ class ProcessLog:
         rows = And(self._process_filter, newer)
         self.table.overwrite(self.table.scan(rows).to_arrow(), overwrite_filter=rows)
 
-    def _scan(self, rows: BooleanExpression) -> list[dict[str, Any]]:
-        return cast("list[dict[str, Any]]", self.table.scan(rows).to_arrow().to_pylist())
+    def _scan(self, rows: BooleanExpression) -> list[Row]:
+        found = self.table.scan(rows).to_arrow()
+        return cast("list[Row]", found.to_pylist())
 
     def _bound(self, bounds: Mapping[int, bytes] | None) -> int | None:
         encoded = (bounds or {}).get(self._revision_field.field_id)
         if encoded is None:
             return None
-        return cast("int", from_bytes(cast("PrimitiveType", self._revision_field.field_type), encoded))
+        column_type = cast("PrimitiveType", self._revision_field.field_type)
+        return cast("int", from_bytes(column_type, encoded))
 
 
 def append_revision(
-    catalog: Catalog, name: str, process: str, rows: Sequence[Mapping[str, Any]], *, expected: int
+    catalog: Catalog,
+    name: str,
+    process: str,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    expected: int,
 ) -> None:
     """Append the next revision of a process to a log table.
 
@@ -113,7 +126,11 @@ def append_revision(
             log = ProcessLog(table, process)
             found = log.revision
             if found != expected:
-                raise StateMoved(process, expected=f"revision {expected} of {name}", found=f"revision {found}")
+                raise StateMoved(
+                    process,
+                    expected=f"revision {expected} of {name}",
+                    found=f"revision {found}",
+                )
             with table.transaction() as transaction:
                 transaction.append(arrow_rows(table, rows))
                 _expire_old_snapshots(transaction, table)
@@ -152,10 +169,13 @@ def _files_of(table: Table, process: str) -> list[DataFile] | None:
 
 def _expire_old_snapshots(transaction: Transaction, table: Table) -> None:
     """Expire all but the newest snapshots, except those that a branch or a tag refers to."""
-    snapshots = sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    snapshots = list(table.metadata.snapshots)
+    snapshots.sort(key=lambda snapshot: snapshot.sequence_number or 0)
     if len(snapshots) <= 2 * KEEP_SNAPSHOTS:
         return
     referred = {ref.snapshot_id for ref in table.metadata.refs.values()}
-    old = [snapshot.snapshot_id for snapshot in snapshots[:-KEEP_SNAPSHOTS]]
-    expired = [snapshot_id for snapshot_id in old if snapshot_id not in referred]
+    expired = []
+    for snapshot in snapshots[:-KEEP_SNAPSHOTS]:
+        if snapshot.snapshot_id not in referred:
+            expired.append(snapshot.snapshot_id)
     ExpireSnapshots(transaction).by_ids(expired).commit()

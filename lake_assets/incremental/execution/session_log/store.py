@@ -38,7 +38,9 @@ class SessionStore:
     def state(self, process: str) -> ProcessState:
         """Return the current state of a process; an empty one if it never ran or the tables do not exist."""
         sessions = self._newest_rows(SESSION, process)
-        session = session_record(sessions[0]) if sessions else None
+        session = None
+        if sessions:
+            session = session_record(sessions[0])
         marks = self._newest_rows(HIGH_WATERMARK, process)
         if not marks:
             return ProcessState(process, session)
@@ -72,11 +74,21 @@ class SessionStore:
         """
         expected = after.revision if after else 0
         moved = replace(record, revision=expected + 1)
-        append_revision(self.catalog, SESSION, record.plan.process, [session_row(moved)], expected=expected)
+        append_revision(
+            self.catalog,
+            SESSION,
+            record.plan.process,
+            [session_row(moved)],
+            expected=expected,
+        )
         return moved
 
     def move_watermarks(
-        self, state: ProcessState, plan: SessionPlan, committed: Committed, published: int | None
+        self,
+        state: ProcessState,
+        plan: SessionPlan,
+        committed: Committed,
+        published: int | None,
     ) -> None:
         """Move all watermarks of a process to where the ranges of a plan end.
 
@@ -88,7 +100,13 @@ class SessionStore:
             StateMoved: The watermarks are not where `state` has them.
         """
         rows = watermark_rows(state, plan, committed, published)
-        append_revision(self.catalog, HIGH_WATERMARK, plan.process, rows, expected=state.revision)
+        append_revision(
+            self.catalog,
+            HIGH_WATERMARK,
+            plan.process,
+            rows,
+            expected=state.revision,
+        )
 
     def quarantine(self, target: str, rows: Sequence[Row]) -> int:
         """Add rows to the quarantine of a target, unless it has them already.
@@ -112,9 +130,11 @@ class SessionStore:
 
     def history(self, process: str) -> list[SessionRecord]:
         """Return every session of a process in its newest state, oldest move first."""
-        rows = tables.load(self.catalog, SESSION).scan(equal_to("process_name", process)).to_arrow().to_pylist()
+        table = tables.load(self.catalog, SESSION)
+        rows = table.scan(equal_to("process_name", process)).to_arrow().to_pylist()
+        rows.sort(key=lambda row: row["revision"])
         newest: dict[str, Row] = {}
-        for row in sorted(rows, key=lambda row: row["revision"]):
+        for row in rows:
             newest.pop(row["session_id"], None)
             newest[row["session_id"]] = row
         return [session_record(row) for row in newest.values()]
@@ -130,8 +150,8 @@ def _not_quarantined(table: Table, target: str, rows: Sequence[Row]) -> list[Row
     hashes = {row["row_hash"] for row in rows}
     same_hash = In("row_hash", hashes)  # type: ignore[call-arg, arg-type]
     candidates = And(equal_to("target", target), same_hash)
-    stored = table.scan(candidates, selected_fields=("source", "row_hash")).to_arrow().to_pylist()
-    known = {(row["source"], row["row_hash"]) for row in stored}
+    stored = table.scan(candidates, selected_fields=("source", "row_hash")).to_arrow()
+    known = {(row["source"], row["row_hash"]) for row in stored.to_pylist()}
     added: dict[tuple[str, str], Row] = {}
     for row in rows:
         identity = (row["source"], row["row_hash"])

@@ -19,7 +19,10 @@ from lake_assets.incremental.planning.session import HeldHour, SessionPlan, Sour
 
 
 def watermark_rows(
-    before: ProcessState, plan: SessionPlan, committed: Committed, published_snapshot_id: int | None
+    before: ProcessState,
+    plan: SessionPlan,
+    committed: Committed,
+    published_snapshot_id: int | None,
 ) -> list[dict[str, Any]]:
     """Return the rows that move all watermarks of a process to where a session's ranges end, one for each source."""
     shared = encode_committed(committed, published_snapshot_id)

@@ -10,8 +10,8 @@ from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
 from lake_assets.incremental.execution.steps.run_context import RunContext
 from lake_assets.incremental.planning.session import AuditResult
+from lake_assets.incremental.staging.audit_evaluation import evaluate
 from lake_assets.incremental.staging.audit_scope import audit_scope
-from lake_assets.incremental.staging.audits import evaluate
 
 
 def audit_rows(context: RunContext, attempt: Attempt, staged: Staged) -> Staged:

@@ -30,14 +30,18 @@ def check_written(table: Table, name: str, plan: SessionPlan, wap: str, time_col
     snapshots = publish.staged_snapshots(table, wap)
     deviations = _deviations(table, snapshots, plan, time_column)
     if deviations:
-        instruction = OVERWRITE if plan.load == "overwrite" else APPEND
+        instruction = APPEND
+        if plan.load == "overwrite":
+            instruction = OVERWRITE
         raise NotAsPlanned(name, wap, " and ".join(deviations), write=instruction)
 
 
 def _deviations(table: Table, snapshots: list[Snapshot], plan: SessionPlan, time_column: str) -> list[str]:
     if len(snapshots) > 1:
         return [f"makes {len(snapshots)} snapshots, of which one alone could be published"]
-    replaced = set(plan.hour_numbers) if plan.load == "overwrite" else set()
+    replaced: set[int] = set()
+    if plan.load == "overwrite":
+        replaced.update(plan.hour_numbers)
     found = []
     for snapshot in snapshots:
         if deletes_rows(table, snapshot):

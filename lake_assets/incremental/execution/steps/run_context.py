@@ -48,7 +48,8 @@ class RunContext:
         Raises:
             StateMoved: Another run has moved the process meanwhile.
         """
-        attempt.record = self.store.record(replace(attempt.record, **fields), after=attempt.record)
+        changed = replace(attempt.record, **fields)
+        attempt.record = self.store.record(changed, after=attempt.record)
 
     def check_not_overtaken(self, attempt: Attempt) -> None:
         """Check that the session's newest record is this attempt's: a run that was paused must stop.
@@ -58,8 +59,9 @@ class RunContext:
         """
         newest = self.store.state(attempt.target.table).session
         found = newest.revision if newest else None
-        if found != attempt.record.revision:
-            raise StateMoved(attempt.target.table, expected=attempt.record.revision, found=found)
+        expected = attempt.record.revision
+        if found != expected:
+            raise StateMoved(attempt.target.table, expected=expected, found=found)
 
     def release_rows(self, attempt: Attempt) -> None:
         """Free the rows that Spark keeps for a session."""

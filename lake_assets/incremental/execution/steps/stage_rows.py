@@ -80,7 +80,8 @@ def write_rows(context: RunContext, attempt: Attempt, prepared: PreparedRows, ta
     from lake_assets.incremental.staging.prepared_rows import write  # a session without rows needs no Spark
 
     number = publish.next_staging_number(table, attempt.plan.session_id)
-    write(context.spark(), attempt.target, prepared, publish.wap_id(attempt.plan.session_id, number))
+    wap_id = publish.wap_id(attempt.plan.session_id, number)
+    write(context.spark(), attempt.target, prepared, wap_id)
     reach("after-staged")
     return number
 
@@ -102,8 +103,13 @@ def find_written(context: RunContext, attempt: Attempt, prepared: PreparedRows, 
             f"Nothing was written for {session_id}: no snapshot of its target has its WAP id.",
             remedy=f"Write with spark.wap.id set to {publish.wap_id(session_id, 1)}, in one commit.",
         )
-    target = attempt.target
-    check_written(table, target.table, attempt.plan, publish.wap_id(session_id, number), target.time_column)
+    check_written(
+        table,
+        attempt.target.table,
+        attempt.plan,
+        publish.wap_id(session_id, number),
+        attempt.target.time_column,
+    )
     return number
 
 
@@ -132,7 +138,11 @@ def _with_snapshot(
     table = context.target_table(attempt)
     snapshot = publish.staged_snapshot(table, publish.wap_id(attempt.plan.session_id, number))
     if snapshot.parent_snapshot_id != staged.parent:
-        raise PublishConflict(attempt.target.table, expected=staged.parent, found=snapshot.parent_snapshot_id)
+        raise PublishConflict(
+            attempt.target.table,
+            expected=staged.parent,
+            found=snapshot.parent_snapshot_id,
+        )
     added = hours_added(table, snapshot, attempt.target.time_column)
     return replace(
         staged,
