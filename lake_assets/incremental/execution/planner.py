@@ -220,6 +220,6 @@ def _wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
     failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
     return NoSession(
         "blocked",
-        f"An audit has stopped {decision.session_id} ({failed}). It runs again when a source or the code changes,"
+        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
         f" or with `lake catch-up {decision.process} --again`",
     )

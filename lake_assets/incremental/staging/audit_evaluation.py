@@ -39,7 +39,10 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
         else:
             offenders[number] = found
     verdicts |= _verdicts_on_offenders(offenders, few=scope.few)
-    return tuple(_result_of(audit, verdicts[number], scope) for number, audit in enumerate(audits))
+    results = []
+    for number, audit in enumerate(audits):
+        results.append(_result_of(audit, verdicts[number], scope))
+    return tuple(results)
 
 
 def reported_hours(

@@ -46,28 +46,36 @@ def session_record(row: Mapping[str, Any]) -> SessionRecord:
 
 def held_hours_as_json(held: Iterable[HeldHour]) -> list[dict[str, Any]]:
     """Return held hours as objects for JSON, each hour as its key."""
-    return [{**asdict(each), "hour": hour_key(each.hour)} for each in held]
+    found = []
+    for each in held:
+        found.append({**asdict(each), "hour": hour_key(each.hour)})
+    return found
 
 
 def optional_hour_key(hour: int | None) -> str | None:
     """Return the key of an hour; None for None."""
-    return None if hour is None else hour_key(hour)
+    if hour is None:
+        return None
+    return hour_key(hour)
 
 
 def _plan_columns(plan: SessionPlan) -> dict[str, Any]:
     first, last = plan.envelope or (None, None)
-    planned = [{"hour": hour_key(each.hour), "reason": each.reason} for each in plan.hours]
+    sources = [asdict(source) for source in plan.sources]
+    hours = []
+    for planned in plan.hours:
+        hours.append({"hour": hour_key(planned.hour), "reason": planned.reason})
     return {
         "process_name": plan.process,
         "session_id": plan.session_id,
         "kind": plan.kind,
         "load": plan.load,
-        "sources": json.dumps([asdict(source) for source in plan.sources]),
+        "sources": json.dumps(sources),
         "processing_uris": json.dumps(list(plan.processing_uris)),
         **_date_and_hour("from_event", first),
         **_date_and_hour("to_event", last),
         **_landing_columns(plan),
-        "hours": json.dumps(planned),
+        "hours": json.dumps(hours),
         "pending_hours": _hours_as_json(plan.pending),
         "skipped_hours": _hours_as_json(plan.skipped),
         "complete_through": optional_hour_key(plan.complete_through),
@@ -101,7 +109,8 @@ def _landing_columns(plan: SessionPlan) -> dict[str, Any]:
     landings = []
     for uri in plan.processing_uris:
         if "landing_hour" in uri:
-            landings.append((str(uri["landing_date"]), uri["landing_hour"]))
+            landing = (str(uri["landing_date"]), uri["landing_hour"])
+            landings.append(landing)
     first = min(landings, default=(None, None))
     last = max(landings, default=(None, None))
     return {

@@ -72,7 +72,8 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
     """Return what a process has committed from the column `metadata`; a row of an older version lacks some names."""
     held = []
     for stored in metadata.get("held", ()):
-        held.append(HeldHour(**{**stored, "hour": parse_hour(stored["hour"])}))
+        hour = parse_hour(stored["hour"])
+        held.append(HeldHour(**{**stored, "hour": hour}))
     return Committed(
         pending=_parse_hours(metadata["pending"]),
         skipped=_parse_hours(metadata["skipped"]),

@@ -75,12 +75,16 @@ class Staged:
     @property
     def audited_hours(self) -> tuple[int, ...]:
         """The hours that audits evaluate, ascending; also those that should have been written and were not."""
-        expected = self.prepared.hours if self.prepared else ()
-        return tuple(sorted({*self.hours, *self.unchanged, *expected}))
+        found = {*self.hours, *self.unchanged}
+        if self.prepared is not None:
+            found.update(self.prepared.hours)
+        return tuple(sorted(found))
 
     @property
     def row_counts(self) -> RowCounts:
-        return self.prepared.row_counts if self.prepared else RowCounts()
+        if self.prepared is None:
+            return RowCounts()
+        return self.prepared.row_counts
 
 
 def staged_as_recorded(record: SessionRecord, snapshot_id: int | None) -> Staged:

@@ -53,7 +53,8 @@ def _record_staged(context: RunContext, attempt: Attempt, staged: Staged) -> Non
 
 
 def _quarantine_rows(context: RunContext, attempt: Attempt, staged: Staged) -> None:
-    rows = [{**row, "session_id": attempt.plan.session_id} for row in staged.quarantined]
+    session_id = attempt.plan.session_id
+    rows = [{**row, "session_id": session_id} for row in staged.quarantined]
     context.store.quarantine(attempt.target.table, rows)
     reach("after-quarantine")
 
@@ -62,14 +63,18 @@ def _move_main(context: RunContext, attempt: Attempt, staged: Staged) -> None:
     context.check_not_overtaken(attempt)
     reach("before-published")
     held = [each.hour for each in staged.held]
-    complete_before = attempt.state.committed.complete_through
+    complete_through = capped(
+        attempt.plan.complete_through,
+        held,
+        attempt.state.committed.complete_through,
+    )
     publish.publish(
         context.catalog,
         attempt.target.table,
         staged.snapshot_id,
         parent=staged.parent,
         session_id=attempt.plan.session_id,
-        complete_through=capped(attempt.plan.complete_through, held, complete_before),
+        complete_through=complete_through,
     )
     reach("after-published")
     context.record_progress(attempt, state="published", published_snapshot_id=staged.snapshot_id)
