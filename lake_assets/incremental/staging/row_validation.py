@@ -30,6 +30,7 @@ HOUR = "_hour"
 """The event hour (long)."""
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 
+SECONDS_PER_HOUR = 3600
 MICROSECONDS_PER_MINUTE = 60_000_000
 LATENESS_PERCENTILES = [0.5, 0.95]
 LONGEST_LEAD = "INTERVAL 1 HOUR"
@@ -53,18 +54,15 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
     row_hash = F.sha2(F.to_json(F.struct(*columns)), 256)
     if source.trusted:
         row_hash = F.lit(None).cast("string")
+    reason = _reason(source, start, has_landed=LANDED in columns)
+    seconds = F.unix_timestamp(source.time_column)
     classified = rows.select(
         *columns,
         row_hash.alias(HASH),
-        _reason(source, start, has_landed=LANDED in columns).alias(REASON),
-        F.floor(F.unix_timestamp(source.time_column) / 3600).alias(HOUR),
+        reason.alias(REASON),
+        F.floor(seconds / SECONDS_PER_HOUR).alias(HOUR),
     )
-    if source.key is None:
-        return classified.withColumn(DELIVERY, F.lit(COUNTED))
-    # The time column is among the partition columns so that Spark pushes a filter on it below the window.
-    window = Window.partitionBy(source.key, source.time_column, is_valid())
-    order = [column for column in (LANDED, "batch_id") if column in columns]
-    return classified.withColumn(DELIVERY, F.row_number().over(window.orderBy(*order, HASH)))
+    return classified.withColumn(DELIVERY, _delivery(source, columns))
 
 
 def classify_against_stored(
@@ -99,7 +97,9 @@ def classify_against_stored(
     if LANDED in columns:
         stored_is_first = F.col("_landed") < F.col(LANDED)
     is_stored = is_counted() & F.col("_key").isNotNull()
-    delivery = F.when(is_stored & stored_is_first, REPEATED).when(is_stored, CONTESTED).otherwise(F.col(DELIVERY))
+    delivery = F.when(is_stored & stored_is_first, REPEATED)
+    delivery = delivery.when(is_stored, CONTESTED)
+    delivery = delivery.otherwise(F.col(DELIVERY))
     compared = rows.join(known, same_key & same_time, "left")
     return compared.withColumn(DELIVERY, delivery).drop("_key", "_time", "_landed")
 
@@ -179,6 +179,16 @@ def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column
     if LANDED in columns:
         condition = condition | F.col(LANDED).isNull() | _is_after_landing(source)
     return condition
+
+
+def _delivery(source: Source, columns: Sequence[str]) -> Column:
+    """Return the number of a delivery among those of its row."""
+    if source.key is None:
+        return F.lit(COUNTED)
+    # The time column is among the partition columns so that Spark pushes a filter on it below the window.
+    window = Window.partitionBy(source.key, source.time_column, is_valid())
+    order = [column for column in (LANDED, "batch_id") if column in columns]
+    return F.row_number().over(window.orderBy(*order, HASH))
 
 
 def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
