@@ -84,7 +84,7 @@ class DayPlanner(LookbackPlanner):
 
 
 class LookingBack(Engine):
-    """An engine that does a full rebuild."""
+    """An engine that looks back: to the first hour by default, which is a full rebuild."""
 
     planner = LookbackPlanner
     runner = Overwriting
