@@ -85,7 +85,12 @@ class Driver:
         state = self.store.state(self.target.table)
         decision = decide(state)
         if self.erasure_guard.delete_erased_rows(decision):
-            return self.drive(decide_again or decide, execute, run_id=run_id, after_open_session=after_open_session)
+            return self.drive(
+                decide_again or decide,
+                execute,
+                run_id=run_id,
+                after_open_session=after_open_session,
+            )
         if isinstance(decision, NoSession):
             return decision
         attempt = self._open(state, decision, run_id)
@@ -154,7 +159,8 @@ class Driver:
             run_id=run_id,
             started_at=self.clock(),
         )
-        attempt = Attempt(self.target, state, self.store.record(planned, after=state.session))
+        recorded = self.store.record(planned, after=state.session)
+        attempt = Attempt(self.target, state, recorded)
         reach("after-planned")
         return attempt
 

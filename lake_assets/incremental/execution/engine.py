@@ -220,7 +220,8 @@ class Engine:
         )
 
     def _commit_published(self, attempt: Attempt) -> SessionReport:
-        if not is_published(attempt, tables.load(self.catalog, attempt.target.table)):
+        table = tables.load(self.catalog, attempt.target.table)
+        if not is_published(attempt, table):
             raise UsageError(
                 f"{attempt.plan.session_id} is not published.",
                 remedy=f"Run `lake session publish {attempt.target.name}` first.",

@@ -120,7 +120,8 @@ def _count_offenders(
 
     numbered = []
     for number, found in offenders.items():
-        numbered.append(found.rows.select(F.lit(number).alias(AUDIT), KEY, HOUR))
+        audit_number = F.lit(number).alias(AUDIT)
+        numbered.append(found.rows.select(audit_number, KEY, HOUR))
     if not numbered:
         return {}
     rows = reduce(lambda left, right: left.unionByName(right), numbered)
@@ -129,7 +130,8 @@ def _count_offenders(
     rows = checkpoint_rows(rows)
     counted: dict[int, _Counted] = {}
     for row in rows.groupBy(AUDIT, HOUR).count().collect():
-        counted.setdefault(row[AUDIT], _Counted()).hours[row[HOUR]] = row["count"]
+        of_audit = counted.setdefault(row[AUDIT], _Counted())
+        of_audit.hours[row[HOUR]] = row["count"]
     for number, each in counted.items():
         each.sample = _sample(rows, number)
     return counted

@@ -44,7 +44,8 @@ def audit_scope(
     from lake_assets.incremental.staging.reading import read_at
 
     evaluated_id = snapshot_id or parent
-    staged = within(read_at(spark, target.table, evaluated_id), target.time_column, hours)
+    staged = read_at(spark, target.table, evaluated_id)
+    staged = within(staged, target.time_column, hours)
     if prepared.single_partition:
         staged = staged.coalesce(1)
     snapshots_read = {source.source: source.to_snapshot_id for source in plan.sources}
@@ -82,7 +83,8 @@ def _reader(
         snapshot_id = publish.main_id(table)
         if name in snapshots_read:
             snapshot_id = snapshots_read[name]
-        return coalesce_if_few(read_at(spark, name, snapshot_id), publish.rows_of(table, snapshot_id))
+        rows = read_at(spark, name, snapshot_id)
+        return coalesce_if_few(rows, publish.rows_of(table, snapshot_id))
 
     return read
 
@@ -97,7 +99,8 @@ def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapsho
         by_metadata = rows_in_hours(table, snapshot_id, target.time_column, hours)
         if by_metadata is not None:
             return by_metadata
-        rows = within(read_at(spark, target.table, snapshot_id), target.time_column, sorted(hours))
+        rows = read_at(spark, target.table, snapshot_id)
+        rows = within(rows, target.time_column, sorted(hours))
         return rows_by_hour(rows, target.time_column)
 
     return count

@@ -96,7 +96,8 @@ def unique_key() -> Audit:
         from pyspark.sql import functions as F
 
         identity = dict.fromkeys([*scope.target.key, scope.target.time_column])
-        repeated = scope.staged.groupBy(*identity).count().where(F.col("count") > 1)
+        counts = scope.staged.groupBy(*identity).count()
+        repeated = counts.where(F.col("count") > 1)
         return Offenders(_keys(scope, repeated), "repeated")
 
     return Audit(
@@ -136,7 +137,8 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
         if scope.few:
             # The other table may be large. It is filtered where it is read; only the values looked for are sent.
             wanted = F.broadcast(scope.staged.select(column))
-            known = F.broadcast(known.join(wanted, column, "left_semi").distinct())
+            found = known.join(wanted, column, "left_semi")
+            known = F.broadcast(found.distinct())
         unknown = scope.staged.join(known, column, "left_anti")
         return Offenders(_keys(scope, unknown), "unknown")
 
@@ -239,8 +241,8 @@ def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
     from pyspark.sql import functions as F
 
     timed = rows.where(F.col(time_column).isNotNull())
-    counts = timed.groupBy(_hour(time_column).alias(HOUR)).count().collect()
-    return {row[HOUR]: row["count"] for row in counts}
+    counts = timed.groupBy(_hour(time_column).alias(HOUR)).count()
+    return {row[HOUR]: row["count"] for row in counts.collect()}
 
 
 def _same_hour_of_earlier_days(hour: int, days: int) -> list[int]:
@@ -251,7 +253,8 @@ def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
     """Return rows of the target as offenders: their key as text, and their hour."""
     from pyspark.sql import functions as F
 
-    key = F.concat_ws(" ", *[_text(column) for column in scope.target.key])
+    parts = [_text(column) for column in scope.target.key]
+    key = F.concat_ws(" ", *parts)
     return rows.select(
         key.alias(KEY),
         _hour(scope.target.time_column).alias(HOUR),
@@ -261,7 +264,8 @@ def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
 def _text(column: str) -> Column:
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.col(column).cast("string"), F.lit("null"))
+    text = F.col(column).cast("string")
+    return F.coalesce(text, F.lit("null"))
 
 
 def _hour(time_column: str) -> Column:

@@ -55,7 +55,7 @@ def new_quarantine_rows(
 def quarantine_rows_of_other_sources(build: TargetBuild, plan: SessionPlan) -> list[DataFrame]:
     """Return the rows for the quarantine of all sources but the driving one, a DataFrame for each."""
     found = []
-    for source, span in zip(build.target.sources[1:], plan.sources[1:], strict=True):
+    for source, span in build.sources(plan)[1:]:
         if not source.trusted:
             rows, columns = classified_rows_in_scope(build, source, span, plan)
             found.append(new_quarantine_rows(build, rows, source, columns))
@@ -70,7 +70,8 @@ def _landed_with_session(plan: SessionPlan, span: SourceRange) -> Column:
     landings = []
     for uri in plan.processing_uris:
         if "landing_hour" in uri:
-            landings.append((str(uri["landing_date"]), int(str(uri["landing_hour"]))))
+            hour = int(str(uri["landing_hour"]))
+            landings.append((str(uri["landing_date"]), hour))
     if not landings or span.from_snapshot_id is None:
         return F.lit(True)
     first_date, first_hour = min(landings)

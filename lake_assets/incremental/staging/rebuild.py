@@ -64,7 +64,8 @@ class Rebuild:
 
     def _rebuild_all_entities(self, plan: SessionPlan, kept: DataFrame) -> RebuiltHours:
         hours = plan.hour_numbers
-        rows = within(self._build_all_entities(plan, kept), self.target.time_column, hours)
+        rows = self._build_all_entities(plan, kept)
+        rows = within(rows, self.target.time_column, hours)
         built_before = self._built_before(hours)
         if not built_before:
             return RebuiltHours(rows)
@@ -104,7 +105,12 @@ class Rebuild:
         published_changed = changed.of(published)
         hours = [hour for hour in plan.hour_numbers if hour <= through]
 
-        rebuilt = self.build.build_hours(plan, hours, published=published_changed, limit=changed.of)
+        rebuilt = self.build.build_hours(
+            plan,
+            hours,
+            published=published_changed,
+            limit=changed.of,
+        )
         rebuilt = within(rebuilt, time_column, hours)
         rebuilt = checkpoint_rows(coalesce_if_few(rebuilt, max_rows))
         same: dict[int, int] = {}
@@ -137,7 +143,7 @@ class Rebuild:
         assert mode.entity is not None
         hours = [hour for hour in (*plan.hour_numbers, *plan.skipped) if hour <= through]
         changed_rows = []
-        for source, span in zip(self.target.sources, plan.sources, strict=True):
+        for source, span in self.build.sources(plan):
             rows = self._changed_rows(span)
             changed_rows.append(within(rows, source.time_column, hours))
         ids = coalesce_if_few(ids_of(changed_rows, mode.entity), self.build.max_rows)

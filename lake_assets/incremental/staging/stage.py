@@ -134,7 +134,8 @@ class Stager:
         if not source.trusted:
             rows = checkpoint_rows(rows)
         counts = self._count_rows(rows, source, columns)
-        kept = within(rows, source.time_column, hours).where(row_validation.is_counted())
+        in_hours = within(rows, source.time_column, hours)
+        kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)
         if hours:
             rebuilt = self.hours.rebuild(plan, kept)

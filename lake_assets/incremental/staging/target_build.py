@@ -41,6 +41,10 @@ class TargetBuild:
         """Return the rows of a table as of a snapshot; no rows for None."""
         return coalesce_if_few(read_at(self.spark, table, snapshot_id), self.max_rows)
 
+    def sources(self, plan: SessionPlan) -> list[tuple[Source, SourceRange]]:
+        """Return the sources, the driving one first, each with its range in a plan."""
+        return list(zip(self.target.sources, plan.sources, strict=True))
+
     def build_hours(
         self,
         plan: SessionPlan,
@@ -57,7 +61,7 @@ class TargetBuild:
             limit: Limits the rows of each source; None for all rows.
         """
         inputs = []
-        for source, span in zip(self.target.sources, plan.sources, strict=True):
+        for source, span in self.sources(plan):
             rows = self._counted_rows(source, span, through=hours[-1])
             if limit is not None:
                 rows = limit(rows)
@@ -74,7 +78,8 @@ class TargetBuild:
     ) -> DataFrame:
         """Return the result of the target's transform, with the columns of the target in their order."""
         context = SessionContext(session_id, tuple(hours), published)
-        return self.target.transform(context, *inputs).select(*self.target.columns)
+        rows = self.target.transform(context, *inputs)
+        return rows.select(*self.target.columns)
 
     def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
         """Return the valid rows of a source up to the end of an hour, each delivery once."""

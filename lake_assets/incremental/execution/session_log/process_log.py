@@ -88,7 +88,8 @@ class ProcessLog:
         first_revision = min(self._bound(file.lower_bounds) or 0 for file in small)
         newer = GreaterThanOrEqual("revision", first_revision)  # type: ignore[call-arg, arg-type]
         rows = And(self._process_filter, newer)
-        self.table.overwrite(self.table.scan(rows).to_arrow(), overwrite_filter=rows)
+        merged = self.table.scan(rows).to_arrow()
+        self.table.overwrite(merged, overwrite_filter=rows)
 
     def _scan(self, rows: BooleanExpression) -> list[Row]:
         found = self.table.scan(rows).to_arrow()

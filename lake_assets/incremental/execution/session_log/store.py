@@ -131,7 +131,8 @@ class SessionStore:
     def history(self, process: str) -> list[SessionRecord]:
         """Return every session of a process in its newest state, oldest move first."""
         table = tables.load(self.catalog, SESSION)
-        rows = table.scan(equal_to("process_name", process)).to_arrow().to_pylist()
+        of_process = table.scan(equal_to("process_name", process)).to_arrow()
+        rows = of_process.to_pylist()
         rows.sort(key=lambda row: row["revision"])
         newest: dict[str, Row] = {}
         for row in rows:

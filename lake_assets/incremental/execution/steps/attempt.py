@@ -42,7 +42,8 @@ class Attempt:
         try:
             yield
         finally:
-            self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - began
+            taken = time.perf_counter() - began
+            self.seconds[step] = self.seconds.get(step, 0.0) + taken
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,11 @@ def audit_rows(context: RunContext, attempt: Attempt, staged: Staged) -> Staged:
 
 def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
     """Return the blocking audits that failed: name → counts and offending keys, for a message."""
-    return {audit.name: _describe(audit) for audit in audits if audit.blocking and not audit.passed}
+    failed = {}
+    for audit in audits:
+        if audit.blocking and not audit.passed:
+            failed[audit.name] = _describe(audit)
+    return failed
 
 
 def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tuple[AuditResult, ...]:

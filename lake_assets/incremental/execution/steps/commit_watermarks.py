@@ -35,7 +35,11 @@ def commit_watermarks(context: RunContext, attempt: Attempt, staged: Staged) -> 
 def _move_watermarks(context: RunContext, attempt: Attempt, staged: Staged, state: ProcessState) -> None:
     planned_from = attempt.state
     if state.revision != planned_from.revision:
-        raise StateMoved(attempt.target.table, expected=planned_from.revision, found=state.revision)
+        raise StateMoved(
+            attempt.target.table,
+            expected=planned_from.revision,
+            found=state.revision,
+        )
     committed = committed_after(
         attempt.target.mode,
         planned_from.committed,

@@ -33,7 +33,12 @@ def _stop_if_audits_failed(context: RunContext, attempt: Attempt, staged: Staged
     failed = failures(staged.audits)
     if staged.held or not failed:
         return
-    context.record_progress(attempt, state="blocked", ended_at=context.clock(), **_staged_fields(staged))
+    context.record_progress(
+        attempt,
+        state="blocked",
+        ended_at=context.clock(),
+        **_staged_fields(staged),
+    )
     error = AuditFailed(attempt.target.table, failed)
     error.report = report_of(attempt, staged, "blocked")
     raise error
