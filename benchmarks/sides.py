@@ -12,7 +12,8 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.execution.engine import Engine, Heads
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.planner import Heads, Planner
 from lake_assets.incremental.execution.run import Runner
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.monitoring.verify import compare
@@ -50,20 +51,17 @@ class Side(Protocol):
 class Overwriting(Runner):
     """A runner that writes all that it is told to, equal or not."""
 
-    leaves_out_equal = False
+    leaves_out_unchanged = False
 
 
-class LookingBack(Engine):
-    """An engine that, whatever changed, overwrites the new hours and those of a fixed lookback before them."""
+class LookbackPlanner(Planner):
+    """A planner that, whatever changed, overwrites the new hours and those of a fixed lookback before them."""
 
-    runner = Overwriting
     lookback_hours: float = inf
     """How far it looks back; to the first hour by default."""
 
-    def _decide(
-        self, target: Target, state: ProcessState, up_to: Heads | None = None, *, again: bool = False
-    ) -> Decision:
-        planned = super()._decide(target, state, up_to, again=again)
+    def next_session(self, state: ProcessState, *, up_to: Heads | None = None, retry_blocked: bool = False) -> Decision:
+        planned = super().next_session(state, up_to=up_to, retry_blocked=retry_blocked)
         if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
             return planned
         before = state.session.plan.hour_numbers if state.session else ()
@@ -77,12 +75,27 @@ class LookingBack(Engine):
         return replace(planned, load="overwrite", hours=tuple(PlannedHour(h, reason) for h in hours), pending=())
 
 
-class SixHoursBack(LookingBack):
+class SixHourPlanner(LookbackPlanner):
     lookback_hours = 6
 
 
-class DayBack(LookingBack):
+class DayPlanner(LookbackPlanner):
     lookback_hours = 24
+
+
+class LookingBack(Engine):
+    """An engine that looks back: to the first hour by default, which is a full rebuild."""
+
+    planner = LookbackPlanner
+    runner = Overwriting
+
+
+class SixHoursBack(LookingBack):
+    planner = SixHourPlanner
+
+
+class DayBack(LookingBack):
+    planner = DayPlanner
 
 
 def looked_back(last: int, *, done: int | None, lookback: float, start: int) -> range:

@@ -1,4 +1,7 @@
-"""The platform of a home, opened: its pipeline and its engine. Commands, demo and Dagster's definitions start here."""
+"""The platform of a data directory, opened: its pipeline, engine and maintainer.
+
+Commands, the demo and Dagster's definitions start here.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,20 @@ if TYPE_CHECKING:
 
 
 def open_pipeline(settings: Settings) -> Pipeline:
-    """The pipelines that the settings name, as one. Raises `ConfigurationError` for one that cannot be loaded."""
-    minutes = settings.max_delay_minutes
-    pipeline = merge(_resolve(name.strip()) for name in settings.pipelines.split(","))
-    return promised(pipeline, None if minutes is None else timedelta(minutes=minutes))
+    """Return the pipelines that the settings name, merged into one.
+
+    Raises:
+        ConfigurationError: A pipeline cannot be loaded.
+    """
+    names = settings.pipelines.split(",")
+    pipeline = merge(_load_pipeline(name.strip()) for name in names)
+    max_delay = None
+    if settings.max_delay_minutes is not None:
+        max_delay = timedelta(minutes=settings.max_delay_minutes)
+    return promised(pipeline, max_delay)
 
 
-def _resolve(name: str) -> Pipeline:
+def _load_pipeline(name: str) -> Pipeline:
     try:
         found = resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
@@ -41,8 +51,8 @@ def _resolve(name: str) -> Pipeline:
     return found
 
 
-def upkeep_policy(settings: Settings) -> Policy:
-    """What maintenance keeps, as the settings say."""
+def maintenance_policy(settings: Settings) -> Policy:
+    """Return how long maintenance keeps snapshots and orphan files."""
     return Policy(
         retain=timedelta(hours=settings.retain_hours),
         newest=settings.keep_snapshots,
@@ -51,17 +61,22 @@ def upkeep_policy(settings: Settings) -> Policy:
 
 
 def open_maintainer(settings: Settings) -> Maintainer:
-    """The maintainer of the home's tables."""
+    """Return the maintainer of the tables."""
     from lake_assets.incremental.maintenance.maintainer import Maintainer
 
     engine = open_engine(settings)
     assert engine.spark is not None
-    policy = upkeep_policy(settings)
-    return Maintainer(engine.catalog, engine.pipeline, clock=engine.clock, spark=engine.spark, policy=policy)
+    return Maintainer(
+        engine.catalog,
+        engine.pipeline,
+        clock=engine.clock,
+        spark=engine.spark,
+        policy=maintenance_policy(settings),
+    )
 
 
 def open_engine(settings: Settings) -> Engine:
-    """The engine on the home's catalog. Spark is reached when a session has rows to build, not before."""
+    """Return the engine on the catalog. It connects to Spark when a session has rows to build, not before."""
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.execution.engine import Engine, utc_now
 

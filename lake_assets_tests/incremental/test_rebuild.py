@@ -12,7 +12,7 @@ from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.errors import SourceReplaced
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import NoSession, SessionReport
-from lake_assets.incremental.staging.stage import hashes
+from lake_assets.incremental.staging.unchanged_hours import row_hashes
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 
@@ -123,7 +123,7 @@ def test_hours_that_come_out_equal_are_left_as_they_are_and_a_damaged_one_is_pub
 
 def test_a_value_that_moves_to_another_column_is_a_change(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("a", None), (None, "a"), ("a", "a"), (None, None)], "x string, y string")
-    assert all(len(set(column)) == 4 for column in zip(*rows.select(*hashes(["x", "y"])).collect(), strict=True))
+    assert all(len(set(column)) == 4 for column in zip(*rows.select(*row_hashes(["x", "y"])).collect(), strict=True))
 
 
 def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalog, spark: SparkSession) -> None:

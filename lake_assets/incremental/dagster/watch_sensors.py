@@ -18,8 +18,8 @@ from lake_assets.incremental.dagster.freshness_checks import freshness_check, fr
 from lake_assets.incremental.dagster.sensors import FINISHED, SESSION_TAG, Clock, ended_attempts, rest_seconds
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.run import failures
 from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.monitoring.alerts import Alert, Webhook
 from lake_assets.incremental.monitoring.freshness import freshness, with_max_delay
 from lake_assets.incremental.planning.session import HeldHour, SessionPlan

@@ -136,7 +136,7 @@ def sweep(engine: Engine, *, now: datetime, elsewhere: Elsewhere = lambda _: Non
 
 
 def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
-    rows = engine.door.sweep()
+    rows = engine.erasure_guard.sweep()
     every = {t for s in engine.pipeline.subjects for t, _ in holders(engine.pipeline, s)}
     raw = [tables.load(engine.catalog, r.table) for r in engine.pipeline.raw if r.table in every]
     if not any(_dropped(table) for table in raw):

@@ -1,4 +1,5 @@
-"""Running sessions: the engine, the log of sessions, the steps from planned to committed.
+"""Running sessions: the engine, the log of sessions, and the steps from a plan to the commit.
 
-May import `incremental.staging` and the rooms before it.
+Read `engine`, `driver`, `run` and `steps`, in this order, to follow one session. May import `incremental.staging` and
+the rooms before it.
 """

@@ -1,11 +1,11 @@
-"""Everything that is due, in one process, target by target: what the sensors would request, without a daemon.
+"""Running every session that is due, in one process: what the sensors would request, without a daemon.
 
-Topological order makes settling needless: when a target's turn comes, all it is built from is done.
+Targets run in topological order, so no target has to wait until the targets upstream of it have settled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one look at a target came to: a session (report), nothing to do (waiting), or an error (failure).
+    """The outcome of one decision on a target: a session (report), no session (waiting), or an error (failure).
 
     A session that published some hours and holds others back has both a report and a failure.
     """
@@ -39,23 +39,26 @@ def catch_up(
     run_id: str = "catch-up",
     again: bool = False,
 ) -> list[Outcome]:
-    """Run every due session of the targets; `report` hears of each. What fails in one does not stop the others.
+    """Run every due session of the targets. An error of one target does not stop the others.
 
-    again: also those that an audit has stopped.
+    Args:
+        report: Called with each outcome as soon as it is known.
+        run_id: Recorded with each session.
+        again: Also run sessions that an audit has stopped.
     """
     outcomes: list[Outcome] = []
-    wanted = {t.table for t in targets}
+    wanted = {target.table for target in targets}
     for target in engine.pipeline.in_order():
         if target.table not in wanted:
             continue
-        for outcome in _sessions(engine, target, run_id, again=again):
+        for outcome in _run_due_sessions(engine, target, run_id, again=again):
             outcomes.append(outcome)
-            if report:
+            if report is not None:
                 report(outcome)
     return outcomes
 
 
-def _sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterable[Outcome]:
+def _run_due_sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterator[Outcome]:
     while True:
         try:
             result = engine.run(target, again=again, run_id=run_id)
@@ -63,7 +66,14 @@ def _sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> It
             yield Outcome(target.table, failure=str(error))
             return
         if isinstance(result, NoSession):
-            yield Outcome(target.table, waiting=result, failure=result.reason if result.kind == "blocked" else None)
+            failure = result.reason if result.kind == "blocked" else None
+            yield Outcome(target.table, waiting=result, failure=failure)
             return
-        failure = str(HoursHeld(target.table, in_words(result.held))) if result.held else None
-        yield Outcome(target.table, report=result, failure=failure)
+        yield _outcome_of(target, result)
+
+
+def _outcome_of(target: Target, report: SessionReport) -> Outcome:
+    failure = None
+    if report.held:
+        failure = str(HoursHeld(target.table, in_words(report.held)))
+    return Outcome(target.table, report=report, failure=failure)

@@ -1,13 +1,13 @@
-"""The door: a record sent before its subject was erased, and landed afterwards, is dropped before any session reads it.
+"""The erasure guard: rows that were sent before their subject was erased, and landed later, are deleted.
 
-Every plan comes by here. Of the files that it would read anew, the ids alone are read; if one of them was erased, its
-rows are deleted from the raw table, and planning starts again. So no session, no target, no quarantine ever has them.
-As long as nobody was erased, this costs one look at the catalog.
+Every plan passes the guard. It reads the ids in those files that the plan would read for the first time. If an id was
+erased, its rows are deleted from the raw table, and the plan is made again. So no session, no target and no quarantine
+ever has them. As long as nobody was erased, this costs one look at the catalog.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -28,72 +28,125 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DROPPED = "lake.erased"
-"""Snapshot property: how many rows this snapshot dropped because their subject had been erased."""
+"""Snapshot property: how many rows this snapshot deleted because their subject had been erased."""
 
 
 class ErasureGuard:
-    """Keeps the raw tables of a pipeline free of those who were erased."""
+    """Deletes rows of erased subjects from the raw tables of a pipeline."""
 
     def __init__(self, catalog: Catalog, pipeline: Pipeline, erasures: Erasures) -> None:
-        self.catalog, self.pipeline, self.erasures = catalog, pipeline, erasures
+        self.catalog = catalog
+        self.pipeline = pipeline
+        self.erasures = erasures
 
     def delete_erased_rows(self, decision: Decision) -> bool:
-        """Whether a plan would read rows of somebody erased. They are gone then, and the plan is not to be run."""
+        """Delete the rows of erased subjects that a plan would read.
+
+        Returns:
+            Whether any were deleted. If so, the plan must not run: it names snapshots that have them.
+        """
         if not isinstance(decision, SessionPlan) or not self.pipeline.subjects:
             return False
-        among = self.erasures.rows()
-        raw = {r.table: r for r in self.pipeline.raw}
-        # All of them, not the first alone: one look each.
-        found = [self._clears(raw[s.source], s, among) for s in decision.sources if among and s.source in raw]
-        return any(found)
+        erased = self.erasures.rows()
+        if not erased:
+            return False
+        raw_tables = {raw.table: raw for raw in self.pipeline.raw}
+        deleted = 0
+        for source in decision.sources:
+            if source.source in raw_tables:
+                deleted += self._delete_from_range(raw_tables[source.source], source, erased)
+        return deleted > 0
 
     def sweep(self) -> dict[str, int]:
-        """Drop such rows wherever they are in a raw table, read or not: table → rows, of those that had any."""
-        among = self.erasures.rows()
-        dropped: dict[str, int] = {}
-        for raw in self.pipeline.raw if among else ():
+        """Delete the rows of erased subjects from all raw tables, whether a session has read them or not.
+
+        Returns:
+            Table → rows deleted, for the tables that had any.
+        """
+        erased = self.erasures.rows()
+        if not erased:
+            return {}
+        deleted: dict[str, int] = {}
+        for raw in self.pipeline.raw:
             table = tables.load(self.catalog, raw.table)
-            erased = self._erased(table, raw, publish.main_id(table), 0, among)
-            if erased is not None and (rows := delete_rows(self.catalog, raw.table, erased)):
-                dropped[raw.table] = rows
-        return dropped
+            condition = self._erased_rows(
+                table,
+                raw,
+                erased,
+                snapshot_id=publish.main_id(table),
+                after=0,
+            )
+            if condition is None:
+                continue
+            rows = delete_rows(self.catalog, raw.table, condition)
+            if rows:
+                deleted[raw.table] = rows
+        return deleted
 
-    def _clears(self, raw: RawTable, span: SourceRange, among: list[Erasure]) -> bool:
-        if span.to_snapshot_id is None or span.from_snapshot_id == span.to_snapshot_id:
-            return False
+    def _delete_from_range(self, raw: RawTable, source: SourceRange, erased: Sequence[Erasure]) -> int:
+        if source.to_snapshot_id is None or source.from_snapshot_id == source.to_snapshot_id:
+            return 0
         table = tables.load(self.catalog, raw.table)
-        erased = self._erased(table, raw, span.to_snapshot_id, _read_up_to(table, span), among)
-        if erased is None or not _count(table, erased, span.to_snapshot_id):
-            return False
-        delete_rows(self.catalog, raw.table, erased)
-        return True
+        condition = self._erased_rows(
+            table,
+            raw,
+            erased,
+            snapshot_id=source.to_snapshot_id,
+            after=_sequence_number_read(table, source),
+        )
+        if condition is None:
+            return 0
+        rows = _count_rows(table, condition, source.to_snapshot_id)
+        if rows:
+            delete_rows(self.catalog, raw.table, condition)
+        return rows
 
-    def _erased(
-        self, table: Table, raw: RawTable, snapshot_id: int | None, since: int, among: list[Erasure]
+    def _erased_rows(
+        self,
+        table: Table,
+        raw: RawTable,
+        erased: Sequence[Erasure],
+        *,
+        snapshot_id: int | None,
+        after: int,
     ) -> BooleanExpression | None:
-        """What tells the rows of those erased in the files of a snapshot added after a sequence number; None: none."""
-        found: list[BooleanExpression] = []
+        """Return the condition on rows of erased subjects in the files of a snapshot; None if no id was erased.
+
+        after: only files with a higher sequence number are read.
+        """
+        if snapshot_id is None:
+            return None
+        conditions: list[BooleanExpression] = []
         for subject in self.pipeline.subjects:
             columns = subject.columns_of(raw.columns)
-            if columns and snapshot_id is not None:
-                values = _ids(table, columns, _files(table, snapshot_id, since))
-                known = self.erasures.known(subject.name, values, among)
-                found += [_sent_before(raw, columns, value, at) for value, at in sorted(known.items())]
-        return reduce(Or, found) if found else None
+            if columns:
+                files = _files_added(table, snapshot_id, after)
+                ids = _ids_in(table, columns, files)
+                erased_ids = self.erasures.known(subject.name, ids, erased)
+                conditions += _rows_sent_before(raw, columns, erased_ids)
+        if not conditions:
+            return None
+        return reduce(Or, conditions)
 
 
 def holds(columns: Iterable[str], value: str) -> BooleanExpression:
-    """Rows that have the id in one of the columns."""
-    each: list[BooleanExpression] = [EqualTo(c, value) for c in columns]  # type: ignore[call-arg, arg-type]
-    return reduce(Or, each)
+    """Return the condition on rows that have the id in one of the columns."""
+    conditions: list[BooleanExpression] = []
+    for column in columns:
+        conditions.append(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
+    return reduce(Or, conditions)
 
 
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
-    """Delete rows by rewriting the files that have them, whoever else writes meanwhile; how many went."""
+    """Delete rows by rewriting the files that have them, also if others write to the table meanwhile.
+
+    Returns:
+        How many rows were deleted.
+    """
     for attempt in tables.retrying(ValidationException):
         with attempt:
             table = tables.load(catalog, name)
-            rows = _count(table, which, publish.main_id(table))
+            rows = _count_rows(table, which, publish.main_id(table))
             if rows:
                 table.delete(which, snapshot_properties={DROPPED: str(rows)})
             return rows
@@ -101,55 +154,73 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
 
 
 def holders(pipeline: Pipeline, subject: Subject) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The tables that hold a subject, raw tables first, targets in order; and their columns that do."""
-    declared = {t.table: t.columns for t in pipeline.raw} | {t.table: t.columns for t in pipeline.in_order()}
+    """Yield the tables that have ids of a subject, with those columns: raw tables first, then targets in order."""
+    declared = {raw.table: raw.columns for raw in pipeline.raw}
+    declared |= {target.table: target.columns for target in pipeline.in_order()}
     for table, names in declared.items():
-        if columns := subject.columns_of(names):
+        columns = subject.columns_of(names)
+        if columns:
             yield table, columns
 
 
-def _sent_before(raw: RawTable, columns: Iterable[str], value: str, erased_at: datetime) -> BooleanExpression:
-    """Rows of an id that happened, or landed, by then. One without a time of its own may have."""
+def _rows_sent_before(
+    raw: RawTable, columns: Sequence[str], erased_ids: Mapping[str, datetime]
+) -> list[BooleanExpression]:
+    """Return, for each id, the condition on its rows that happened or landed by its erasure."""
+    # A row without a time may have happened by then.
     untimed = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
-    by_then = Or(Or(_by(raw.time_column, erased_at), _by(LANDED, erased_at)), untimed)
-    return And(holds(columns, value), by_then)
+    conditions: list[BooleanExpression] = []
+    for value, erased_at in sorted(erased_ids.items()):
+        by_then = Or(_at_or_before(raw.time_column, erased_at), _at_or_before(LANDED, erased_at))
+        conditions.append(And(holds(columns, value), Or(by_then, untimed)))
+    return conditions
 
 
-def _by(column: str, moment: datetime) -> BooleanExpression:
+def _at_or_before(column: str, moment: datetime) -> BooleanExpression:
     return LessThanOrEqual(column, moment.isoformat())  # type: ignore[call-arg, arg-type]
 
 
-def _read_up_to(table: Table, span: SourceRange) -> int:
-    """The sequence number up to which a plan's files were read; 0, so all are looked at, where history does not tell.
+def _sequence_number_read(table: Table, source: SourceRange) -> int:
+    """Return the sequence number up to which the files of a range were read before; 0 if history does not show it.
 
-    After a rollback the watermark's snapshot may be the younger one, and rows are back that it had dropped.
+    After a rollback, the watermark's snapshot may be newer than the head, and rows that it had deleted are back.
     """
-    before = publish.ancestors(table, span.to_snapshot_id)
-    since = next((s for s in before if s.snapshot_id == span.from_snapshot_id), None)
-    return (since.sequence_number or 0) if since else 0
+    for snapshot in publish.ancestors(table, source.to_snapshot_id):
+        if snapshot.snapshot_id == source.from_snapshot_id:
+            return snapshot.sequence_number or 0
+    return 0
 
 
-def _files(table: Table, snapshot_id: int, since: int) -> list[DataFile]:
-    """Live data files of a snapshot that were added after a sequence number; also old rows that were compacted."""
+def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
+    """Return the live data files of a snapshot that were added, or compacted, after a sequence number."""
     snapshot = table.snapshot_by_id(snapshot_id)
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    return [
-        entry.data_file
-        for manifest in manifests
-        if manifest.content is ManifestContent.DATA and manifest.sequence_number > since
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-        if max(entry.file_sequence_number or 0, entry.sequence_number or 0) > since
-    ]
+    if snapshot is None:
+        return []
+    found = []
+    for manifest in snapshot.manifests(table.io):
+        if manifest.content is not ManifestContent.DATA or manifest.sequence_number <= after:
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            # A compacted file has a new file sequence number, and the data sequence number of its old rows.
+            added_at = max(entry.file_sequence_number or 0, entry.sequence_number or 0)
+            if added_at > after:
+                found.append(entry.data_file)
+    return found
 
 
-def _ids(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> set[str]:
+def _ids_in(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> set[str]:
     if not files:
         return set()
-    scan = ArrowScan(table.metadata, table.io, table.schema().select(*columns), ALWAYS_TRUE)
+    schema = table.schema().select(*columns)
+    scan = ArrowScan(table.metadata, table.io, schema, ALWAYS_TRUE)
     rows: pa.Table = scan.to_table([FileScanTask(file) for file in files])
-    found: set[Any] = {value for column in columns for value in rows.column(column).unique().to_pylist()}
+    found: set[Any] = set()
+    for column in columns:
+        found.update(rows.column(column).unique().to_pylist())
     return found - {None}
 
 
-def _count(table: Table, which: BooleanExpression, snapshot_id: int | None) -> int:
-    return 0 if snapshot_id is None else int(table.scan(which, snapshot_id=snapshot_id).count())
+def _count_rows(table: Table, which: BooleanExpression, snapshot_id: int | None) -> int:
+    if snapshot_id is None:
+        return 0
+    return int(table.scan(which, snapshot_id=snapshot_id).count())

@@ -40,7 +40,8 @@ class Comparison:
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     """Compare a target with its full rebuild as of the watermark. Pending, skipped and held hours are left aside."""
     from lake_assets.base.time_filters import hours_condition
-    from lake_assets.incremental.staging.stage import Stager, read_at
+    from lake_assets.incremental.staging.reading import read_at
+    from lake_assets.incremental.staging.stage import Stager
 
     state = engine.store.state(target.table)
     published = read_at(spark, target.table, publish.main_id(tables.load(engine.catalog, target.table)))

@@ -1,4 +1,5 @@
-"""The rows of a session on Spark: reading, validating, building, auditing, and writing them where nobody reads yet.
+"""The rows of a session on Spark: read, validate, build, write them where nobody reads yet, and audit them.
 
-May import `incremental.planning` and the rooms before it.
+`stage` prepares a session; `prepared_rows` is its result and its write; `audits` evaluate what was written. May import
+`incremental.planning` and the rooms before it.
 """

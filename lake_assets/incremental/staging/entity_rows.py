@@ -9,36 +9,51 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-CHANGED, SIGN = "_changed", "_sign"
+CHANGED = "_changed"
+SIGN = "_sign"
 
 
 @dataclass(frozen=True)
 class ChangedEntities:
-    """entity: the column that tells them, in any frame. ids: one column, `CHANGED`; null is one of them, as any."""
+    """The entities whose source rows changed.
+
+    Attributes:
+        entity: The column that has an entity's id, in any DataFrame. Null is an id like any other.
+        ids: The ids, one column: `CHANGED`.
+    """
 
     entity: str
     ids: DataFrame
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """The rows of these entities."""
-        return self._joined(rows, "left_semi")
+        """Return the rows of these entities."""
+        return self._join_ids(rows, "left_semi")
 
     def others(self, rows: DataFrame) -> DataFrame:
-        """The rows of all others."""
-        return self._joined(rows, "left_anti")
+        """Return the rows of all other entities."""
+        return self._join_ids(rows, "left_anti")
 
-    def _joined(self, rows: DataFrame, how: str) -> DataFrame:
-        # Few, as planned: rows are filtered where they are read, and not shuffled.
-        return rows.join(F.broadcast(self.ids), F.col(self.entity).eqNullSafe(F.col(CHANGED)), how)
+    def _join_ids(self, rows: DataFrame, how: str) -> DataFrame:
+        # The plan made sure that they are few. Broadcast, they filter rows where those are read, without a shuffle.
+        same_entity = F.col(self.entity).eqNullSafe(F.col(CHANGED))
+        return rows.join(F.broadcast(self.ids), same_entity, how)
 
 
 def ids_of(rows: Iterable[DataFrame], entity: str) -> DataFrame:
-    """The entities of all these rows, each once, as `CHANGED`."""
-    return reduce(DataFrame.union, [r.select(F.col(entity).alias(CHANGED)) for r in rows]).distinct()
+    """Return the ids of all entities in these rows, each once, as column `CHANGED`."""
+    ids = [each.select(F.col(entity).alias(CHANGED)) for each in rows]
+    return reduce(DataFrame.union, ids).distinct()
 
 
 def differing(before: DataFrame, after: DataFrame) -> DataFrame:
-    """The rows that one of two states of a table has and the other lacks, or has less often; each once."""
-    columns = [c for c in after.columns if c in before.columns]
-    sides = before.select(*columns, F.lit(-1).alias(SIGN)).union(after.select(*columns, F.lit(1).alias(SIGN)))
-    return sides.groupBy(*columns).agg(F.sum(SIGN).alias(SIGN)).where(F.col(SIGN) != 0).drop(SIGN)
+    """Return the rows that occur more often in one of two states of a table than in the other, each once.
+
+    The columns are those that both states have.
+    """
+    columns_before = before.columns
+    columns = [column for column in after.columns if column in columns_before]
+    removed = before.select(*columns, F.lit(-1).alias(SIGN))
+    added = after.select(*columns, F.lit(1).alias(SIGN))
+    by_row = removed.union(added).groupBy(*columns)
+    balance = by_row.agg(F.sum(SIGN).alias(SIGN))
+    return balance.where(F.col(SIGN) != 0).drop(SIGN)

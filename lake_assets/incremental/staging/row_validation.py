@@ -1,7 +1,7 @@
-"""Judging: what becomes of each row of a source. It counts, repeats a delivery, or is set aside in quarantine.
+"""Row validation: classify each row of a source. It counts, repeats a delivery, or belongs in quarantine.
 
-A judged row carries four columns of this module's own; `plain` takes them off again. All but `measured` is lazy. The
-columns of the rows are an argument: to ask Spark for them takes a call each time.
+A classified row has four more columns, which `drop_classification` removes. All functions but `count_rows` are lazy.
+The columns of the rows are an argument, because asking Spark for them takes a call each time.
 """
 
 from __future__ import annotations
@@ -20,111 +20,213 @@ from lake_assets.incremental.planning.session import RowCounts
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Source, Target
 
-HASH, REASON, DELIVERY, HOUR = OWN = ("_row_hash", "_reason", "_delivery", "_hour")
-"""A row's hash; why it is set aside (null: it is not); 1 for the delivery that counts; its event hour."""
+HASH = "_row_hash"
+"""SHA-256 of the row as JSON; null for a trusted source."""
+REASON = "_reason"
+"""Why the row belongs in quarantine; null for a valid row."""
+DELIVERY = "_delivery"
+"""`COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery."""
+HOUR = "_hour"
+"""The event hour (long)."""
+CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 
-COUNTS, CONTESTED = 1, 0
+SECONDS_PER_HOUR = 3600
+MICROSECONDS_PER_MINUTE = 60_000_000
+LATENESS_PERCENTILES = [0.5, 0.95]
+LONGEST_LEAD = "INTERVAL 1 HOUR"
+"""How long after its landing a row's time may be, because clocks differ."""
+
+CONTESTED = 0
+"""The delivery may have to replace a row that the target has already."""
+COUNTED = 1
+REPEATED = 2
 
 
-def judged(rows: DataFrame, source: Source, *, columns: Sequence[str], start: int) -> DataFrame:
-    """The rows with `OWN`. Of rows with equal (key, time) the least (landed_at, batch_id, hash) counts."""
-    found = rows.select(
+def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: int) -> DataFrame:
+    """Return the rows with the columns of `CLASSIFICATION`.
+
+    Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts.
+
+    Args:
+        columns: The columns of the rows.
+        start: First hour of the pipeline.
+    """
+    row_hash = F.sha2(F.to_json(F.struct(*columns)), 256)
+    if source.trusted:
+        row_hash = F.lit(None).cast("string")
+    reason = _reason(source, start, has_landed=LANDED in columns)
+    seconds = F.unix_timestamp(source.time_column)
+    classified = rows.select(
         *columns,
-        (F.lit(None).cast("string") if source.trusted else F.sha2(F.to_json(F.struct(*columns)), 256)).alias(HASH),
-        _reason(source, start, landed=LANDED in columns).alias(REASON),
-        F.floor(F.unix_timestamp(source.time_column) / 3600).alias(HOUR),
+        row_hash.alias(HASH),
+        reason.alias(REASON),
+        F.floor(seconds / SECONDS_PER_HOUR).alias(HOUR),
     )
-    if source.key is None:
-        return found.withColumn(DELIVERY, F.lit(COUNTS))
-    # The time column is among the partition columns so that Spark pushes a filter on it below the window.
-    window = Window.partitionBy(source.key, source.time_column, F.col(REASON).isNull())
-    order = [F.col(c) for c in (LANDED, "batch_id") if c in columns] + [F.col(HASH)]
-    return found.withColumn(DELIVERY, F.row_number().over(window.orderBy(*order)))
+    return classified.withColumn(DELIVERY, _delivery(source, columns))
 
 
-def against(stored: DataFrame, rows: DataFrame, source: Source, target: Target, *, columns: Sequence[str]) -> DataFrame:
-    """Judged rows, numbered 2 where the target has the row already, `CONTESTED` where that one may have to yield."""
+def classify_against_stored(
+    rows: DataFrame,
+    stored: DataFrame,
+    source: Source,
+    target: Target,
+    *,
+    columns: Sequence[str],
+) -> DataFrame:
+    """Return classified rows, compared with the rows that the target has.
+
+    A row that the target has already is `REPEATED` if the stored one landed first, else `CONTESTED`.
+
+    Args:
+        rows: Classified rows of the source.
+        stored: Rows of the target.
+        columns: The columns of the source.
+    """
     assert source.key is not None
-    landed = F.col(LANDED) if LANDED in target.columns else F.lit(None).cast("timestamp")
+    stored_landed = F.lit(None).cast("timestamp")
+    if LANDED in target.columns:
+        stored_landed = F.col(LANDED)
     known = stored.select(
-        F.col(target.key[0]).alias("_key"), F.col(target.time_column).alias("_time"), landed.alias("_landed")
+        F.col(target.key[0]).alias("_key"),
+        F.col(target.time_column).alias("_time"),
+        stored_landed.alias("_landed"),
     )
-    same = (F.col(source.key) == F.col("_key")) & (F.col(source.time_column) == F.col("_time"))
-    later = F.col("_landed") < F.col(LANDED) if LANDED in columns else F.lit(False)
-    met = sound() & (F.col(DELIVERY) == COUNTS) & F.col("_key").isNotNull()
-    number = F.when(met & later, 2).when(met, CONTESTED).otherwise(F.col(DELIVERY))
-    return rows.join(known, same, "left").withColumn(DELIVERY, number).drop("_key", "_time", "_landed")
+    same_key = F.col(source.key) == F.col("_key")
+    same_time = F.col(source.time_column) == F.col("_time")
+    stored_is_first = F.lit(False)
+    if LANDED in columns:
+        stored_is_first = F.col("_landed") < F.col(LANDED)
+    is_stored = is_counted() & F.col("_key").isNotNull()
+    delivery = F.when(is_stored & stored_is_first, REPEATED)
+    delivery = delivery.when(is_stored, CONTESTED)
+    delivery = delivery.otherwise(F.col(DELIVERY))
+    compared = rows.join(known, same_key & same_time, "left")
+    return compared.withColumn(DELIVERY, delivery).drop("_key", "_time", "_landed")
 
 
-def sound() -> Column:
-    """Judged rows that are not set aside."""
+def is_valid() -> Column:
+    """Return the condition on classified rows that do not belong in quarantine."""
     return F.col(REASON).isNull()
 
 
-def counting() -> Column:
-    """Judged rows that should show in the target."""
-    return sound() & (F.col(DELIVERY) == COUNTS)
+def is_counted() -> Column:
+    """Return the condition on classified rows that should appear in the target."""
+    return is_valid() & (F.col(DELIVERY) == COUNTED)
 
 
-def plain(rows: DataFrame) -> DataFrame:
-    return rows.drop(*OWN)
+def drop_classification(rows: DataFrame) -> DataFrame:
+    """Return classified rows with the columns of the source alone."""
+    return rows.drop(*CLASSIFICATION)
 
 
-def set_aside(rows: DataFrame, source: Source, *, columns: Sequence[str]) -> DataFrame:
-    """The rows for `etl.quarantine`: source, row_hash, reason, row (JSON); all strings."""
-    content = F.to_json(F.struct(*columns)).alias("row")
-    bad = rows.where(~sound())
-    return bad.select(
-        F.lit(source.table).alias("source"), F.col(HASH).alias("row_hash"), F.col(REASON).alias("reason"), content
+def quarantine_rows(rows: DataFrame, source: Source, *, columns: Sequence[str]) -> DataFrame:
+    """Return classified rows that are not valid, for `etl.quarantine`: source, row_hash, reason, row; all strings."""
+    return rows.where(~is_valid()).select(
+        F.lit(source.table).alias("source"),
+        F.col(HASH).alias("row_hash"),
+        F.col(REASON).alias("reason"),
+        F.to_json(F.struct(*columns)).alias("row"),
     )
 
 
-def measured(rows: DataFrame, source: Source, *, columns: Sequence[str], complete_through: int | None) -> RowCounts:
-    """What became of judged rows, in one pass. complete_through: the target's before; tells which rows are late."""
-    through = F.lit(-1 if complete_through is None else complete_through)
-    contested = sound() & (F.col(DELIVERY) == CONTESTED)
-    minutes = F.lit(None).cast("double")
-    if LANDED in columns:
-        minutes = (F.unix_micros(LANDED) - F.unix_micros(source.time_column)) / 60_000_000
+def count_rows(
+    rows: DataFrame,
+    source: Source,
+    *,
+    columns: Sequence[str],
+    complete_through: int | None,
+) -> RowCounts:
+    """Count classified rows by their classification, in one pass.
+
+    Args:
+        columns: The columns of the source.
+        complete_through: The target's before the session; rows of hours up to it count as late.
+    """
+    is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
+    is_contested = is_valid() & (F.col(DELIVERY) == CONTESTED)
+    is_late = is_counted() & _is_late(complete_through)
+    counted_hour = F.when(is_counted(), F.col(HOUR))
+    lateness = F.when(is_counted(), _lateness_minutes(source, columns))
     row = rows.agg(
         F.count("*").alias("read"),
-        F.count_if(sound() & (F.col(DELIVERY) > COUNTS)).alias("duplicates"),
-        F.count_if(~sound()).alias("quarantined"),
-        F.count_if(contested).alias("contested"),
-        F.sort_array(F.collect_set(F.when(counting(), F.col(HOUR)))).alias("hours"),
-        F.count_if(counting() & (F.col(HOUR) <= through)).alias("late"),
-        F.percentile_approx(F.when(counting(), minutes), [0.5, 0.95]).alias("lateness"),
-        F.max(F.when(counting(), minutes)).alias("lateness_max"),
+        F.count_if(is_duplicate).alias("duplicates"),
+        F.count_if(~is_valid()).alias("quarantined"),
+        F.count_if(is_contested).alias("contested"),
+        F.count_if(is_late).alias("late"),
+        F.sort_array(F.collect_set(counted_hour)).alias("hours"),
+        F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
+        F.max(lateness).alias("lateness_max"),
     ).first()
     assert row is not None  # an aggregate without groups always has one row
     p50, p95 = row["lateness"] or (None, None)
-    counts = {name: row[name] for name in ("read", "duplicates", "quarantined", "contested", "late")}
     return RowCounts(
-        **counts, hours=tuple(row["hours"]), lateness_p50=p50, lateness_p95=p95, lateness_max=row["lateness_max"]
+        read=row["read"],
+        duplicates=row["duplicates"],
+        quarantined=row["quarantined"],
+        contested=row["contested"],
+        late=row["late"],
+        hours=tuple(row["hours"]),
+        lateness_p50=p50,
+        lateness_p95=p95,
+        lateness_max=row["lateness_max"],
     )
 
 
-def _reason(source: Source, start: int, *, landed: bool) -> Column:
+def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column:
+    """Return the condition on rows that no session's hours can contain: without a time, or with an absurd one."""
+    time = F.col(source.time_column)
+    condition = time.isNull() | (time < moment(start))
+    if LANDED in columns:
+        condition = condition | F.col(LANDED).isNull() | _is_after_landing(source)
+    return condition
+
+
+def _delivery(source: Source, columns: Sequence[str]) -> Column:
+    """Return the number of a delivery among those of its row."""
+    if source.key is None:
+        return F.lit(COUNTED)
+    # The time column is among the partition columns so that Spark pushes a filter on it below the window.
+    window = Window.partitionBy(source.key, source.time_column, is_valid())
+    order = [column for column in (LANDED, "batch_id") if column in columns]
+    return F.row_number().over(window.orderBy(*order, HASH))
+
+
+def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
+    """Return the first reason for which a row belongs in quarantine; null for a valid row."""
     if source.trusted:
         return F.lit(None).cast("string")
-    name, time = source.time_column, F.col(source.time_column)
-    tests = [
-        (F.col(source.key).isNull() if source.key else F.lit(False), f"{source.key} is null"),
-        (time.isNull(), f"{name} is null"),
-        (time < moment(start), f"{name} is before the declared start, {hour_key(start)}"),
-    ]
-    if landed:
-        # Without it nothing says which times are absurd, nor which delivery came first.
+    name = source.time_column
+    time = F.col(name)
+    tests = []
+    if source.key:
+        tests.append((F.col(source.key).isNull(), f"{source.key} is null"))
+    tests.append((time.isNull(), f"{name} is null"))
+    tests.append((time < moment(start), f"{name} is before the declared start, {hour_key(start)}"))
+    if has_landed:
+        # Without it nothing shows which times are absurd, nor which delivery came first.
         tests.append((F.col(LANDED).isNull(), f"{LANDED} is null"))
-        tests.append((time > F.col(LANDED) + F.expr("INTERVAL 1 HOUR"), f"{name} is over an hour after {LANDED}"))
-    tests += [(F.expr(rule.where), rule.reason) for rule in source.rules]
-    return F.coalesce(*[F.when(condition, F.lit(reason)) for condition, reason in tests])
+        tests.append((_is_after_landing(source), f"{name} is over an hour after {LANDED}"))
+    for rule in source.rules:
+        tests.append((F.expr(rule.where), rule.reason))
+    reasons = []
+    for condition, reason in tests:
+        reasons.append(F.when(condition, F.lit(reason)))
+    return F.coalesce(*reasons)
 
 
-def in_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column:
-    """Rows that no session's hours can hold: without a time, or with an absurd one. They belong in quarantine."""
-    time = F.col(source.time_column)
-    nowhere = time.isNull() | (time < moment(start))
+def _is_after_landing(source: Source) -> Column:
+    return F.col(source.time_column) > F.col(LANDED) + F.expr(LONGEST_LEAD)
+
+
+def _is_late(complete_through: int | None) -> Column:
+    if complete_through is None:
+        return F.lit(False)
+    return F.col(HOUR) <= complete_through
+
+
+def _lateness_minutes(source: Source, columns: Sequence[str]) -> Column:
+    """Return landed_at minus event time in minutes (double); null without landing times."""
     if LANDED not in columns:
-        return nowhere
-    return nowhere | F.col(LANDED).isNull() | (time > F.col(LANDED) + F.expr("INTERVAL 1 HOUR"))
+        return F.lit(None).cast("double")
+    microseconds = F.unix_micros(LANDED) - F.unix_micros(source.time_column)
+    return microseconds / MICROSECONDS_PER_MINUTE

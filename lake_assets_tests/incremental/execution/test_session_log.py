@@ -29,6 +29,7 @@ from lake_assets.incremental.execution.session_log import (
     SessionStore,
     create_tables,
 )
+from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals
@@ -146,11 +147,9 @@ def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore
 
 
 def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
-    from lake_assets.incremental.execution import session_log
-
-    metadata = session_log._metadata(Committed(last_built=START), None)
+    metadata = encode_committed(Committed(last_built=START), None)
     del metadata["held"]
-    assert session_log._committed(metadata) == Committed(last_built=START)
+    assert decode_committed(metadata) == Committed(last_built=START)
 
 
 def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
@@ -266,10 +265,8 @@ hour_sets = st.frozensets(st.integers(START - 100, START + 100_000))
 def test_what_is_committed_survives_its_spelling(
     pending: frozenset[int], skipped: frozenset[int], held: frozenset[int], last: int | None
 ) -> None:
-    from lake_assets.incremental.execution import session_log
-
     committed = Committed(pending, skipped, last, last, tuple(HeldHour(h, "why", "s", "v") for h in sorted(held)))
-    assert session_log._committed(session_log._metadata(committed, 1)) == committed
+    assert decode_committed(encode_committed(committed, 1)) == committed
 
 
 def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:

@@ -18,8 +18,8 @@ from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import capped, failed_hours, hours_to_hold, in_words, settled
+from lake_assets.incremental.staging.audit_evaluation import reported_hours
 from lake_assets.incremental.staging.audits import (
-    hours_told,
     no_missing_events,
     not_null,
     source_target_counts,
@@ -107,12 +107,15 @@ def test_held_hours_in_words_stay_short() -> None:
 
 def test_a_bad_hour_fails_the_partition_that_it_lies_in() -> None:
     two_days = range(START, START + 48)
-    assert hours_told({START + 2: 1, START + 3: 2}, two_days, HOUR) == {hour_key(START + 2): 1, hour_key(START + 3): 2}
-    assert hours_told({START + 2: 1, START + 3: 2}, two_days, DAY) == {hour_key(START + n): 3 for n in range(24)}
-    assert hours_told({START + 2: 1, None: 2}, two_days, DAY) == {}
-    assert hours_told({None: 2}, two_days[:24], DAY) == {hour_key(START + n): 2 for n in range(24)}
-    assert hours_told(dict.fromkeys(two_days, 1), two_days, HOUR).keys() == {hour_key(h) for h in two_days}
-    assert hours_told(dict.fromkeys(range(START, START + 101), 1), range(START, START + 101), HOUR) == {}
+    assert reported_hours({START + 2: 1, START + 3: 2}, two_days, HOUR) == {
+        hour_key(START + 2): 1,
+        hour_key(START + 3): 2,
+    }
+    assert reported_hours({START + 2: 1, START + 3: 2}, two_days, DAY) == {hour_key(START + n): 3 for n in range(24)}
+    assert reported_hours({START + 2: 1, None: 2}, two_days, DAY) == {}
+    assert reported_hours({None: 2}, two_days[:24], DAY) == {hour_key(START + n): 2 for n in range(24)}
+    assert reported_hours(dict.fromkeys(two_days, 1), two_days, HOUR).keys() == {hour_key(h) for h in two_days}
+    assert reported_hours(dict.fromkeys(range(START, START + 101), 1), range(START, START + 101), HOUR) == {}
 
 
 def test_a_bad_hour_is_held_back_until_it_is_repaired_and_caps_complete_through(

@@ -13,7 +13,7 @@ from lake_assets.demo.membership_simulator import bad_batch, repair, worked_exam
 from lake_assets.errors import AuditFailed, ConfigurationError
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import AuditResult, NoSession, SessionPlan, SessionReport
-from lake_assets.incremental.staging import stage
+from lake_assets.incremental.staging import reading
 from lake_assets.incremental.staging.audits import (
     Audit,
     accepted_values,
@@ -70,11 +70,11 @@ def broken(session: SessionContext, signups: DataFrame) -> DataFrame:
     return rows.unionByName(rows.where(number == 7))
 
 
-@pytest.mark.parametrize("few_rows", [stage.FEW_ROWS, -1])
+@pytest.mark.parametrize("few_rows", [reading.SINGLE_PARTITION_ROWS, -1])
 def test_each_audit_counts_and_names_what_should_not_be(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
 ) -> None:
-    monkeypatch.setattr(stage, "FEW_ROWS", few_rows)
+    monkeypatch.setattr(reading, "SINGLE_PARTITION_ROWS", few_rows)
     lake = Lake(catalog, spark, judging(*AUDITS))
     known = {"change_id": "c1", **signup(1, 3)}
     lake.append("raw.plan_changes", [{k: v for k, v in known.items() if k != "signup_id"}])

@@ -18,7 +18,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import NotAsPlanned
-from lake_assets.incremental.execution.external_writes import check_written
+from lake_assets.incremental.execution.steps.external_writes import check_written
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import TRANSFORMS
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan

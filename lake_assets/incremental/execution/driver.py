@@ -1,0 +1,173 @@
+"""The driver: the four steps that every session of a target goes through, whoever asks for it.
+
+1. Settle: take up the open session if it can be finished; else abandon it.
+2. Decide: plan the next session.
+3. Guard: delete rows of erased subjects that the plan would read; if there are any, begin again.
+4. Run: record the session, and execute it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
+
+from lake_assets.base.failpoints import reach
+from lake_assets.errors import UsageError
+from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.execution.erasure_guard import ErasureGuard
+from lake_assets.incremental.execution.planner import Planner
+from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord, SessionStore
+from lake_assets.incremental.execution.steps.attempt import Attempt
+from lake_assets.incremental.execution.steps.run_context import is_published
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+
+Result = TypeVar("Result")
+Decide = Callable[[ProcessState], Decision]
+Execute = Callable[[Attempt], Result]
+
+
+class Driver:
+    """Takes the sessions of one target through the four steps.
+
+    Args:
+        create_tables: Creates the tables of the pipeline; called before the first session of a process.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        planner: Planner,
+        store: SessionStore,
+        erasure_guard: ErasureGuard,
+        *,
+        clock: Callable[[], datetime],
+        create_tables: Callable[[], object],
+    ) -> None:
+        self.target = target
+        self.planner = planner
+        self.store = store
+        self.erasure_guard = erasure_guard
+        self.clock = clock
+        self.create_tables = create_tables
+
+    def drive(
+        self,
+        decide: Decide,
+        execute: Execute[Result],
+        *,
+        run_id: str,
+        decide_again: Decide | None = None,
+        after_open_session: bool = False,
+    ) -> Result | NoSession:
+        """Execute the open session of the target, or the next one.
+
+        Args:
+            decide: Plans the next session.
+            execute: Does the work of a session.
+            run_id: Recorded with a new session.
+            decide_again: Plans the next session after the guard has deleted rows; by default, `decide`.
+            after_open_session: Whether the next session is due even if an open one was finished first.
+
+        Returns:
+            The result of `execute`, or why there is no session.
+        """
+        began = time.perf_counter()
+        unfinished = self.settle()
+        if unfinished is not None:
+            unfinished.seconds["plan"] = time.perf_counter() - began
+            finished = execute(unfinished)
+            if not after_open_session:
+                return finished
+        state = self.store.state(self.target.table)
+        decision = decide(state)
+        if self.erasure_guard.delete_erased_rows(decision):
+            return self.drive(
+                decide_again or decide,
+                execute,
+                run_id=run_id,
+                after_open_session=after_open_session,
+            )
+        if isinstance(decision, NoSession):
+            return decision
+        attempt = self._open(state, decision, run_id)
+        attempt.seconds["plan"] = time.perf_counter() - began
+        return execute(attempt)
+
+    def drive_open_session(self, execute: Execute[Result]) -> Result:
+        """Execute the open session of the target, and plan none.
+
+        Raises:
+            UsageError: No session is open.
+        """
+        unfinished = self.settle()
+        if unfinished is None:
+            raise UsageError(
+                f"{self.target.table} has no open session.",
+                remedy=f"Open one with `lake session init {self.target.name}`.",
+            )
+        return execute(unfinished)
+
+    def settle(self) -> Attempt | None:
+        """Take up the open session as it was planned, or record it as abandoned if it cannot be finished.
+
+        Returns:
+            The open session; None if there is none any more.
+        """
+        state = self.store.state(self.target.table)
+        if state.open_session is None:
+            return None
+        attempt = Attempt(self.target, state, state.open_session)
+        if self._can_be_finished(attempt):
+            return attempt
+        abandoned = replace(attempt.record, state="abandoned", ended_at=self.clock())
+        self.store.record(abandoned, after=attempt.record)
+        return None
+
+    def _can_be_finished(self, attempt: Attempt) -> bool:
+        """Return whether a session is published, or fits today's declaration and its source snapshots exist."""
+        table = tables.load(self.planner.catalog, self.target.table)
+        if is_published(attempt, table):
+            return True
+        return _fits_declaration(attempt) and self._source_snapshots_exist(attempt.plan)
+
+    def _source_snapshots_exist(self, plan: SessionPlan) -> bool:
+        reads_both_ends = plan.load == "append" or plan.changed_through is not None
+        for source, span in zip(self.target.sources, plan.sources, strict=True):
+            needed = {span.to_snapshot_id}
+            if reads_both_ends:
+                needed.add(span.from_snapshot_id)
+            table = self.planner.source_table(source)
+            retained = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            if not needed - {None} <= retained:
+                return False
+        return True
+
+    def _open(self, state: ProcessState, plan: SessionPlan, run_id: str) -> Attempt:
+        """Record a planned session."""
+        reach("before-planned")
+        if state.session is None:
+            self.create_tables()
+        planned = SessionRecord(
+            plan=plan,
+            state="planned",
+            revision=0,
+            pattern_id=self.target.mode.pattern_id,
+            run_id=run_id,
+            started_at=self.clock(),
+        )
+        recorded = self.store.record(planned, after=state.session)
+        attempt = Attempt(self.target, state, recorded)
+        reach("after-planned")
+        return attempt
+
+
+def _fits_declaration(attempt: Attempt) -> bool:
+    """Return whether a session was planned for the sources, in their order, and the pattern that its target has now."""
+    declared = [source.table for source in attempt.target.sources]
+    planned = [source.source for source in attempt.plan.sources]
+    same_pattern = attempt.record.pattern_id == attempt.target.mode.pattern_id
+    return same_pattern and planned == declared

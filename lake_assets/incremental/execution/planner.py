@@ -1,0 +1,225 @@
+"""What a process does next: planning with the tables and the log of sessions at hand. Reads metadata, changes nothing.
+
+`planning.plan` decides; this module collects its input, and adapts its plans to what the target's table shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import count
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lake_assets.incremental.declaration import Pipeline, Source, Target
+from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.steps.audit_rows import failures
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.partitions import check_grain, rows_between
+from lake_assets.incremental.planning import entities
+from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
+from lake_assets.incremental.planning.plan import PlanningInput, another, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+
+Heads = Mapping[str, tuple[int | None, int | None]]
+"""Source → (snapshot id, complete-through) to plan up to."""
+
+
+class Planner:
+    """Plans the sessions of one target."""
+
+    def __init__(self, catalog: Catalog, pipeline: Pipeline, target: Target) -> None:
+        self.catalog = catalog
+        self.pipeline = pipeline
+        self.target = target
+
+    def next_session(
+        self,
+        state: ProcessState,
+        *,
+        up_to: Heads | None = None,
+        retry_blocked: bool = False,
+    ) -> Decision:
+        """Plan the next session.
+
+        Args:
+            up_to: Heads of the sources to plan up to; None for the current ones.
+            retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
+        """
+        heads: dict[str, Head] = {}
+        if up_to is not None:
+            for source, (snapshot_id, complete_through) in up_to.items():
+                heads[source] = Head(snapshot_id, complete_through)
+        known = self._planning_input(state, heads)
+        decision = plan(known)
+        decision = self._narrow_to_changed_entities(known, state, decision)
+        decision = self._with_unpublished_id(decision)
+        if retry_blocked:
+            return decision
+        return _wait_if_blocked(state, decision)
+
+    def external_session(self, state: ProcessState) -> Decision:
+        """Plan the next session for another program, which recomputes all entities.
+
+        A session that an audit has stopped is planned again, because the program may have been repaired.
+        """
+        known = self._planning_input(state)
+        return self._with_unpublished_id(plan(known))
+
+    def acknowledgement(self, state: ProcessState) -> Decision:
+        """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
+        known = self._planning_input(state)
+        return self._with_unpublished_id(plan_acknowledged(known))
+
+    def rebuild(
+        self,
+        state: ProcessState,
+        hours: Collection[int],
+        *,
+        run_id: str,
+        reset: bool,
+    ) -> Decision:
+        """Plan to rebuild hours.
+
+        Args:
+            reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
+                of the watermarks, which stay.
+        """
+        heads: dict[str, Head] = {}
+        if not reset:
+            for source, mark in state.watermarks.items():
+                heads[source] = Head(mark.snapshot_id, mark.complete_through)
+        known = self._planning_input(state, heads, reset=reset)
+        present = _changed_hours(known)
+        if reset:
+            # A replaced source may lack hours that the former one had: they are to be emptied.
+            table = tables.load(self.catalog, self.target.table)
+            present |= hours_present(table, self.target.time_column)
+        token = f"{run_id}|{self.target.code_version}|{state.revision}"
+        decision = plan_rebuild(known, hours, present=present, token=token)
+        return self._with_unpublished_id(decision)
+
+    def source_table(self, source: Source) -> Table:
+        """Load a source.
+
+        Raises:
+            SourceError: It does not exist or lacks a declared column.
+        """
+        table = tables.load(self.catalog, source.table)
+        tables.check_columns(table, source.table, self._declared_columns(source))
+        return table
+
+    def _planning_input(
+        self,
+        state: ProcessState,
+        heads: Mapping[str, Head] | None = None,
+        *,
+        reset: bool = False,
+    ) -> PlanningInput:
+        self._check_target(state, reset=reset)
+        found = []
+        for source in self.target.sources:
+            since = None if reset else state.watermarks.get(source.table)
+            up_to = heads.get(source.table) if heads else None
+            found.append(self._changes(source, since, up_to))
+        return PlanningInput(
+            process=self.target.table,
+            mode=self.target.mode,
+            changes=tuple(found),
+            committed=state.committed,
+            code_version=self.target.code_version,
+            revision=state.revision,
+            grain=self.target.grain,
+            start=self.pipeline.start_hour,
+        )
+
+    def _check_target(self, state: ProcessState, *, reset: bool) -> None:
+        """Check that the target can be published to. Before its first session its table may not exist."""
+        name = self.target.table
+        if state.session is None and tables.find(self.catalog, name) is None:
+            return
+        table = tables.load(self.catalog, name)
+        tables.check_write_audit_publish(table, name)
+        check_grain(table, self.target.time_column, self.target.grain)
+        if not reset:
+            publish.check_not_rolled_back(table, name, state.published_snapshot_id)
+
+    def _changes(self, source: Source, since: Watermark | None, up_to: Head | None) -> SourceChanges:
+        return changes(
+            self.source_table(source),
+            source,
+            since,
+            start=self.pipeline.start_hour,
+            up_to=up_to,
+        )
+
+    def _declared_columns(self, source: Source) -> dict[str, str | None]:
+        for raw in self.pipeline.raw:
+            if raw.table == source.table:
+                return dict(raw.all_columns)
+        for target in self.pipeline.targets:
+            if target.table == source.table:
+                return dict(target.columns)
+        columns: dict[str, str | None] = {source.time_column: "timestamptz"}
+        if source.key:
+            columns[source.key] = None
+        return columns
+
+    def _narrow_to_changed_entities(
+        self,
+        known: PlanningInput,
+        state: ProcessState,
+        decision: Decision,
+    ) -> Decision:
+        """Return the plan; of a session that rebuilds hours, with whose rows it recomputes."""
+        if not isinstance(decision, SessionPlan):
+            return decision
+        hours = entities.rebuilt(known, decision)
+        if not hours:
+            return decision
+        table = tables.load(self.catalog, self.target.table)
+        rows = rows_between(table, self.target.time_column, hours[0], hours[-1])
+        intact = publish.only_compacted_since(table, state.published_snapshot_id)
+        return entities.narrowed(known, decision, rows=rows, intact=intact)
+
+    def _with_unpublished_id(self, decision: Decision) -> Decision:
+        """Return the plan under a session id that was never published.
+
+        If watermarks are lost, a plan of the past is made again. Under its former id it would be taken for an attempt
+        that has published and died.
+        """
+        table = tables.find(self.catalog, self.target.table)
+        if not isinstance(decision, SessionPlan) or table is None:
+            return decision
+        candidate = decision
+        for number in count(1):
+            if not publish.is_published(table, candidate.session_id):
+                break
+            candidate = another(decision, number)
+        return candidate
+
+
+def _changed_hours(known: PlanningInput) -> set[int]:
+    found: set[int] = set()
+    for change in known.changes:
+        for snapshot in change.snapshots:
+            for first, last in snapshot.hours:
+                found.update(range(first, last + 1))
+    return found
+
+
+def _wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
+    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
+    last = state.session
+    if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
+        return decision
+    same_plan = last.plan.session_id == decision.session_id
+    same_code = last.plan.code_version == decision.code_version
+    if not (same_plan and same_code):
+        return decision
+    failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
+    return NoSession(
+        "blocked",
+        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
+        f" or with `lake catch-up {decision.process} --again`",
+    )

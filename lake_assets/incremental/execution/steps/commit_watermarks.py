@@ -1,0 +1,52 @@
+"""Step 4: commit the watermarks of a session that is published."""
+
+from __future__ import annotations
+
+from lake_assets.base.failpoints import reach
+from lake_assets.errors import StateMoved
+from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
+from lake_assets.incremental.execution.steps.run_context import RunContext
+from lake_assets.incremental.planning.plan import committed_after
+
+
+def commit_watermarks(context: RunContext, attempt: Attempt, staged: Staged) -> None:
+    """Move the watermarks from where the session found them to where its plan ends, and record it as committed.
+
+    Raises:
+        StateMoved: Another run has moved the process meanwhile.
+    """
+    with attempt.timed("commit"):
+        state = context.store.state(attempt.target.table)
+        # An earlier attempt may have moved the watermarks and died; then they name this session.
+        if context.store.watermark_session(attempt.target.table) != attempt.plan.session_id:
+            _move_watermarks(context, attempt, staged, state)
+        reach("after-watermark")
+        context.record_progress(
+            attempt,
+            state="committed",
+            built=staged.hours,
+            unchanged=staged.unchanged,
+            ended_at=context.clock(),
+        )
+        reach("after-committed")
+
+
+def _move_watermarks(context: RunContext, attempt: Attempt, staged: Staged, state: ProcessState) -> None:
+    planned_from = attempt.state
+    if state.revision != planned_from.revision:
+        raise StateMoved(
+            attempt.target.table,
+            expected=planned_from.revision,
+            found=state.revision,
+        )
+    committed = committed_after(
+        attempt.target.mode,
+        planned_from.committed,
+        attempt.plan,
+        built=(*staged.hours, *staged.unchanged),
+        unchanged=staged.unchanged,
+        held=staged.held,
+    )
+    published = staged.snapshot_id or planned_from.published_snapshot_id
+    context.store.move_watermarks(planned_from, attempt.plan, committed, published)

@@ -1,0 +1,159 @@
+"""Evaluating audits: run them on a staged snapshot, and count what violates them, hour by hour, in one Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
+from lake_assets.incremental.planning.session import AuditResult
+from lake_assets.incremental.staging.audits import HOUR, KEY, SAMPLE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from lake_assets.base.grain import Grain
+
+MAX_REPORTED_PARTITIONS = 100
+"""Most hours, or days, that a failed audit reports one by one. If it fails in more, something is wrong with all."""
+
+AUDIT = "i"
+"""Column of offenders: the number of the audit."""
+
+
+def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
+    """Evaluate audits on a staged snapshot.
+
+    Returns:
+        The result of each audit, in the order of `audits`.
+    """
+    verdicts: dict[int, Verdict] = {}
+    offenders: dict[int, Offenders] = {}
+    for number, audit in enumerate(audits):
+        found = audit.run(scope)
+        if isinstance(found, Verdict):
+            verdicts[number] = found
+        else:
+            offenders[number] = found
+    verdicts |= _verdicts_on_offenders(offenders, few=scope.few)
+    results = []
+    for number, audit in enumerate(audits):
+        results.append(_result_of(audit, verdicts[number], scope))
+    return tuple(results)
+
+
+def reported_hours(
+    counts: Mapping[int | None, int],
+    evaluated: Sequence[int],
+    grain: Grain,
+) -> dict[str, int]:
+    """Return the hours that a failed audit reports.
+
+    Args:
+        counts: Event hour → offending rows; None for rows whose hour is not known.
+        evaluated: The hours that the audit evaluated.
+
+    Returns:
+        Key of each hour in a partition that failed → offending rows in the partition. Empty if the hour of a row is not
+        known, unless only one partition was evaluated, or if too many partitions failed.
+    """
+    if len(grain.firsts(evaluated)) == 1:
+        offending = sum(counts.values())
+        return {hour_key(hour): offending for hour in evaluated}
+    by_partition: dict[int, int] = {}
+    for hour, rows in counts.items():
+        if hour is None:
+            return {}
+        first = grain.first(hour)
+        by_partition[first] = by_partition.get(first, 0) + rows
+    if len(by_partition) > MAX_REPORTED_PARTITIONS:
+        return {}
+    reported = {}
+    for hour in sorted(grain.whole(by_partition)):
+        reported[hour_key(hour)] = by_partition[grain.first(hour)]
+    return reported
+
+
+def _verdicts_on_offenders(offenders: Mapping[int, Offenders], *, few: bool) -> dict[int, Verdict]:
+    """Return number of the audit → verdict; an audit without offending rows has passed."""
+    counted = _count_offenders(offenders, few=few)
+    verdicts = {}
+    for number, found in offenders.items():
+        counts = counted.get(number, _Counted())
+        verdicts[number] = Verdict(
+            passed=not counts.hours,
+            counts={found.counted: sum(counts.hours.values())},
+            sample=counts.sample,
+            hours=counts.hours,
+        )
+    return verdicts
+
+
+@dataclass
+class _Counted:
+    """The offenders of one audit, counted.
+
+    Attributes:
+        hours: Event hour → rows; None for rows whose hour is not known.
+        sample: The first keys, at most `SAMPLE`.
+    """
+
+    hours: dict[int | None, int] = field(default_factory=dict)
+    sample: tuple[str, ...] = ()
+
+
+def _count_offenders(
+    offenders: Mapping[int, Offenders],
+    *,
+    few: bool,
+) -> dict[int, _Counted]:
+    """Count the offenders of all audits: number of the audit → counts; without audits that have no offenders.
+
+    The rows of all audits are computed once and kept: they are counted, and sampled for the audits that fail.
+    """
+    from pyspark.sql import functions as F
+
+    from lake_assets.connections.row_checkpoint import checkpoint_rows
+
+    numbered = []
+    for number, found in offenders.items():
+        audit_number = F.lit(number).alias(AUDIT)
+        numbered.append(found.rows.select(audit_number, KEY, HOUR))
+    if not numbered:
+        return {}
+    rows = reduce(lambda left, right: left.unionByName(right), numbered)
+    if few:
+        rows = rows.coalesce(1)
+    rows = checkpoint_rows(rows)
+    counted: dict[int, _Counted] = {}
+    for row in rows.groupBy(AUDIT, HOUR).count().collect():
+        of_audit = counted.setdefault(row[AUDIT], _Counted())
+        of_audit.hours[row[HOUR]] = row["count"]
+    for number, each in counted.items():
+        each.sample = _sample(rows, number)
+    return counted
+
+
+def _sample(rows: DataFrame, number: int) -> tuple[str, ...]:
+    # Sorted, so that the sample does not depend on the order of the rows.
+    keys = rows.where(f"{AUDIT} = {number}").select(KEY).distinct()
+    first_keys = keys.orderBy(KEY).limit(SAMPLE).collect()
+    return tuple(row[KEY] for row in first_keys)
+
+
+def _result_of(audit: Audit, verdict: Verdict, scope: AuditScope) -> AuditResult:
+    hours = {}
+    if not verdict.passed:
+        hours = reported_hours(verdict.hours, scope.hours, scope.target.grain)
+    return AuditResult(
+        name=audit.name,
+        passed=verdict.passed,
+        blocking=audit.blocking,
+        counts=dict(verdict.counts),
+        sample=verdict.sample,
+        description=audit.description,
+        hours=hours,
+    )

@@ -1,0 +1,86 @@
+"""The prepared rows of a session, and their write as a snapshot that main does not refer to.
+
+The write is one Iceberg commit under `spark.wap.id`. It only appends or overwrites by a filter: under a WAP id, DELETE
+and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an hour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lake_assets.base.time_filters import hours_condition
+from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.planning.session import RowCounts
+from lake_assets.incremental.staging.reading import CATALOG
+
+WAP_ID = "spark.wap.id"
+
+
+@dataclass(frozen=True)
+class PreparedRows:
+    """The rows of one session, not yet written.
+
+    Attributes:
+        load: `append`, `overwrite`, or `none` (at most rows for the quarantine).
+        hours: The hours that an overwrite replaces; for an append, the hours of its rows' source times.
+        rows: Rows to write, with the columns of the target.
+        kept: Rows of the driving source that should appear in the target, with the columns of the source.
+        row_counts: What became of the rows of the driving source.
+        quarantined: Rows that are new to the quarantine, as `row_validation.quarantine_rows` returns them; one
+            DataFrame for each source that may have any.
+        single_partition: Whether `rows` are one partition.
+        unchanged: Planned hours whose rows equal the published ones; `hours` and `rows` leave them out.
+        rows_unchanged: Rows in `unchanged`.
+    """
+
+    load: Literal["append", "overwrite", "none"]
+    hours: tuple[int, ...]
+    rows: DataFrame
+    kept: DataFrame
+    row_counts: RowCounts
+    quarantined: list[DataFrame]
+    single_partition: bool = False
+    unchanged: tuple[int, ...] = ()
+    rows_unchanged: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is something to write. An overwrite may empty hours; an append of no row writes nothing."""
+        if self.load == "overwrite":
+            return bool(self.hours)
+        return self.load == "append" and self.row_counts.kept > 0
+
+    def quarantined_rows(self, limit: int) -> list[dict[str, str]]:
+        """Return at most `limit` rows for the quarantine. Starts a Spark job only if there may be any."""
+        if not self.quarantined:
+            return []
+        rows = self._all_quarantined().limit(limit).collect()
+        return [row.asDict() for row in rows]
+
+    def count_quarantined(self) -> int:
+        """Return the number of rows for the quarantine."""
+        if not self.quarantined:
+            return 0
+        return self._all_quarantined().count()
+
+    def _all_quarantined(self) -> DataFrame:
+        return reduce(DataFrame.unionByName, self.quarantined)
+
+
+def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str) -> None:
+    """Write prepared rows as one snapshot that has the WAP id and that main does not refer to."""
+    writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}")
+    if prepared.single_partition:
+        writer = writer.option("distribution-mode", "none")
+    spark.conf.set(WAP_ID, wap_id)
+    try:
+        if prepared.load == "append":
+            writer.append()
+        else:
+            writer.overwrite(hours_condition(target.time_column, prepared.hours))
+    finally:
+        spark.conf.unset(WAP_ID)

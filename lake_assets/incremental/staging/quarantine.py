@@ -1,0 +1,82 @@
+"""Rows of a session that belong in quarantine: not valid, and not quarantined before for the same target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lake_assets.base.time_filters import hours_condition
+from lake_assets.incremental.declaration import Source
+from lake_assets.incremental.metadata.state_tables import QUARANTINE
+from lake_assets.incremental.planning.session import SessionPlan, SourceRange
+from lake_assets.incremental.staging import row_validation
+from lake_assets.incremental.staging.reading import CATALOG
+from lake_assets.incremental.staging.target_build import TargetBuild
+
+
+def classified_rows_in_scope(
+    build: TargetBuild,
+    source: Source,
+    span: SourceRange,
+    plan: SessionPlan,
+) -> tuple[DataFrame, list[str]]:
+    """Return the classified rows of the planned hours, and those without an hour that landed with this session.
+
+    Returns:
+        The rows, and the columns of the source.
+    """
+    rows = build.read(source.table, span.to_snapshot_id)
+    columns = rows.columns
+    in_scope = hours_condition(source.time_column, plan.hour_numbers)
+    if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
+        without_hour = row_validation.has_no_hour(source, columns, start=build.start)
+        in_scope = in_scope | (without_hour & _landed_with_session(plan, span))
+    rows = rows.where(in_scope)
+    classified = row_validation.classify(rows, source, columns=columns, start=build.start)
+    return classified, columns
+
+
+def new_quarantine_rows(
+    build: TargetBuild,
+    rows: DataFrame,
+    source: Source,
+    columns: Sequence[str],
+) -> DataFrame:
+    """Return the classified rows that are not valid, and not quarantined yet for this target."""
+    quarantine = build.spark.table(f"{CATALOG}.{QUARANTINE}")
+    of_target = quarantine.where(F.col("target") == build.target.table)
+    known = of_target.select("source", "row_hash")
+    rejected = row_validation.quarantine_rows(rows, source, columns=columns)
+    return rejected.join(known, ["source", "row_hash"], "left_anti")
+
+
+def quarantine_rows_of_other_sources(build: TargetBuild, plan: SessionPlan) -> list[DataFrame]:
+    """Return the rows for the quarantine of all sources but the driving one, a DataFrame for each."""
+    found = []
+    for source, span in build.sources(plan)[1:]:
+        if not source.trusted:
+            rows, columns = classified_rows_in_scope(build, source, span, plan)
+            found.append(new_quarantine_rows(build, rows, source, columns))
+    return found
+
+
+def _landed_with_session(plan: SessionPlan, span: SourceRange) -> Column:
+    """Return the condition on rows that landed in the partitions of a session, or later.
+
+    All rows may have, if the plan names no landing partition or the source was not read before.
+    """
+    landings = []
+    for uri in plan.processing_uris:
+        if "landing_hour" in uri:
+            hour = int(str(uri["landing_hour"]))
+            landings.append((str(uri["landing_date"]), hour))
+    if not landings or span.from_snapshot_id is None:
+        return F.lit(True)
+    first_date, first_hour = min(landings)
+    day = F.lit(first_date).cast("date")
+    on_later_day = F.col("landing_date") > day
+    on_same_day = F.col("landing_date") == day
+    in_later_hour = F.col("landing_hour") >= first_hour
+    return on_later_day | (on_same_day & in_later_hour)

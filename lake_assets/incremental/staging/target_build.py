@@ -1,0 +1,92 @@
+"""Building a target's rows: its sources as of the plan's snapshots, its published rows, and its transform."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lake_assets.base.time_filters import before
+from lake_assets.incremental.declaration import SessionContext, Source, Target
+from lake_assets.incremental.planning.session import SessionPlan, SourceRange
+from lake_assets.incremental.staging import row_validation
+from lake_assets.incremental.staging.reading import coalesce_if_few, read_at
+
+LimitRows = Callable[[DataFrame], DataFrame]
+"""Limits the rows of a source to those of some entities."""
+
+
+@dataclass(frozen=True)
+class TargetBuild:
+    """Builds rows of one target on one Spark session.
+
+    Attributes:
+        start: First hour of the pipeline; rows before it are not valid.
+        main: The target's published snapshot to build on; None for an empty target.
+        max_rows: About how many rows a session reads of any table, at most.
+    """
+
+    spark: SparkSession
+    target: Target
+    start: int
+    main: int | None
+    max_rows: float
+
+    def published(self) -> DataFrame:
+        """Return the published rows of the target."""
+        return self.read(self.target.table, self.main)
+
+    def read(self, table: str, snapshot_id: int | None) -> DataFrame:
+        """Return the rows of a table as of a snapshot; no rows for None."""
+        return coalesce_if_few(read_at(self.spark, table, snapshot_id), self.max_rows)
+
+    def sources(self, plan: SessionPlan) -> list[tuple[Source, SourceRange]]:
+        """Return the sources, the driving one first, each with its range in a plan."""
+        return list(zip(self.target.sources, plan.sources, strict=True))
+
+    def build_hours(
+        self,
+        plan: SessionPlan,
+        hours: Sequence[int],
+        *,
+        published: DataFrame | None,
+        limit: LimitRows | None = None,
+    ) -> DataFrame:
+        """Build hours from all rows of the sources up to the last of them.
+
+        Args:
+            hours: Ascending.
+            published: The target's rows before the session, for a sequential target.
+            limit: Limits the rows of each source; None for all rows.
+        """
+        inputs = []
+        for source, span in self.sources(plan):
+            rows = self._counted_rows(source, span, through=hours[-1])
+            if limit is not None:
+                rows = limit(rows)
+            inputs.append(rows)
+        return self.transform(plan.session_id, hours, inputs, published=published)
+
+    def transform(
+        self,
+        session_id: str,
+        hours: Sequence[int],
+        inputs: Sequence[DataFrame],
+        *,
+        published: DataFrame | None = None,
+    ) -> DataFrame:
+        """Return the result of the target's transform, with the columns of the target in their order."""
+        context = SessionContext(session_id, tuple(hours), published)
+        rows = self.target.transform(context, *inputs)
+        return rows.select(*self.target.columns)
+
+    def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
+        """Return the valid rows of a source up to the end of an hour, each delivery once."""
+        rows = self.read(source.table, span.to_snapshot_id)
+        rows = before(rows, source.time_column, through + 1)
+        if source.trusted:
+            return rows
+        rows = row_validation.classify(rows, source, columns=rows.columns, start=self.start)
+        counted = rows.where(row_validation.is_counted())
+        return row_validation.drop_classification(counted)
