@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lake_assets.errors import LakeError
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.manifest.status import sweep
+from lake_assets.landing.operations.sweep import sweep
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
 from lake_assets_tests.outcomes import Outcomes, table

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
-from lake_assets.landing.loading.progress import Progress, read_progress, written
+from lake_assets.landing.loading.progress import Progress, progress_properties, read_progress
 
 SIX = datetime(2026, 1, 1, 6, 30, tzinfo=UTC)
 PARTITIONS = st.integers(0, 5)
@@ -25,7 +25,7 @@ PROGRESS = st.builds(
 @given(PROGRESS)
 def test_what_is_written_is_read_again_and_other_topics_stay(progress: Progress) -> None:
     other = Progress("other", {0: 7}, {0: SIX}, 3)
-    found = written(progress, written(other, {}))
+    found = progress_properties(progress, progress_properties(other, {}))
     assert read_progress(found, "t") == progress
     assert read_progress(found, "other") == Progress("other", {0: 7}, {0: SIX}, progress.batch)
 

@@ -1,4 +1,4 @@
-"""How a zone comes to a file: draft, place, manifest. Whatever dies in between is done again, with the same result."""
+"""Adding files to a zone: draft, move to its place, add to the manifest. Repeating it after a crash is safe."""
 
 from __future__ import annotations
 
@@ -19,50 +19,66 @@ from lake_assets.landing.manifest.store import Manifest
 
 @dataclass(frozen=True)
 class ZoneWriter:
-    """A zone and the manifest that it shares.
+    """A zone and the shared manifest.
 
-    Processes may write a zone side by side: what one makes of files that another has replaced meanwhile is refused.
+    Several processes may write a zone at the same time. The manifest refuses what one of them makes of files that
+    another one has replaced meanwhile.
     """
 
     zone: Zone
     manifest: Manifest
 
     def land(self, draft: Draft, *, now: datetime, stage: Stage = "live") -> Verdict:
-        """Put a draft in its place and add it. Raises what `Manifest.add` does; a file that differs is quarantined."""
+        """Move a draft to its place and add it to the manifest.
+
+        Returns:
+            The verdict of the file.
+
+        Raises:
+            FilesDiffer: It differs from the other zone's file; it is quarantined.
+            LandingError: What else `Manifest.add` raises; the file is removed.
+        """
         with self._placed(draft):
             return self.manifest.add(draft.file, now=now, stage=stage)
 
     def replace(
-        self, operation: str, taken: Sequence[DataFile], draft: Draft, *, now: datetime, removed: Checksum = NOTHING
+        self,
+        operation: str,
+        taken: Sequence[DataFile],
+        draft: Draft,
+        *,
+        now: datetime,
+        removed: Checksum = NOTHING,
     ) -> Verdict:
-        """The same, in the place of the files that it was made from. Raises what `Manifest.replace` does."""
+        """Do the same with a draft that replaces the files that it was made from. Raises as `Manifest.replace`."""
         with self._placed(draft):
             return self.manifest.replace(operation, taken, draft.file, removed=removed, now=now)
 
     def records(self, file: DataFile) -> Iterator[Record]:
-        """The records of a file of this zone. Raises `FileDamaged`."""
+        """Yield the records of a file of this zone. Raises `FileDamaged`."""
         return self.zone.records(file)
 
     @contextmanager
     def _placed(self, draft: Draft) -> Iterator[None]:
+        name = draft.file.name
         reach("landing-drafted")
         self._put(draft)
         reach("landing-put")
         try:
             yield
         except FilesDiffer:
-            self.zone.set_aside(draft.file.name)
+            self.zone.quarantine(name)
             raise
         except LakeError:
-            if self.manifest.entry(self.zone.name, draft.file.name) is None:
-                self.zone.drop(draft.file.name)
+            if self.manifest.entry(self.zone.name, name) is None:
+                self.zone.drop(name)
             raise
         reach("landing-added")
 
     def _put(self, draft: Draft) -> None:
-        """Never over a file that the manifest has: what differs from it is refused by the add, and goes."""
         entry = self.manifest.entry(self.zone.name, draft.file.name)
         if entry is None or entry.verdict == "quarantined":
             draft.put(self.zone.path(draft.file.name))
         else:
+            # A file that the manifest has is never overwritten; the add compares the draft with it.
             draft.path.unlink()
