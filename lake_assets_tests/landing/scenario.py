@@ -15,8 +15,8 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, shards
 from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest import rows
 from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.file_rows import FileRows
 from lake_assets.landing.manifest.schema import ALL_STAGES, Verdict
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
@@ -43,7 +43,7 @@ BY = Scrub(key_of, lambda identity: f"hash of {identity}")
 def quarantine(manifest: Manifest, zone: str, name: str) -> None:
     """Put a file in quarantine, as the release of the other zone's does."""
     with manifest.change() as (connection, _):
-        rows.change(connection, zone, name, verdict="quarantined", reason="the other zone's was released")
+        FileRows(connection).change(zone, name, verdict="quarantined", reason="the other zone's was released")
 
 
 def sent(partition: int, offset: int) -> Record:

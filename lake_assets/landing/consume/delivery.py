@@ -25,8 +25,9 @@ from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard, parse_shard
+from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.coverage import Cover, ready_ends
+from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -91,15 +92,16 @@ class Start:
 def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> dict[Place, Start]:
     """Return, for each partition of feeds, where a zone continues."""
     found: dict[Place, Start] = {}
-    for topic, numbers in partitions(servers, [feed.topic for feed in feeds]).items():
-        entries = manifest.entries(topic=topic, stages=("live", "staged", "retired"))
-        files = [entry.file for entry in entries if not parse_shard(entry.file.shard).dead_letters]
-        own = [Cover(file.ranges, readable=True) for file in files if file.zone == zone]
+    topics = [feed.topic for feed in feeds]
+    for topic, numbers in partitions(servers, topics).items():
+        entries = manifest.entries(topic=topic, stages=ALL_STAGES)
+        files = [file for file in files_of(entries) if not file.holds_dead_letters]
+        own = [file for file in files if file.zone == zone]
         begun = {partition: first for partition, first in first_offsets(files).items() if partition in numbers}
-        continued = ready_ends(own, begun)
+        continued = ready_ends([Cover(file.ranges, readable=True) for file in own], begun)
         for partition in numbers:
-            landed = [cover.ranges[partition] for cover in own if partition in cover.ranges]
-            found[Place(topic, partition)] = Start(continued.get(partition), frozenset(landed))
+            landed = frozenset(file.ranges[partition] for file in own if partition in file.ranges)
+            found[Place(topic, partition)] = Start(continued.get(partition), landed)
     return found
 
 

@@ -47,7 +47,9 @@ def lag(ends: Offsets, landed: Offsets, mark: Mark | None, *, now: datetime) -> 
         mark: From the last call; None for the first one.
         now: The present time.
     """
-    messages = sum(max(0, end - landed.get(partition, 0)) for partition, end in ends.items())
+    messages = 0
+    for partition, end in ends.items():
+        messages += max(0, end - landed.get(partition, 0))
     if mark is None or _has_reached(landed, mark.ends):
         return Lag(messages, timedelta(0), Mark(dict(ends), now))
     return Lag(messages, now - mark.at, mark)

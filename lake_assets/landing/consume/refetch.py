@@ -7,16 +7,16 @@ otherwise it could not be merged with them any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from lake_assets.landing.consume.kafka_reader import Place, Reader
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, next_offsets
+from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
@@ -31,9 +31,13 @@ def missing_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
 
     A file in quarantine is not missing: it waits for a decision.
     """
-    every = manifest.entries(topic=topic, stages=("staged", "live"), verdicts=ALL_VERDICTS)
-    own = [entry.file for entry in every if entry.file.zone == zone]
-    others = [entry for entry in every if entry.file.zone != zone]
+    own: list[DataFile] = []
+    others: list[Entry] = []
+    for entry in manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
+        if entry.file.zone == zone:
+            own.append(entry.file)
+        else:
+            others.append(entry)
     return gaps(own, others)
 
 
@@ -43,15 +47,18 @@ def gaps(own: Sequence[DataFile], others: Iterable[Entry]) -> list[DataFile]:
     Files of different sharding specifications share records if their shards do. Pure.
     """
     found = []
-    ends = next_offsets(file for file in own if not parse_shard(file.shard).dead_letters)
+    ends = next_offsets(file for file in own if not file.holds_dead_letters)
     known = _RecordIndex(own)
     for entry in others:
         if entry.stage != "live" or entry.verdict == "quarantined":
             continue
-        is_below = all(last < ends.get(partition, 0) for partition, (_, last) in entry.file.ranges.items())
-        if is_below and not known.overlaps(entry.file):
+        if _lies_below(entry.file, ends) and not known.overlaps(entry.file):
             found.append(entry.file)
     return found
+
+
+def _lies_below(file: DataFile, ends: Mapping[int, int]) -> bool:
+    return all(last < ends.get(partition, 0) for partition, last in last_offsets([file]).items())
 
 
 class _RecordIndex:
@@ -61,7 +68,9 @@ class _RecordIndex:
         by_shard: dict[Shard, list[Ranges]] = {}
         for file in files:
             by_shard.setdefault(parse_shard(file.shard), []).append(file.ranges)
-        self._indexes = {shard: RangeIndex(several) for shard, several in by_shard.items()}
+        self._indexes: dict[Shard, RangeIndex] = {}
+        for shard, several in by_shard.items():
+            self._indexes[shard] = RangeIndex(several)
 
     def overlaps(self, file: DataFile) -> bool:
         shard = parse_shard(file.shard)
@@ -92,11 +101,12 @@ def refetch(writer: ZoneWriter, file: DataFile, feed: Feed, servers: str, *, now
 
 def _read_records(file: DataFile, feed: Feed, servers: str) -> Iterator[Record]:
     shard = parse_shard(file.shard)
-    starts = {Place(feed.topic, partition): first for partition, (first, _) in file.ranges.items()}
+    lasts = last_offsets([file])
+    starts = {Place(feed.topic, partition): first for partition, first in first_offsets([file]).items()}
     with Reader(servers, starts) as reader:
         while not reader.at_end:
             for _, record in reader.read(READ_AT_ONCE, seconds=_READ_SECONDS):
-                _, last = file.ranges[record.partition]
+                last = lasts[record.partition]
                 if record.offset >= last:
                     reader.leave(Place(feed.topic, record.partition))
                 if record.offset <= last and _belongs_to(shard, record, feed):

@@ -18,6 +18,7 @@ from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
 from lake_assets.landing.dagster.sensors import landing_sensor
+from lake_assets.landing.files.offset_ranges import with_text_keys
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading.loader import Loaded
@@ -108,7 +109,7 @@ def zone_metadata(service: LandingService, topic: str, zone: str) -> dict[str, d
             dead_letters += found.records
         else:
             records += found.records
-            next_offsets[found.shard] = {str(partition): offset for partition, offset in found.next.items()}
+            next_offsets[found.shard] = with_text_keys(found.next)
     return {
         "files verified": dg.MetadataValue.int(verified),
         "files provisional": dg.MetadataValue.int(provisional),

@@ -14,7 +14,7 @@ from lake_assets.landing.consume.lag import Lag
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry
 from lake_assets.landing.manifest.store import Manifest
 
 ZONES_EQUAL = "zones_equal"
@@ -73,7 +73,7 @@ class ZoneComparison:
 
 def compare_zones(manifest: Manifest, topic: str, *, now: datetime, deadline: timedelta) -> ZoneComparison:
     """Return the comparison of the zones' files of a topic, according to the manifest."""
-    entries = manifest.entries(topic=topic, stages=("staged", "live"), verdicts=("provisional", "quarantined"))
+    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=("provisional", "quarantined"))
     quarantined = [entry for entry in entries if entry.verdict == "quarantined"]
     return ZoneComparison(
         quarantined=quarantined,

@@ -26,9 +26,10 @@ from lake_assets.landing.dagster.checks import (
     zone_key,
     zones_equal_evaluation,
 )
-from lake_assets.landing.files.offset_ranges import next_offsets
+from lake_assets.landing.files.offset_ranges import next_offsets, with_number_keys, with_text_keys
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.open_zones import ZONES
+from lake_assets.landing.manifest.schema import files_of
 from lake_assets.landing.manifest.status import shards_of
 
 TICK_SECONDS = 30
@@ -129,8 +130,8 @@ def _evaluate_lags(
         kafka_ends = ends(service.servers, feed.topic)
         for zone in ZONES:
             key = f"{zone} {feed.topic}"
-            landed = next_offsets(entry.file for entry in service.manifest.entries(zone, feed.topic))
-            found = lag(kafka_ends, landed, _mark_of(cursor.get(key)), now=now)
+            landed = files_of(service.manifest.entries(zone, feed.topic))
+            found = lag(kafka_ends, next_offsets(landed), _mark_of(cursor.get(key)), now=now)
             results.stored[key] = _stored_lag(found, deadline)
             if cursor.get(key, {}).get("passed") is not results.stored[key]["passed"]:
                 results.events.append(lag_evaluation(feed.topic, zone, found, deadline))
@@ -139,7 +140,7 @@ def _evaluate_lags(
 
 def _stored_lag(found: Lag, deadline: timedelta) -> dict[str, Any]:
     return {
-        "ends": {str(partition): end for partition, end in found.mark.ends.items()},
+        "ends": with_text_keys(found.mark.ends),
         "at": found.mark.at.isoformat(),
         "passed": found.age <= deadline,
     }
@@ -148,5 +149,4 @@ def _stored_lag(found: Lag, deadline: timedelta) -> dict[str, Any]:
 def _mark_of(stored: dict[str, Any] | None) -> Mark | None:
     if stored is None:
         return None
-    ends = {int(partition): end for partition, end in stored["ends"].items()}
-    return Mark(ends, datetime.fromisoformat(stored["at"]))
+    return Mark(with_number_keys(stored["ends"]), datetime.fromisoformat(stored["at"]))

@@ -7,7 +7,7 @@ land late are scrubbed for subjects erased before, without their ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -20,7 +20,7 @@ from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash
 from lake_assets.landing.consume.messages import Feed, feeds
 from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.manifest.schema import ALL_STAGES
+from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import has_landed
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -146,17 +146,29 @@ class _TopicErasure:
         reach("erasing-requested")
         scrubbed = self._scrub(now)
         reach("erasing-scrubbed")
-        removed: dict[str, list[str] | None] = {}
+        done = LandedErasure(scrubbed=scrubbed)
         for writer in self.writers:
-            removed[writer.zone.name] = remove_unscrubbed(writer, self.topic, now=now)
-        removed_count = sum(len(names or ()) for names in removed.values())
-        return LandedErasure(scrubbed, removed_count, tuple(self._waits(removed)))
+            done += self._remove_unscrubbed(writer, now)
+        return done
+
+    def _remove_unscrubbed(self, writer: ZoneWriter, now: datetime) -> LandedErasure:
+        zone = writer.zone.name
+        waits = []
+        removed = remove_unscrubbed(writer, self.topic, now=now)
+        if removed is None:
+            waits.append(f"the replaced files of {self.topic} in zone {zone} stay until the other zone's are the same")
+        quarantined = writer.entries(self.topic, stages=ALL_STAGES, verdicts=("quarantined",))
+        if quarantined:
+            waits.append(f"{len(quarantined)} of {self.topic} in zone {zone} are in quarantine")
+        return LandedErasure(removed=len(removed or ()), waits=tuple(waits))
 
     def _scrub(self, now: datetime) -> int:
         total = 0
         for _ in range(MAX_PASSES):
-            made = sum(len(scrub(writer, self.topic, self.by, now=now)) for writer in self.writers)
-            total += made
+            made: list[str] = []
+            for writer in self.writers:
+                made += scrub(writer, self.topic, self.by, now=now)
+            total += len(made)
             if not made:
                 break
         return total
@@ -175,21 +187,12 @@ class _TopicErasure:
     def _has_records_since(self, earlier: Sequence[DeletionRequest], request: DeletionRequest) -> bool:
         """Return whether a file has a record that a request deletes and no earlier one does."""
         for writer in self.writers:
-            for entry in writer.manifest.entries(writer.zone.name, self.topic, stages=("staged", "live")):
-                is_deleted = self.by.rule_for(entry.file)
-                for record in writer.records(entry.file):
+            for file in files_of(writer.entries(self.topic, stages=CURRENT_STAGES)):
+                is_deleted = self.by.rule_for(file)
+                for record in writer.records(file):
                     if is_deleted(record, [request]) and not is_deleted(record, earlier):
                         return True
         return False
-
-    def _waits(self, removed: Mapping[str, list[str] | None]) -> Iterator[str]:
-        for writer in self.writers:
-            zone = writer.zone.name
-            if removed[zone] is None:
-                yield f"the replaced files of {self.topic} in zone {zone} stay until the other zone's are the same"
-            quarantined = writer.manifest.entries(zone, self.topic, stages=ALL_STAGES, verdicts=("quarantined",))
-            if quarantined:
-                yield f"{len(quarantined)} of {self.topic} in zone {zone} are in quarantine"
 
 
 def _request(topic: str, erasure: Erasure) -> DeletionRequest:

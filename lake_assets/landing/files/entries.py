@@ -52,6 +52,16 @@ class DataFile:
     made_from: tuple[str, ...] = ()
     digest: str = ""
 
+    @property
+    def holds_dead_letters(self) -> bool:
+        """Whether its records are dead letters."""
+        return parse_shard(self.shard).dead_letters
+
+
+def names_of(files: Iterable[DataFile]) -> list[str]:
+    """Return the names of files."""
+    return [file.name for file in files]
+
 
 def comparable(a: DataFile, b: DataFile) -> bool:
     """Return whether two files must hold the same records: shard, ranges and processed deletions are equal."""

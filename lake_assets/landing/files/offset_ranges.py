@@ -6,11 +6,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from operator import itemgetter
+from typing import TypeVar
 
 from lake_assets.landing.files.entries import DataFile
 
 Ranges = Mapping[int, tuple[int, int]]
 """Partition → first and last offset, both inclusive."""
+
+Value = TypeVar("Value")
 
 _first = itemgetter(0)
 _last = itemgetter(1)
@@ -44,6 +47,16 @@ def last_offsets(files: Iterable[DataFile]) -> dict[int, int]:
 def next_offsets(files: Iterable[DataFile]) -> dict[int, int]:
     """Return, for each partition, the offset after the last one of files."""
     return {partition: last + 1 for partition, last in last_offsets(files).items()}
+
+
+def with_text_keys(by_partition: Mapping[int, Value]) -> dict[str, Value]:
+    """Return a mapping by partition with the keys that JSON needs."""
+    return {str(partition): value for partition, value in by_partition.items()}
+
+
+def with_number_keys(by_partition: Mapping[str, Value]) -> dict[int, Value]:
+    """Return a mapping by partition that was read from JSON, with numbers as keys."""
+    return {int(partition): value for partition, value in by_partition.items()}
 
 
 class RangeIndex:

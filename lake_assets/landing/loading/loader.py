@@ -30,14 +30,15 @@ from lake_assets.landing.files.timestamps import moment
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.progress import Progress, read_progress
-from lake_assets.landing.manifest.coverage import Cover, Ends, limit_ends, ready_ends
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
+from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 MAX_OFFSETS = 25_000
 """The most offsets of a partition in one batch. The rows of a batch are in memory together."""
 
 _ATTEMPTS = 8
+_NO_OFFSETS = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -69,19 +70,25 @@ class _Choice:
 
     zone: Zone
     entries: Sequence[Entry]
-    starts: Ends
-    ends: Ends
+    offsets: Mapping[int, tuple[int, int]]
+    """Partition → first offset, and the offset after the last."""
 
     @property
     def offset_count(self) -> int:
-        return sum(self.ends[partition] - start for partition, start in self.starts.items())
+        return sum(end - start for start, end in self.offsets.values())
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {partition: end for partition, (_, end) in self.offsets.items()}
 
     def includes(self, record: Record) -> bool:
-        return self.starts.get(record.partition, 0) <= record.offset < self.ends.get(record.partition, 0)
+        start, end = self.offsets.get(record.partition, _NO_OFFSETS)
+        return start <= record.offset < end
 
     def overlaps(self, file: DataFile) -> bool:
         for partition, (first, last) in file.ranges.items():
-            if first < self.ends.get(partition, 0) and self.starts.get(partition, 0) <= last:
+            start, end = self.offsets.get(partition, _NO_OFFSETS)
+            if first < end and start <= last:
                 return True
         return False
 
@@ -155,17 +162,17 @@ class Loader:
     def _entries(self) -> list[Entry]:
         """Return the files of all zones, including quarantined ones: the first file begins its partition."""
         entries = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
-        return [entry for entry in entries if not parse_shard(entry.file.shard).dead_letters]
+        return [entry for entry in entries if not entry.file.holds_dead_letters]
 
     def _choice(self, zone: Zone, entries: Sequence[Entry], progress: Progress) -> _Choice:
         own = [entry for entry in entries if entry.file.zone == zone.name and entry.verdict != "quarantined"]
-        begun = first_offsets(entry.file for entry in entries)
+        begun = first_offsets(files_of(entries))
         starts = {}
         for partition, start in {**begun, **progress.offsets}.items():
             if partition in self.partitions:
                 starts[partition] = start
-        ends = ready_ends(map(self._cover, own), starts)
-        return _Choice(zone, own, starts, limit_ends(starts, ends, max_offsets=MAX_OFFSETS))
+        ends = limit_ends(starts, ready_ends(map(self._cover, own), starts), max_offsets=MAX_OFFSETS)
+        return _Choice(zone, own, {partition: (start, ends[partition]) for partition, start in starts.items()})
 
     def _cover(self, entry: Entry) -> Cover:
         readable = entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")
@@ -182,7 +189,7 @@ class Loader:
             table=self.feed.raw.table,
             batch_id=after.batch_id,
             zone=choice.zone.name,
-            offsets={partition: (start, choice.ends[partition]) for partition, start in choice.starts.items()},
+            offsets=choice.offsets,
             rows=len(rows),
             erased=len(sent) - len(rows),
             complete_through=complete_through,
@@ -238,7 +245,11 @@ class Loader:
             for column in subject.columns_of(self.feed.raw.columns):
                 ids = {landed.row[column] for landed in rows} - {None}
                 erased_at = self.erasures.known(subject.name, ids, erasures)
-                rows = [landed for landed in rows if not self._sent_before(landed, erased_at.get(landed.row[column]))]
+                kept = []
+                for landed in rows:
+                    if not self._sent_before(landed, erased_at.get(landed.row[column])):
+                        kept.append(landed)
+                rows = kept
         return rows
 
     def _sent_before(self, landed: LandedRow, erased_at: datetime | None) -> bool:

@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from lake_assets.base.hours import hour_of
+from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
 
 OFFSETS = "lake.landing.offsets"
 """Table property: JSON, topic → partition → the next offset to load."""
@@ -88,12 +90,12 @@ class Progress:
 
 def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
     """Return the progress of a topic according to the properties of its raw table."""
-    offsets = _of_topic(properties.get(OFFSETS), topic)
-    heartbeats = _of_topic(properties.get(HEARTBEATS), topic)
+    offsets: dict[int, int] = _of_topic(properties.get(OFFSETS), topic)
+    heartbeats: dict[int, str] = _of_topic(properties.get(HEARTBEATS), topic)
     return Progress(
         topic,
-        offsets={int(partition): int(offset) for partition, offset in offsets.items()},
-        heartbeats={int(partition): datetime.fromisoformat(str(at)) for partition, at in heartbeats.items()},
+        offsets=offsets,
+        heartbeats={partition: datetime.fromisoformat(at) for partition, at in heartbeats.items()},
         batch=int(properties.get(BATCH, "0")),
     )
 
@@ -122,12 +124,12 @@ def progress_properties(progress: Progress, properties: Mapping[str, str]) -> di
     }
 
 
-def _of_topic(text: str | None, topic: str) -> dict[str, int | str]:
-    by_topic: dict[str, dict[str, int | str]] = json.loads(text or "{}")
-    return by_topic.get(topic, {})
-
-
-def _with_topic(text: str | None, topic: str, values: Mapping[int, int] | Mapping[int, str]) -> str:
+def _of_topic(text: str | None, topic: str) -> dict[int, Any]:
     by_topic = json.loads(text or "{}")
-    by_topic[topic] = {str(partition): value for partition, value in sorted(values.items())}
+    return with_number_keys(by_topic.get(topic, {}))
+
+
+def _with_topic(text: str | None, topic: str, values: Mapping[int, object]) -> str:
+    by_topic = json.loads(text or "{}")
+    by_topic[topic] = with_text_keys(values)
     return json.dumps(by_topic, sort_keys=True, separators=(",", ":"))

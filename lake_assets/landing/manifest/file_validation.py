@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lake_assets.errors import LandingError, SumsDisagree
 from lake_assets.landing.files.checksum import Checksum, total
-from lake_assets.landing.files.entries import DataFile, check_file_name, compare, offsets
+from lake_assets.landing.files.entries import DataFile, check_file_name, compare, names_of, offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.schema import Entry, Verdict
 
@@ -42,8 +42,7 @@ def validate_sums(operation: str, taken: Sequence[DataFile], given: Sequence[Dat
     before = total(file.checksum for file in taken)
     after = total(file.checksum for file in given) + removed
     if before != after:
-        names = ", ".join(file.name for file in taken)
-        raise SumsDisagree(operation, names, taken=str(before), given=str(after))
+        raise SumsDisagree(operation, ", ".join(names_of(taken)), taken=str(before), given=str(after))
 
 
 def validate_same_file(existing: Entry, file: DataFile) -> Verdict:

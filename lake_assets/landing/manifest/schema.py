@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, get_args
@@ -14,6 +15,11 @@ Verdict = Literal["provisional", "verified", "quarantined"]
 Stage = Literal["staged", "live", "retired"]
 ALL_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 ALL_STAGES: tuple[Stage, ...] = get_args(Stage)
+CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
+"""The stages of files that were not replaced."""
+
+READABLE: tuple[Verdict, ...] = ("provisional", "verified")
+"""The verdicts of files that are not quarantined."""
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -121,3 +127,8 @@ class Entry:
     def overdue(self, now: datetime, deadline: timedelta) -> bool:
         """Return whether the file has waited for the other zone's file longer than a deadline."""
         return self.verdict == "provisional" and now - self.added_at > deadline
+
+
+def files_of(entries: Iterable[Entry]) -> list[DataFile]:
+    """Return the files of entries."""
+    return [entry.file for entry in entries]

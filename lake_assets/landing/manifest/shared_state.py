@@ -16,10 +16,10 @@ import sqlalchemy as sa
 
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.offset_ranges import Ranges
+from lake_assets.landing.files.offset_ranges import Ranges, with_number_keys
 from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.files.timestamps import milliseconds
-from lake_assets.landing.manifest import rows
+from lake_assets.landing.manifest.file_rows import finish_round
 from lake_assets.landing.manifest.row_conversion import ranges_from_json, ranges_to_json
 from lake_assets.landing.manifest.schema import DELETIONS, DONE, POLICIES, RANGES, ROUNDS
 from lake_assets.landing.manifest.store import Manifest
@@ -173,7 +173,7 @@ class SharedState:
     def finish_round(self, zone: str, finished: Round) -> None:
         """Record that a zone has finished a round. Safe to repeat."""
         with self.manifest.change() as (connection, _):
-            rows.finish_round(connection, zone, finished.shard, finished.number)
+            finish_round(connection, zone, finished.shard, finished.number)
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
@@ -222,7 +222,9 @@ def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:
 
 
 def _row_of(proposed: Round) -> dict[str, Any]:
-    groups = [[ranges_to_json(ranges) for ranges in group] for group in proposed.groups]
+    groups = []
+    for group in proposed.groups:
+        groups.append([ranges_to_json(ranges) for ranges in group])
     return {
         "shard": proposed.shard,
         "number": proposed.number,
@@ -237,5 +239,5 @@ def _round_of(row: sa.Row[Any]) -> Round:
     groups = []
     for group in json.loads(row.groups):
         groups.append(tuple(ranges_from_json(ranges) for ranges in group))
-    cut = {int(partition): int(last) for partition, last in json.loads(row.cut).items()}
+    cut: dict[int, int] = with_number_keys(json.loads(row.cut))
     return Round(row.shard, row.number, cut, tuple(groups), of=row.shards)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.offset_ranges import next_offsets
 from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 
@@ -38,20 +38,15 @@ class ShardStatus:
 def status(manifest: Manifest) -> list[ShardStatus]:
     """Return the status of every shard in every zone, ordered by shard and zone."""
     grouped: dict[tuple[str, str], list[Entry]] = {}
-    for entry in manifest.entries(stages=("staged", "live"), verdicts=ALL_VERDICTS):
+    for entry in manifest.entries(stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
         grouped.setdefault((entry.file.shard, entry.file.zone), []).append(entry)
     return [_status(zone, shard, entries) for (shard, zone), entries in sorted(grouped.items())]
 
 
 def shards_of(manifest: Manifest, topic: str | None = None) -> list[Shard]:
     """Return the shards that have live files, without dead letters, of one topic or (None) of all."""
-    names = {entry.file.shard for entry in manifest.entries(topic=topic)}
-    shards = []
-    for name in sorted(names):
-        shard = parse_shard(name)
-        if not shard.dead_letters:
-            shards.append(shard)
-    return shards
+    names = {file.shard for file in files_of(manifest.entries(topic=topic)) if not file.holds_dead_letters}
+    return [parse_shard(name) for name in sorted(names)]
 
 
 def topics_of(manifest: Manifest, topic: str | None = None) -> list[str]:
@@ -72,7 +67,7 @@ def topics_of(manifest: Manifest, topic: str | None = None) -> list[str]:
 
 def _status(zone: str, shard: str, entries: list[Entry]) -> ShardStatus:
     verdicts = Counter(entry.verdict for entry in entries)
-    files = [entry.file for entry in entries if entry.verdict != "quarantined"]
+    files = files_of(entry for entry in entries if entry.verdict != "quarantined")
     return ShardStatus(
         zone=zone,
         shard=shard,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,11 +18,21 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lake_assets.errors import FilesDiffer, LandingError, ServiceError
 from lake_assets.landing.files.checksum import NOTHING, Checksum
-from lake_assets.landing.files.entries import DataFile, compare, offsets
-from lake_assets.landing.manifest import rows
+from lake_assets.landing.files.entries import DataFile, compare, names_of
+from lake_assets.landing.manifest.file_rows import FileRows, finish_round
 from lake_assets.landing.manifest.file_validation import validate_file, validate_same_file, validate_sums
 from lake_assets.landing.manifest.row_conversion import entry_of
-from lake_assets.landing.manifest.schema import FILES, HEAD, METADATA, Entry, Stage, Verdict
+from lake_assets.landing.manifest.schema import (
+    CURRENT_STAGES,
+    FILES,
+    HEAD,
+    METADATA,
+    READABLE,
+    Entry,
+    Stage,
+    Verdict,
+    files_of,
+)
 from lake_assets.settings import Settings
 
 LOCK_SECONDS = 60
@@ -108,7 +118,7 @@ class Manifest:
         topic: str | None = None,
         *,
         stages: Sequence[Stage] = ("live",),
-        verdicts: Sequence[Verdict] = ("provisional", "verified"),
+        verdicts: Sequence[Verdict] = READABLE,
     ) -> list[Entry]:
         """Return files, by default those that readers may read, ordered by shard, version, name and zone.
 
@@ -130,7 +140,7 @@ class Manifest:
     def entry(self, zone: str, name: str) -> Entry | None:
         """Return the entry of a file; None if the manifest does not have it."""
         with self.engine.connect() as connection:
-            return rows.find(connection, zone, name)
+            return FileRows(connection).find(zone, name)
 
     def add(self, file: DataFile, *, now: datetime, stage: Stage = "live") -> Verdict:
         """Add a file of a zone and compare it with the other zone's file. Adding it again changes nothing.
@@ -145,12 +155,13 @@ class Manifest:
         """
         validate_file(file)
         with self.change() as (connection, version):
-            existing = rows.find(connection, file.zone, file.name)
+            rows = FileRows(connection)
+            existing = rows.find(file.zone, file.name)
             if existing and existing.verdict != "quarantined":
                 return validate_same_file(existing, file)
-            rows.require_known(connection, file)
-            rows.refuse_overlap(connection, file, (), stage)
-            verdict = _insert_compared(connection, _new_entry(file, stage, version, now))
+            rows.require_known(file)
+            rows.refuse_overlap(file, (), stage)
+            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
         # Raised after the commit: the quarantined file stays in the manifest.
         if isinstance(verdict, FilesDiffer):
             raise verdict
@@ -185,17 +196,18 @@ class Manifest:
         """
         validate_file(file)
         validate_sums(operation, taken, [file], removed)
-        names = [each.name for each in taken]
+        names = names_of(taken)
         with self.change() as (connection, version):
-            existing = rows.find(connection, file.zone, file.name)
+            rows = FileRows(connection)
+            existing = rows.find(file.zone, file.name)
             if existing and existing.verdict != "quarantined":
                 return validate_same_file(existing, file)
-            stage = rows.common_stage(connection, file.zone, taken)
-            rows.require_known(connection, file)
-            rows.refuse_overlap(connection, file, names, stage)
-            verdict = _insert_compared(connection, _new_entry(file, stage, version, now))
+            stage = rows.common_stage(file.zone, taken)
+            rows.require_known(file)
+            rows.refuse_overlap(file, names, stage)
+            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
             if not isinstance(verdict, FilesDiffer):
-                rows.retire(connection, file.zone, names, now)
+                rows.retire(file.zone, names, now)
         if isinstance(verdict, FilesDiffer):
             raise verdict
         return verdict
@@ -218,27 +230,27 @@ class Manifest:
             LandingError: A staged file is not verified.
         """
         with self.change() as (connection, _):
-            old = [rows.require_entry(connection, zone, name) for name in taken]
-            new = [rows.require_entry(connection, zone, name) for name in given]
-            if _is_exchanged(old, new):
+            rows = FileRows(connection)
+            old = rows.require_entries(zone, taken)
+            new = rows.require_entries(zone, given)
+            if _are_all(old, "retired") and _are_all(new, "live"):
                 return
-            old_files = [entry.file for entry in old]
-            rows.require_stage(connection, zone, old_files, "live")
+            rows.require_stage(zone, files_of(old), "live")
             for entry in new:
                 if entry.verdict != "verified":
                     raise LandingError(
                         f"{entry.file.name} of zone {zone} is {entry.verdict}, not verified.",
                         remedy="Run the reshard of the other zone, then this one again.",
                     )
-            validate_sums("reshard", old_files, [entry.file for entry in new], NOTHING)
-            rows.retire(connection, zone, taken, now)
+            validate_sums("reshard", files_of(old), files_of(new), NOTHING)
+            rows.retire(zone, taken, now)
             for name in given:
-                rows.change(connection, zone, name, stage="live")
-            rows.finish_round(connection, zone, finishes.shard, finishes.number)
+                rows.change(zone, name, stage="live")
+            finish_round(connection, zone, finishes.shard, finishes.number)
 
     def overdue(self, now: datetime, deadline: timedelta) -> list[Entry]:
         """Return the provisional files that have waited for the other zone longer than a deadline."""
-        waiting = self.entries(stages=("staged", "live"), verdicts=("provisional",))
+        waiting = self.entries(stages=CURRENT_STAGES, verdicts=("provisional",))
         return [entry for entry in waiting if entry.overdue(now, deadline)]
 
     def release(self, zone: str, name: str, *, now: datetime) -> list[Entry]:
@@ -251,18 +263,19 @@ class Manifest:
             UsageError: The file is not quarantined.
         """
         with self.change() as (connection, _):
-            entry = rows.require_verdict(connection, zone, name, ("quarantined",))
-            comparable = rows.comparable(connection, entry.file)
+            rows = FileRows(connection)
+            entry = rows.require_verdict(zone, name, ("quarantined",))
+            comparable = rows.comparable(entry.file)
             others = [other for other in comparable if compare(entry.file, other.file) == "corrupt"]
-            origin = rows.find_all(connection, zone, entry.file.made_from)
+            origin = rows.find_all(zone, entry.file.made_from)
             # A copy of a reshard does not replace its origin: that waits for all other copies.
             replaced = [found.file.name for found in origin if found.file.shard == entry.file.shard]
-            rows.refuse_overlap(connection, entry.file, replaced, entry.stage)
-            rows.change(connection, zone, name, verdict="verified", reason="")
-            rows.retire(connection, zone, replaced, now)
+            rows.refuse_overlap(entry.file, replaced, entry.stage)
+            rows.change(zone, name, verdict="verified", reason="")
+            rows.retire(zone, replaced, now)
             for other in others:
                 reason = f"{name} of zone {zone}, which differs, was released"
-                rows.change(connection, other.file.zone, other.file.name, verdict="quarantined", reason=reason)
+                rows.change(other.file.zone, other.file.name, verdict="quarantined", reason=reason)
             return others
 
     def discard(self, zone: str, name: str, *, verdicts: Sequence[Verdict] = ("quarantined",)) -> list[str]:
@@ -283,47 +296,26 @@ class Manifest:
             UsageError: The file has another verdict.
         """
         with self.change() as (connection, _):
-            entry = rows.require_verdict(connection, zone, name, verdicts)
-            removed = [name, *rows.retired_for(connection, entry.file)]
+            rows = FileRows(connection)
+            entry = rows.require_verdict(zone, name, verdicts)
+            removed = [name, *rows.retired_for(entry.file)]
             for each in removed:
-                rows.remove(connection, zone, each)
+                rows.remove(zone, each)
             return removed
 
     def forget(self, zone: str, names: Sequence[str]) -> None:
         """Remove retired files from the manifest. Raises `StateMoved` if one of them is not retired."""
         with self.change() as (connection, _):
-            files = [rows.require_entry(connection, zone, name).file for name in names]
-            rows.require_stage(connection, zone, files, "retired")
+            rows = FileRows(connection)
+            entries = rows.require_entries(zone, names)
+            rows.require_stage(zone, files_of(entries), "retired")
             for name in names:
-                rows.remove(connection, zone, name)
+                rows.remove(zone, name)
 
 
 def _new_entry(file: DataFile, stage: Stage, version: int, now: datetime) -> Entry:
     return Entry(file, "provisional", stage, version, added_at=now, retired_at=None, reason="")
 
 
-def _insert_compared(connection: sa.Connection, entry: Entry) -> Verdict | FilesDiffer:
-    """Insert a file with the verdict of its comparison with other zones; verify the files that it matches."""
-    file = entry.file
-    others = rows.comparable(connection, file)
-    rows.remove(connection, file.zone, file.name)
-    for other in others:
-        if compare(file, other.file) == "corrupt":
-            differ = FilesDiffer(
-                file.name,
-                offsets(file),
-                found=str(file.checksum),
-                expected=str(other.file.checksum),
-                zone=other.file.zone,
-            )
-            rows.insert(connection, replace(entry, verdict="quarantined", reason=differ.problem))
-            return differ
-    verdict: Verdict = "verified" if others else "provisional"
-    rows.insert(connection, replace(entry, verdict=verdict))
-    for other in others:
-        rows.change(connection, other.file.zone, other.file.name, verdict="verified")
-    return verdict
-
-
-def _is_exchanged(old: Sequence[Entry], new: Sequence[Entry]) -> bool:
-    return all(entry.stage == "retired" for entry in old) and all(entry.stage == "live" for entry in new)
+def _are_all(entries: Sequence[Entry], stage: Stage) -> bool:
+    return all(entry.stage == stage for entry in entries)

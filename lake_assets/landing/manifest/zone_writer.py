@@ -13,7 +13,7 @@ from lake_assets.landing.files.checksum import NOTHING, Checksum
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.zone_folder import Draft, Zone
-from lake_assets.landing.manifest.schema import Stage, Verdict
+from lake_assets.landing.manifest.schema import READABLE, Entry, Stage, Verdict
 from lake_assets.landing.manifest.store import Manifest
 
 
@@ -54,6 +54,20 @@ class ZoneWriter:
         with self._placed(draft):
             return self.manifest.replace(operation, taken, draft.file, removed=removed, now=now)
 
+    def entries(
+        self,
+        topic: str | None = None,
+        *,
+        stages: Sequence[Stage] = ("live",),
+        verdicts: Sequence[Verdict] = READABLE,
+    ) -> list[Entry]:
+        """Return files of this zone, as `Manifest.entries`."""
+        return self.manifest.entries(self.zone.name, topic, stages=stages, verdicts=verdicts)
+
+    def entry(self, name: str) -> Entry | None:
+        """Return the entry of a file of this zone; None if the manifest does not have it."""
+        return self.manifest.entry(self.zone.name, name)
+
     def records(self, file: DataFile) -> Iterator[Record]:
         """Yield the records of a file of this zone. Raises `FileDamaged`."""
         return self.zone.records(file)
@@ -70,13 +84,13 @@ class ZoneWriter:
             self.zone.quarantine(name)
             raise
         except LakeError:
-            if self.manifest.entry(self.zone.name, name) is None:
+            if self.entry(name) is None:
                 self.zone.drop(name)
             raise
         reach("landing-added")
 
     def _put(self, draft: Draft) -> None:
-        entry = self.manifest.entry(self.zone.name, draft.file.name)
+        entry = self.entry(draft.file.name)
         if entry is None or entry.verdict == "quarantined":
             draft.put(self.zone.path(draft.file.name))
         else:

@@ -23,7 +23,7 @@ from lake_assets.landing.operations.rewrite import rewrite
 def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
     """Rewrite each verified append file of a topic as a columnar file; return the names of the new files."""
     made = []
-    for entry in writer.manifest.entries(writer.zone.name, topic, verdicts=("verified",)):
+    for entry in writer.entries(topic, verdicts=("verified",)):
         if entry.file.kind == "append":
             made.append(_compact(writer, [entry.file], now=now))
     return made

@@ -13,7 +13,7 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import Ranges, union
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.compaction_choice import candidates, graph
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
@@ -35,7 +35,7 @@ class ShardFiles:
     @cached_property
     def live(self) -> Sequence[DataFile]:
         """The files that readers read."""
-        return [entry.file for entry in self.entries if entry.stage == "live"]
+        return files_of(entry for entry in self.entries if entry.stage == "live")
 
     def find(self, ranges: Ranges) -> Entry | None:
         """Return the file with exactly these ranges, if any."""
@@ -62,7 +62,7 @@ class ShardFiles:
 
 def shard_files(writer: ZoneWriter, shard: Shard) -> ShardFiles:
     """Return the files that a zone has of a shard now."""
-    entries = writer.manifest.entries(writer.zone.name, shard.topic, stages=("staged", "live"))
+    entries = writer.entries(shard.topic, stages=CURRENT_STAGES)
     return ShardFiles([entry for entry in entries if entry.file.shard == str(shard)])
 
 

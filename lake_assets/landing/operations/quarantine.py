@@ -59,7 +59,7 @@ def _discard(writer: ZoneWriter, name: str) -> None:
 
 def _discardable(writer: ZoneWriter, name: str) -> Sequence[Verdict]:
     """Return the verdicts with which a file may be discarded: `verified` only if it is damaged."""
-    entry = writer.manifest.entry(writer.zone.name, name)
+    entry = writer.entry(name)
     if entry is not None and entry.verdict == "verified" and writer.zone.damage(entry.file):
         return ALL_VERDICTS
     return ("quarantined", "provisional")

@@ -12,10 +12,10 @@ from datetime import datetime
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
-from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.entries import DataFile, names_of
 from lake_assets.landing.files.offset_ranges import last_offsets
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.shared_state import Round
 from lake_assets.landing.manifest.store import RoundNumber
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -134,8 +134,8 @@ def _retire(
         return f"{len(waiting)} of {len(copies)} copies of the other zone"
     writer.manifest.exchange(
         writer.zone.name,
-        taken=[file.name for file in taken],
-        given=[copy.file.name for copy in copies],
+        taken=names_of(taken),
+        given=names_of(files_of(copies)),
         finishes=RoundNumber(current.shard, current.number),
         now=now,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from lake_assets.landing.files.checksum import Tally
-from lake_assets.landing.files.entries import DataFile, Kind
+from lake_assets.landing.files.entries import DataFile, Kind, names_of
 from lake_assets.landing.files.offset_ranges import merged_ranges
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -47,7 +47,7 @@ def rewrite(
         records,
         deletions=deletions,
         kind=kind,
-        made_from=tuple(file.name for file in taken),
+        made_from=tuple(names_of(taken)),
     )
     left_out = removed or Tally()
     writer.replace(operation, taken, draft, removed=left_out.checksum, now=now)

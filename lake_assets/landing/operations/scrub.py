@@ -15,8 +15,8 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.mentions import mentions
 from lake_assets.landing.files.offset_ranges import RangeIndex
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import DistinctId, parse_shard
-from lake_assets.landing.manifest.schema import ALL_VERDICTS
+from lake_assets.landing.files.sharding import DistinctId
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.rewrite import rewrite
@@ -71,7 +71,7 @@ class Scrub:
 
     def rule_for(self, file: DataFile) -> IsDeleted:
         """Return the rule for the records of a file."""
-        if parse_shard(file.shard).dead_letters:
+        if file.holds_dead_letters:
             return self.is_mentioned
         return self.is_named
 
@@ -93,7 +93,7 @@ def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[s
     """
     requests = SharedState(writer.manifest).deletions(topic)
     made = []
-    for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live")):
+    for entry in writer.entries(topic, stages=CURRENT_STAGES):
         due = [request for request in requests if request.request_id not in entry.file.deletions]
         if due:
             made.append(_scrub_file(writer, entry.file, due, by, now=now))
@@ -110,9 +110,8 @@ def remove_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[
         The names of the removed files; None if any file had to stay.
     """
     requests = {request.request_id for request in SharedState(writer.manifest).deletions(topic)}
-    current = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"), verdicts=ALL_VERDICTS)
     unfinished = []
-    for entry in current:
+    for entry in writer.entries(topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
         if entry.verdict != "verified" or entry.file.deletions != requests:
             unfinished.append(entry.file.ranges)
     waiting = RangeIndex(unfinished)
@@ -127,7 +126,7 @@ def remove_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[
         topic=topic,
         keep=must_stay,
     )
-    for entry in writer.manifest.entries(writer.zone.name, topic, stages=("retired",)):
+    for entry in writer.entries(topic, stages=("retired",)):
         if not entry.file.deletions >= requests:
             return None
     return removed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from multiprocessing import get_context
 from lake_assets.errors import OffsetsOverlap
 from lake_assets.landing.consume.refetch import missing_files
 from lake_assets.landing.files.checksum import total
-from lake_assets.landing.files.entries import DataFile, compare, identity_of, offsets
+from lake_assets.landing.files.entries import DataFile, compare, identity_of, names_of, offsets
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
 from lake_assets.landing.manifest.compaction_choice import graph
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.status import topics_of
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.operations.quarantine import quarantined
@@ -79,7 +79,7 @@ def verify(
         progress: Called after each file.
     """
     by_name = {zone.name: zone for zone in zones}
-    entries = [entry for entry in manifest.entries(stages=("staged", "live")) if entry.file.zone in by_name]
+    entries = _of_zones(by_name, manifest.entries(stages=CURRENT_STAGES))
     findings = list(_damaged(manifest, by_name, entries, min(processes, len(entries)), progress))
     for zone in zones:
         findings += _strays(manifest, zone, now - deadline)
@@ -88,18 +88,21 @@ def verify(
     findings += _unequal_to_their_origin(manifest, entries)
     for zone in zones:
         findings += _missing(manifest, zone.name)
-    for entry in manifest.overdue(now, deadline):
-        if entry.file.zone in by_name:
-            findings.append(_overdue(entry, now))
-    for entry in quarantined(manifest):
-        if entry.file.zone in by_name:
-            findings.append(_quarantined(entry))
+    for entry in _of_zones(by_name, manifest.overdue(now, deadline)):
+        findings.append(_overdue(entry, now))
+    for entry in _of_zones(by_name, quarantined(manifest)):
+        findings.append(_quarantined(entry))
+    files = files_of(entries)
     return Verification(
-        files=len(entries),
-        records=sum(entry.file.count for entry in entries),
-        bytes=sum(entry.file.size for entry in entries),
+        files=len(files),
+        records=sum(file.count for file in files),
+        bytes=sum(file.size for file in files),
         findings=findings,
     )
+
+
+def _of_zones(zones: Collection[str], entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.file.zone in zones]
 
 
 def _damaged(
@@ -150,7 +153,7 @@ def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Findin
     # The folder is read first: a file that is added in between is then known.
     names = zone.names(before)
     entries = manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-    known = {entry.file.name for entry in entries}
+    known = set(names_of(files_of(entries)))
     for name in names:
         if name in known:
             continue
@@ -163,8 +166,8 @@ def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Findin
 def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
     """Yield comparable files that are not equal according to the manifest."""
     comparable: dict[str, list[DataFile]] = {}
-    for entry in entries:
-        comparable.setdefault(identity_of(entry.file), []).append(entry.file)
+    for file in files_of(entries):
+        comparable.setdefault(identity_of(file), []).append(file)
     for files in comparable.values():
         for one, other in combinations(files, 2):
             if compare(one, other) == "corrupt":
@@ -176,8 +179,8 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
     shards: dict[tuple[str, str], list[DataFile]] = {}
-    for entry in entries:
-        shards.setdefault((entry.file.zone, entry.file.shard), []).append(entry.file)
+    for file in files_of(entries):
+        shards.setdefault((file.zone, file.shard), []).append(file)
     for (zone, shard), files in sorted(shards.items()):
         try:
             graph(files)
@@ -187,12 +190,15 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
     """Yield compacted files whose checksum is not the sum of their origin's, if the manifest has all of the origin."""
-    known = {(entry.file.zone, entry.file.name): entry.file for entry in manifest.entries(stages=ALL_STAGES)}
-    for entry in entries:
-        file = entry.file
-        origin = [known.get((file.zone, name)) for name in file.made_from]
-        parts = [part for part in origin if part and _holds_same_records(part, file)]
-        if not parts or len(parts) < len(origin):
+    every = files_of(manifest.entries(stages=ALL_STAGES))
+    known = {(file.zone, file.name): file for file in every}
+    for file in files_of(entries):
+        parts = []
+        for name in file.made_from:
+            part = known.get((file.zone, name))
+            if part and _holds_same_records(part, file):
+                parts.append(part)
+        if not parts or len(parts) < len(file.made_from):
             continue
         expected = total(part.checksum for part in parts)
         if expected != file.checksum:

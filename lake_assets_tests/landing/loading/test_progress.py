@@ -30,6 +30,16 @@ def test_what_is_written_is_read_again_and_other_topics_stay(progress: Progress)
     assert read_progress(found, "other") == Progress("other", {0: 7}, {0: SIX}, progress.batch)
 
 
+def test_the_stored_properties_have_a_fixed_form() -> None:
+    assert progress_properties(
+        Progress("t", {10: 5, 2: 7}, {2: SIX}, 3), {"lake.landing.offsets": '{"a":{"0":1}}'}
+    ) == {
+        "lake.landing.offsets": '{"a":{"0":1},"t":{"10":5,"2":7}}',
+        "lake.landing.heartbeats": '{"t":{"2":"2026-01-01T06:30:00+00:00"}}',
+        "lake.landing.batch": "3",
+    }
+
+
 def test_nothing_is_loaded_of_a_topic_that_no_property_names() -> None:
     assert read_progress({}, "t") == Progress("t")
 
