@@ -21,8 +21,8 @@ from lake_assets.landing.files.entries import SUFFIXES, DataFile, Kind
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.zone_folder import Draft
 from lake_assets.landing.manifest.compaction_choice import Limits, select
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.manifest.zones import open_zones
+from lake_assets.landing.manifest.open_zones import open_zones
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.verify import verify
 from lake_assets.settings import Settings
 

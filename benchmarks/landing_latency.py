@@ -77,7 +77,7 @@ def _measure(home: Settings, seconds: float, rate: int) -> list[float]:
 
 
 def _land(home: Settings, ended: Event) -> None:
-    run(_station(home), (), told=lambda _: None, ended=ended.is_set)
+    run(_station(home), (), on_loaded=lambda _: None, should_stop=ended.is_set)
 
 
 def _watched(station: LandingService, seconds: float, rate: int) -> list[float]:

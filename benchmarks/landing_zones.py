@@ -29,7 +29,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.tables import create_raw
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.zones import open_zones
+from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.services.kafka import kafka

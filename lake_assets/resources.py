@@ -41,7 +41,7 @@ class IcebergResource(dg.ConfigurableResource[Any]):
 class LandingResource(dg.ConfigurableResource[Any]):
     """Hands out landing as the settings of this process name it; `ServiceError` when no Kafka runs."""
 
-    def station(self) -> LandingService:
+    def service(self) -> LandingService:
         """One for each call: what it says of Kafka and the manifest is of now."""
         from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.incremental.from_settings import open_pipeline

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lake_assets.landing.erasure.erase import LandedErasure
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading.loader import Loaded
-    from lake_assets.landing.manifest.writing import ZoneWriter
+    from lake_assets.landing.manifest.zone_writer import ZoneWriter
     from lake_assets.landing.operations.scrub import Scrub
     from lake_assets.landing.operations.verify import Verification
 
@@ -90,10 +90,13 @@ def run(
     station = _station_with_feeds()
     if once:
         if heartbeats:
-            station.heart.beat()
-        tailers = run_once(station, zones or (), told=_tell, alarm=_alarm)
+            station.heartbeats.send_if_due()
+        tailers = run_once(station, zones or (), on_loaded=_tell, alarm=_alarm)
     else:
-        tailers = run(station, zones or (), told=_tell, ended=_interrupted(), beats=heartbeats, alarm=_alarm)
+        ended = _interrupted()
+        tailers = run(
+            station, zones or (), on_loaded=_tell, should_stop=ended, send_heartbeats=heartbeats, alarm=_alarm
+        )
     for tailer in tailers:
         _sum_up(tailer)
 
@@ -150,7 +153,7 @@ def verify(zones: Zones = None, processes: Processes = CORES, as_json: AsJson = 
             bar.update(done - bar.pos)
 
         places = [w.zone for w in writers]
-        found = verified(writers[0].manifest, places, now=now, deadline=deadline, processes=processes, told=told)
+        found = verified(writers[0].manifest, places, now=now, deadline=deadline, processes=processes, progress=told)
     typer.echo(terminal.as_json(found)) if as_json else _print(found)
     if found.findings:
         sys.exit(1)
@@ -186,19 +189,19 @@ def scrub(
     zones: Zones = None,
 ) -> None:
     """Erase what was sent of ID by a time from all landed files of TOPIC; and what was requested before."""
-    from lake_assets.landing.manifest.schema import milliseconds
-    from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
-    from lake_assets.landing.operations.scrub import forget_unscrubbed
+    from lake_assets.landing.files.timestamps import milliseconds
+    from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
+    from lake_assets.landing.operations.scrub import remove_unscrubbed
     from lake_assets.landing.operations.scrub import scrub as scrubbed
 
     writers, by, now = _zones(zones), _scrub_by(topic), datetime.now(UTC)
     through = sent_through.replace(tzinfo=UTC) if sent_through else now
     wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through))
-    Agreements(writers[0].manifest).request_deletion(wanted, now=now)
+    SharedState(writers[0].manifest).request_deletion(wanted, now=now)
     for writer in writers:
         typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed(writer, topic, by, now=now))} files scrubbed")
     for writer in writers:
-        gone = forget_unscrubbed(writer, topic, now=datetime.now(UTC))
+        gone = remove_unscrubbed(writer, topic, now=datetime.now(UTC))
         told = "kept until the other zone's are scrubbed, too" if gone is None else f"{len(gone)} removed"
         typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {told}")
 
@@ -211,11 +214,11 @@ def policy(
     seconds: Annotated[int | None, typer.Option(help="apart from its first message", min=1)] = None,
 ) -> None:
     """Close the files of TOPIC otherwise from now on, at the same offsets in both zones. What is not named stays."""
-    from lake_assets.landing.manifest.shared_state import Agreements
+    from lake_assets.landing.manifest.shared_state import SharedState
 
     given = {"max_messages": messages, "max_bytes": size, "max_age_ms": seconds and 1000 * seconds}
     limits = {name: limit for name, limit in given.items() if limit is not None}
-    for partition, found in Agreements(_zones()[0].manifest).change_policies(topic, **limits).items():
+    for partition, found in SharedState(_zones()[0].manifest).change_policies(topic, **limits).items():
         what = f"{found.max_messages:,} messages, {found.max_bytes:,} bytes or {found.max_age_ms / 1000:g} s"
         typer.echo(f"{topic} partition {partition}: files that begin at offset {found.from_offset} or later: {what}")
 
@@ -230,9 +233,9 @@ def compact(
 ) -> None:
     """Merge verified files into columnar ones, the same in both zones, and remove what was replaced long ago."""
     from lake_assets.landing.manifest.compaction_choice import Limits
-    from lake_assets.landing.manifest.status import sweep
-    from lake_assets.landing.manifest.zones import shards_of, topics_of
+    from lake_assets.landing.manifest.status import shards_of, topics_of
     from lake_assets.landing.operations.compact import merge, to_columns
+    from lake_assets.landing.operations.sweep import sweep
 
     limits = Limits(max_files, max_mb << 20)
     for writer in _zones(zones):
@@ -247,7 +250,7 @@ def compact(
 @quarantine.command("list")
 def list_quarantined(as_json: AsJson = False) -> None:
     """Show the files in quarantine, and how they differ."""
-    from lake_assets.landing.operations.verify import quarantined
+    from lake_assets.landing.operations.quarantine import quarantined
     from lake_assets.pages import terminal
 
     found = quarantined(_zones()[0].manifest)
@@ -263,7 +266,7 @@ def list_quarantined(as_json: AsJson = False) -> None:
 @quarantine.command()
 def release(zone: ZoneName, file: FileName) -> None:
     """Take FILE of ZONE for right. The other zone's is quarantined in its stead."""
-    from lake_assets.landing.manifest.zones import decide
+    from lake_assets.landing.operations.quarantine import decide
 
     others = decide(_zones(), zone, file, "release", now=datetime.now(UTC))
     typer.echo(f"{file} of zone {zone} is verified.")
@@ -274,7 +277,7 @@ def release(zone: ZoneName, file: FileName) -> None:
 @quarantine.command()
 def discard(zone: ZoneName, file: FileName) -> None:
     """Take FILE of ZONE for wrong and remove it: one in quarantine, provisional or damaged. The zone makes it again."""
-    from lake_assets.landing.manifest.zones import decide
+    from lake_assets.landing.operations.quarantine import decide
 
     decide(_zones(), zone, file, "discard", now=datetime.now(UTC))
     typer.echo(f"{file} of zone {zone} is gone; its offsets are landed again when the zone is started the next time.")
@@ -286,7 +289,7 @@ def erase_also(told: list[LandedErasure]) -> Elsewhere:
     from lake_assets.incremental.from_settings import open_pipeline
     from lake_assets.landing.erasure.erase import erases_landed
 
-    return erases_landed(settings(), open_pipeline(settings()), utc_now, told=told.append)
+    return erases_landed(settings(), open_pipeline(settings()), utc_now, report=told.append)
 
 
 def print_erased(found: Iterable[LandedErasure]) -> None:
@@ -328,7 +331,7 @@ def _feed(topic: str) -> Feed:
 
 
 def _zones(names: list[str] | None = None) -> list[ZoneWriter]:
-    from lake_assets.landing.manifest.zones import open_zones
+    from lake_assets.landing.manifest.open_zones import open_zones
 
     return open_zones(settings(), names or ())
 

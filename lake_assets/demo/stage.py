@@ -75,7 +75,7 @@ class Stage:
         self.tell(landing)
         self.sent.append(landing)
         loaded: list[Loaded] = []
-        tailers = run_once(self.station, (), told=loaded.append)
+        tailers = run_once(self.station, (), on_loaded=loaded.append)
         files = " and ".join(f"{tailer.files} files in zone {tailer.zone}" for tailer in tailers)
         console.print(f"      [dim]from Kafka: {files}; {sum(one.rows for one in loaded)} rows loaded[/]")
 

@@ -1,4 +1,4 @@
-"""Landing as a whole: what a home's settings, a Kafka, a catalog and a pipeline make of it; and running it."""
+"""Landing as a whole: its parts, built from settings, Kafka, a catalog and a pipeline; and functions that run it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,35 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.erasure_registry import Erasures, erasure_key
-from lake_assets.landing.consume.delivery import Alarm, Delivery, ZoneTailer, quiet
-from lake_assets.landing.consume.heartbeats import Heart
+from lake_assets.landing.consume.delivery import READ_AT_ONCE, Alarm, Delivery, ZoneTailer, ignore_alarm
+from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import Feed, feeds
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.loading.loader import Loaded, Loader
+from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import Manifest
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.manifest.zones import open_zones
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.settings import Settings
+
+OnLoaded = Callable[[Loaded], None]
+"""Is called with the result of each batch."""
+
+_MS_PER_SECOND = 1000
+_NO_VERSION = -1
 
 
 @dataclass(frozen=True)
 class LandingService:
-    """Landing of one home. servers: of Kafka, `host:port`, comma-separated."""
+    """Landing of one home.
+
+    Attributes:
+        settings: Of the home.
+        servers: Of Kafka, `host:port`, comma-separated.
+        catalog: Of the raw tables.
+        pipeline: Declares the raw tables and the subjects.
+        clock: Returns the present time, in UTC.
+    """
 
     settings: Settings
     servers: str
@@ -36,95 +50,161 @@ class LandingService:
 
     @cached_property
     def feeds(self) -> tuple[Feed, ...]:
-        """The topics, and the raw tables that they fill."""
-        found = self.settings
-        return feeds(self.pipeline, prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+        """The topics and their raw tables."""
+        return feeds(
+            self.pipeline,
+            prefix=self.settings.landing_prefix,
+            max_bytes=self.settings.landing_message_bytes,
+        )
 
     @cached_property
     def zones(self) -> list[ZoneWriter]:
         """All zones."""
         return open_zones(self.settings)
 
+    def zone(self, name: str) -> ZoneWriter:
+        """Return a zone by name."""
+        (writer,) = (writer for writer in self.zones if writer.zone.name == name)
+        return writer
+
     @property
     def manifest(self) -> Manifest:
-        """The one that the zones share."""
+        """The manifest that the zones share."""
         return self.zones[0].manifest
 
     @property
-    def heart(self) -> Heart:
-        """Beats into every topic."""
+    def heartbeats(self) -> HeartbeatSender:
+        """A sender of heartbeats into all topics."""
+        topics = tuple(feed.topic for feed in self.feeds)
         interval = timedelta(seconds=self.settings.landing_heartbeat_seconds)
-        return Heart(self.servers, tuple(feed.topic for feed in self.feeds), interval, self.clock)
+        return HeartbeatSender(self.servers, topics, interval, self.clock)
 
     def tailer(
-        self, writer: ZoneWriter, *, topic: str | None = None, read_at_once: int = 1000, alarm: Alarm = quiet
+        self,
+        writer: ZoneWriter,
+        *,
+        topic: str | None = None,
+        read_at_once: int = READ_AT_ONCE,
+        alarm: Alarm = ignore_alarm,
     ) -> ZoneTailer:
-        """What tails all topics in a zone, or one; a context manager. alarm: as `ZoneTailer` has it."""
-        wanted = [feed for feed in self.feeds if topic in (None, feed.topic)]
-        found = self.settings
-        policy = Policy(found.landing_file_messages, found.landing_file_bytes, 1000 * found.landing_age_seconds)
-        delivery = Delivery(writer, self.clock)
-        return ZoneTailer(delivery, self.servers, wanted, policy=policy, read_at_once=read_at_once, alarm=alarm)
+        """Return a tailer of topics in a zone; a context manager.
+
+        Args:
+            writer: Of the zone.
+            topic: The topic to tail; None means all.
+            read_at_once: The most messages of one read.
+            alarm: As in `ZoneTailer`.
+        """
+        policy = Policy(
+            max_messages=self.settings.landing_file_messages,
+            max_bytes=self.settings.landing_file_bytes,
+            max_age_ms=_MS_PER_SECOND * self.settings.landing_age_seconds,
+        )
+        return ZoneTailer(
+            Delivery(writer, self.clock),
+            self.servers,
+            [feed for feed in self.feeds if topic in (None, feed.topic)],
+            policy=policy,
+            read_at_once=read_at_once,
+            alarm=alarm,
+        )
 
     def loader(self, feed: Feed, numbers: Sequence[int] | None = None) -> Loader:
-        """What loads a topic. numbers: its partitions; default: Kafka is asked for them."""
+        """Return the loader of a topic.
+
+        Args:
+            feed: Of the topic.
+            numbers: All its partitions; None: they are read from Kafka.
+        """
+        if numbers is None:
+            numbers = partitions(self.servers, [feed.topic])[feed.topic]
         return Loader(
             catalog=self.catalog,
             manifest=self.manifest,
             zones=[writer.zone for writer in self.zones],
             feed=feed,
-            partitions=partitions(self.servers, [feed.topic])[feed.topic] if numbers is None else numbers,
+            partitions=numbers,
             subjects=self.pipeline.subjects,
             erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
             provisional=self.settings.landing_loads == "provisional",
         )
 
     def load(self) -> Iterator[Loaded]:
-        """Load what may be loaded by now, topic by topic."""
+        """Load all ready offsets of all topics; yield the result of each batch."""
         numbers = partitions(self.servers, [feed.topic for feed in self.feeds])
         for feed in self.feeds:
             yield from self.loader(feed, numbers[feed.topic]).load()
 
 
 @contextmanager
-def tailing(station: LandingService, zones: Iterable[str], alarm: Alarm = quiet) -> Iterator[list[ZoneTailer]]:
-    """The tailers of zones, by default all, at work within. Raises `UsageError` for one that is none."""
+def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore_alarm) -> Iterator[list[ZoneTailer]]:
+    """Yield running tailers of zones; an empty list means all zones. Raises `UsageError` for an unknown zone."""
     with ExitStack() as stack:
-        writers = open_zones(station.settings, zones)
-        yield [stack.enter_context(station.tailer(writer, alarm=alarm)) for writer in writers]
+        tailers = []
+        for writer in open_zones(service.settings, zones):
+            tailers.append(stack.enter_context(service.tailer(writer, alarm=alarm)))
+        yield tailers
 
 
 def run_once(
-    station: LandingService, zones: Iterable[str], *, told: Callable[[Loaded], None], alarm: Alarm = quiet
+    service: LandingService,
+    zones: Iterable[str],
+    *,
+    on_loaded: OnLoaded,
+    alarm: Alarm = ignore_alarm,
 ) -> list[ZoneTailer]:
-    """Land what Kafka holds in each zone, load what is ready then; the tailers, done. told: hears of each batch."""
-    with tailing(station, zones, alarm) as tailers:
+    """Land the messages that Kafka has now in each zone, then load what is ready.
+
+    Args:
+        service: Landing of the home.
+        zones: Names of zones; empty means all.
+        on_loaded: Called after each batch.
+        alarm: As in `ZoneTailer`.
+
+    Returns:
+        The tailers, closed, with their counts.
+    """
+    with tailing(service, zones, alarm) as tailers:
         for tailer in tailers:
             tailer.drain()
-    for loaded in station.load():
-        told(loaded)
+    for loaded in service.load():
+        on_loaded(loaded)
     return tailers
 
 
 def run(
-    station: LandingService,
+    service: LandingService,
     zones: Iterable[str],
     *,
-    told: Callable[[Loaded], None],
-    ended: Callable[[], bool],
-    beats: bool = True,
-    alarm: Alarm = quiet,
+    on_loaded: OnLoaded,
+    should_stop: Callable[[], bool],
+    send_heartbeats: bool = True,
+    alarm: Alarm = ignore_alarm,
 ) -> list[ZoneTailer]:
-    """Land and load until `ended` says so, between two reads; the tailers, done. beats: send heartbeats, too."""
-    heart, seen = station.heart, -1
-    with tailing(station, zones, alarm) as tailers:
-        while not ended():
-            if beats:
-                heart.beat()
+    """Land and load continuously.
+
+    Args:
+        service: Landing of the home.
+        zones: Names of zones; empty means all.
+        on_loaded: Called after each batch.
+        should_stop: Called between two reads.
+        send_heartbeats: Whether to send heartbeats too.
+        alarm: As in `ZoneTailer`.
+
+    Returns:
+        The tailers, closed, with their counts.
+    """
+    heartbeats = service.heartbeats
+    loaded_version = _NO_VERSION
+    with tailing(service, zones, alarm) as tailers:
+        while not should_stop():
+            if send_heartbeats:
+                heartbeats.send_if_due()
             for tailer in tailers:
                 tailer.step()
-            if (version := station.manifest.version()) != seen:
-                seen = version
-                for loaded in station.load():
-                    told(loaded)
+            version = service.manifest.version()
+            if version != loaded_version:
+                loaded_version = version
+                for loaded in service.load():
+                    on_loaded(loaded)
     return tailers

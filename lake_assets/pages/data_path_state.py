@@ -33,12 +33,12 @@ from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.landing.consume.kafka_reader import ends, partitions
 from lake_assets.landing.consume.lag import Offsets, lag
 from lake_assets.landing.consume.messages import Feed, feeds
+from lake_assets.landing.files.offset_ranges import next_offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.loading.progress import progress_of
-from lake_assets.landing.manifest.compaction_choice import next_offsets
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
 from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
-from lake_assets.landing.operations.verify import quarantined
+from lake_assets.landing.operations.quarantine import quarantined
 from lake_assets.pages.data_path import DataPath, Fact, Stage
 from lake_assets.serving.lineage.lineage import State
 from lake_assets.serving.lineage.registry import Registry

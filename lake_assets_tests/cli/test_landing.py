@@ -13,7 +13,7 @@ from lake_assets.cli.landing import landing
 from lake_assets.errors import FilesDiffer, LakeError
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.manifest.shared_state import Agreements
+from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import Landed
 
@@ -54,7 +54,7 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     assert {f.shard for f in landed.files("b")} == {f"{TOPIC}/{n}-of-2" for n in range(2)}
     assert json.loads(lake("status", "--json"))[0]["next"] == {"0": 12}
     assert "8 files, 12 records" in lake("verify")
-    Agreements(landed.manifest).policies(TOPIC, 0, otherwise=Policy(10_000, 8 << 20, 60_000))
+    SharedState(landed.manifest).policies(TOPIC, 0, default=Policy(10_000, 8 << 20, 60_000))
     changed = "partition 0: files that begin at offset 13 or later: 5,000 messages, 8,388,608 bytes or 60 s"
     assert changed in lake("policy", TOPIC, "--messages", "5000")
     landed.assert_equal()
@@ -88,7 +88,7 @@ def test_what_differs_is_listed_until_somebody_decides(landed: Landed) -> None:
         (["quarantine", "release", "c", "x"], "There is no zone 'c'"),
         (["quarantine", "discard", "a", "../x"], "Zone a has no file ../x"),
         (["reshard", "nothing", "2"], "No raw table is fed by the topic 'nothing'"),
-        (["reshard", TOPIC, "1"], "can not be resharded to 1"),
+        (["reshard", TOPIC, "1"], "cannot be resharded to 1"),
         (["policy", "nothing", "--bytes", "5"], "No cutover policy of nothing is recorded"),
         (["compact", "nothing"], "Nothing of the topic 'nothing' has landed"),
         (["scrub", TOPIC, "x", "--request", "r", "--sent-through", "2099-01-01T00:00:00"], "of 4070908800000 ms"),

@@ -1,8 +1,8 @@
-"""What comes of each fault of a landed file: played on real files and a real manifest, and written down.
+"""Which step detects each fault of a landed file, on real files and a real manifest.
 
     python -m lake_assets_tests.landing.faults
 
-plays all and writes docs/landing-faults.md. The tests play the same, and hold the page to what they see.
+runs all faults and writes docs/landing-faults.md. The tests run the same and compare the page with their results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lake_assets.errors import LakeError
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.manifest.status import sweep
+from lake_assets.landing.operations.sweep import sweep
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
 from lake_assets_tests.outcomes import Outcomes, table
@@ -261,21 +261,24 @@ def page(found: Mapping[str, Outcomes]) -> str:
 
 HEAD = """# Faults of landed files
 
-Zone `a` has landed three messages of a partition. Zone `b` lands them with a fault; or rightly, and the fault comes
-later. Then a reader reads zone `b`, and `lake landing verify` looks at both. This is what notices it.
+Zone `a` has landed three messages of a partition. Zone `b` lands them with a fault, or lands them correctly and the
+fault occurs later. Then a reader reads zone `b`, and `lake landing verify` checks both zones. The table shows which of
+these steps detects the fault.
 
-Written by `python -m lake_assets_tests.landing.faults`, which plays each row on real files and a manifest of its own;
-the tests play them again, and fail if this page says anything else.
+`python -m lake_assets_tests.landing.faults` writes this page. It runs each row on real files with a manifest of its
+own. The tests run all rows again and fail if this page differs.
 
 """
 TAIL = """
-- **write or add**: the error that the zone's writer gets. `SumsDisagree`: the file, read again, is not what was to be
-  written, or an operation does not put out what it took in; nothing was added. `FilesDiffer`: the file is quarantined.
-- **reading**: what a reader of zone `b` gets, instead of wrong records: the manifest does not name what was refused.
+- **write or add**: the error that the zone's writer gets. `SumsDisagree`: the file, when it is read again, does not
+  hold the records that were written, or an operation did not write exactly the records that it read; nothing is added.
+  `FilesDiffer`: the file is quarantined.
+- **reading**: the error that a reader of zone `b` gets. It never gets wrong records, because the manifest does not name
+  a file that was refused.
 - **`verify`**: its findings, without names, offsets and checksums.
 
-Where nothing is noticed, nothing is wrong: the zones end with equal files. Bits all over a small file of either format
-are flipped in `test_zone.py`; random schedules of everything are played in `test_schedules.py`.
+If no step detects anything, nothing is wrong: the zones end with equal files. `test_zone_folder.py` flips a bit in
+each byte of a small file of each format; `test_schedules.py` runs random schedules of all operations.
 """
 
 

@@ -30,7 +30,7 @@ from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 

@@ -18,8 +18,8 @@ from lake_assets.incremental.metadata.tables import create_raw, load
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.loading.loader import Loader
+from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import open_manifest
-from lake_assets.landing.manifest.zones import open_zones
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.landing.scenario import TOPIC

@@ -15,16 +15,16 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, shards
 from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest import rows
 from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.file_rows import FileRows
 from lake_assets.landing.manifest.schema import ALL_STAGES, Verdict
-from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
-from lake_assets.landing.manifest.status import sweep
+from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
-from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compact import merge, to_columns
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import Scrub, scrub
+from lake_assets.landing.operations.sweep import sweep
 from lake_assets.landing.operations.verify import Finding, verify
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of, record
@@ -43,7 +43,7 @@ BY = Scrub(key_of, lambda identity: f"hash of {identity}")
 def quarantine(manifest: Manifest, zone: str, name: str) -> None:
     """Put a file in quarantine, as the release of the other zone's does."""
     with manifest.change() as (connection, _):
-        rows.change(connection, zone, name, verdict="quarantined", reason="the other zone's was released")
+        FileRows(connection).change(zone, name, verdict="quarantined", reason="the other zone's was released")
 
 
 def sent(partition: int, offset: int) -> Record:
@@ -83,7 +83,7 @@ class Landed:
 
     def ask(self, person: str, request_id: str, sent_through: int) -> None:
         request = DeletionRequest(request_id, TOPIC, BY.hashed(person), sent_through)
-        Agreements(self.manifest).request_deletion(request, now=self.clock)
+        SharedState(self.manifest).request_deletion(request, now=self.clock)
 
     def run(self, operation: str, zone: str) -> None:
         """An operation in a zone, as far as it goes."""

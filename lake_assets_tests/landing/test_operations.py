@@ -10,10 +10,10 @@ from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.files.sharding import Shard, shards
-from lake_assets.landing.manifest.status import sweep
-from lake_assets.landing.manifest.zones import decide
+from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
-from lake_assets.landing.operations.scrub import forget_unscrubbed
+from lake_assets.landing.operations.scrub import remove_unscrubbed
+from lake_assets.landing.operations.sweep import sweep
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import EVER, NOW, OF, TOPIC, WHOLE, Landed, quarantine, sent
@@ -73,19 +73,19 @@ def test_a_scrub_takes_what_was_sent_by_the_time_of_the_request(landed: Landed) 
 def test_files_that_hold_what_was_scrubbed_go_once_both_zones_have_scrubbed(landed: Landed) -> None:
     landed.ask("person 1", "r1", sent_through=1_000_000)
     landed.run("scrub", "a")
-    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     landed.run("scrub", "b")
     aside = landed.files("a")[0]
     quarantine(landed.manifest, "a", aside.name)
-    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
+    assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) is None
     (last,) = landed.manifest.entries("a", stages=("retired",))
     assert (last.file.name,) == aside.made_from
     landed.manifest.release("a", aside.name, now=NOW)
-    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
+    assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == [last.file.name]
     quarantine(landed.manifest, "a", aside.name)
     landed.manifest.release("a", aside.name, now=NOW)
     both(landed, "columns")
-    assert forget_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == []
+    assert remove_unscrubbed(landed.writers["a"], TOPIC, now=NOW) == []
     assert len(landed.manifest.entries("a", stages=("retired",))) == 8, "readers may have them open"
     landed.run("sweep", "a")
     assert landed.writers["a"].zone.names(EVER) == sorted(f.name for f in landed.files("a"))
@@ -155,8 +155,8 @@ def test_what_was_resharded_does_not_land_again_in_the_old_shard(landed: Landed)
 def test_a_reshard_to_no_shards_or_to_others_than_those_under_way_is_refused(landed: Landed) -> None:
     landed.run("reshard", "a")
     refused = {
-        0: "can not be resharded to 0",
-        1: "can not be resharded to 1",
+        0: "cannot be resharded to 0",
+        1: "cannot be resharded to 1",
         3: "being resharded to 2 shards, not to 3",
     }
     for of, what in refused.items():
@@ -172,7 +172,7 @@ def test_shards_are_split_again(landed: Landed) -> None:
     landed.assert_equal()
     assert landed.records("a") == EVERYTHING
     assert {f.shard for f in landed.files("b")} == {str(shard) for shard in shards(TOPIC, 2 * OF)}
-    with pytest.raises(UsageError, match="can not be resharded to 3"):
+    with pytest.raises(UsageError, match="cannot be resharded to 3"):
         reshard(landed.writers["a"], Shard(TOPIC, 0, OF), 3, key_of, now=NOW)
 
 
@@ -198,7 +198,7 @@ def test_a_file_may_be_discarded_while_it_is_provisional_or_when_it_is_damaged(l
     landed.writers["a"].zone.path(file.name).write_bytes(b"")
     decide(writers, "a", file.name, "discard", now=NOW)
     assert [f.problem for f in landed.findings()] == [
-        f"({offsets(file)}) of zone b is missing here: it is landed again when the zone is started"
+        f"({offsets(file)}) of zone b is missing here; the zone lands it again when it starts"
     ]
     ((partition, (first, _)),) = file.ranges.items()
     assert landed.land("a", partition, first) == "verified"

@@ -15,10 +15,10 @@ from lake_assets.errors import FilesDiffer
 from lake_assets.landing.files.cutover import Policy, cut
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.zone_folder import Draft
-from lake_assets.landing.manifest.coverage import Cover, ready
+from lake_assets.landing.manifest.coverage import Cover, ready_ends
 from lake_assets.landing.manifest.schema import ALL_STAGES
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.manifest.zones import decide
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.quarantine import decide
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of
 from lake_assets_tests.landing.scenario import BY, DEADLINE, OPERATIONS, WHOLE, Landed, sent
@@ -60,7 +60,7 @@ class Schedule:
         """So many messages more are there to read; the files that they close are landed, the open one is lost."""
         end = self.seen[zone, partition] = min(self.seen[zone, partition] + count, LENGTH)
         covers = [Cover(e.file.ranges, readable=True) for e in self.landed.manifest.entries(zone, stages=ALL_STAGES)]
-        begin = ready(covers, {partition: 0})[partition]
+        begin = ready_ends(covers, {partition: 0})[partition]
         messages = [sent(partition, offset) for offset in range(begin, end)]
         writer = self.landed.writers[zone]
         for span in cut(messages, POLICY):

@@ -1,4 +1,4 @@
-"""From Kafka to files: readers, messages, tailers, heartbeats, delivery, and fetching again what a zone lacks.
+"""From Kafka to files: readers, messages, tailers, heartbeats, delivery, and the refetch of missing files.
 
 May import `landing.manifest` and `landing.files`.
 """

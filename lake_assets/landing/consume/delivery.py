@@ -1,14 +1,15 @@
-"""A zone at work: what its tails close becomes files of the zone, and entries of the manifest.
+"""Landing in one zone: the files that its tails close are written and added to the manifest.
 
-Failure model: the dead letters of a file are added before it, and the file tells where its partition goes on; so a
-process that dies in between adds the same again, which is no change. A file that differs from the other zone's is
-quarantined, and its partition stops there; so does one whose offsets Kafka has no more. Started again, the zone first
-lands what the other one has and it has nothing of (`again`), then goes on at the first offset that it lacks.
+Failure model: the dead letters of a file are added before it, and the file determines where its partition continues. So
+a process that dies in between adds the same dead letters again, which changes nothing. If a file differs from the other
+zone's file, it is quarantined and its partition stops. A partition also stops if Kafka does not have its offsets any
+more. After a restart, the zone first lands the files that it misses (`refetch`), then continues at the first offset
+that it does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,33 +20,45 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.refetch import lacking, refetch
+from lake_assets.landing.consume.refetch import missing_files, refetch
 from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.manifest.compaction_choice import first_offsets
-from lake_assets.landing.manifest.coverage import Cover, ready
-from lake_assets.landing.manifest.shared_state import Agreements
+from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.manifest.coverage import Cover, ready_ends
+from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
+from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.store import Manifest
-from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+
+READ_AT_ONCE = 1000
+"""The most messages of one read, by default."""
+
+_READ_SECONDS = 0.2
 
 Alarm = Callable[[str], None]
+"""Is called with a sentence about what stopped."""
 
 
-def quiet(_: str) -> None:
-    """No alarm."""
+def ignore_alarm(_: str) -> None:
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Takes what the tails of a zone close."""
+    """Writes the files that the tails of a zone close.
+
+    Attributes:
+        writer: Of the zone.
+        clock: Returns the present time, in UTC.
+    """
 
     writer: ZoneWriter
     clock: Callable[[], datetime]
 
     def take(self, closed: Closed) -> None:
-        """Write the files of what was closed, and add them. Raises what `ZoneWriter.land` does."""
+        """Write a closed file and its dead letters, and add them. Raises what `ZoneWriter.land` does."""
         reach("tailing-closed")
         if closed.dead:
             self._land(Shard(closed.place.topic, dead_letters=True), closed, closed.dead)
@@ -53,43 +66,55 @@ class Delivery:
         self._land(Shard(closed.place.topic), closed, closed.records)
 
     def _land(self, shard: Shard, closed: Closed, records: Sequence[Record]) -> None:
-        draft = self.writer.zone.draft(str(shard), {closed.place.partition: (closed.first, closed.last)}, records)
+        ranges = {closed.place.partition: (closed.first, closed.last)}
+        draft = self.writer.zone.draft(str(shard), ranges, records)
         self.writer.land(draft, now=self.clock())
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a zone goes on in a partition.
+    """Where a zone continues in a partition.
 
-    offset: the first one that it lacks, else where the other zone began; None: nobody has. had: first and last offset
-    of its files, of which some may lie behind a gap, where a quarantined one was.
+    Attributes:
+        offset: The first offset that the zone does not have; if it has none, the first one of the other zone; None if
+            no zone has any.
+        landed: First and last offsets of the zone's files. Some may lie after a gap, where a quarantined file was.
     """
 
     offset: int | None
-    had: frozenset[tuple[int, int]]
+    landed: frozenset[tuple[int, int]]
+
+    def has_landed(self, closed: Closed) -> bool:
+        """Return whether a file of the zone has an offset of a closed file."""
+        return any(first <= closed.last and closed.first <= last for first, last in self.landed)
 
 
 def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> dict[Place, Start]:
-    """Where a zone goes on, partition by partition."""
+    """Return, for each partition of feeds, where a zone continues."""
     found: dict[Place, Start] = {}
-    for topic, numbers in partitions(servers, [feed.topic for feed in feeds]).items():
-        landed = [e.file for e in manifest.entries(topic=topic, stages=("live", "staged", "retired"))]
-        files = [file for file in landed if not parse_shard(file.shard).dead_letters]
-        own = [Cover(file.ranges, readable=True) for file in files if file.zone == zone]
-        begun = {p: first for p, first in first_offsets(files).items() if p in numbers}
-        reached = ready(own, begun)
-        for p in numbers:
-            had = frozenset(cover.ranges[p] for cover in own if p in cover.ranges)
-            found[Place(topic, p)] = Start(reached.get(p), had)
+    topics = [feed.topic for feed in feeds]
+    for topic, numbers in partitions(servers, topics).items():
+        entries = manifest.entries(topic=topic, stages=ALL_STAGES)
+        files = [file for file in files_of(entries) if not file.holds_dead_letters]
+        own = [file for file in files if file.zone == zone]
+        begun = {partition: first for partition, first in first_offsets(files).items() if partition in numbers}
+        continued = ready_ends([Cover(file.ranges, readable=True) for file in own], begun)
+        for partition in numbers:
+            landed = frozenset(file.ranges[partition] for file in own if partition in file.ranges)
+            found[Place(topic, partition)] = Start(continued.get(partition), landed)
     return found
 
 
 class ZoneTailer:
-    """Tails all partitions of feeds in one zone; a context manager.
+    """Tails all partitions of feeds in one zone. A context manager.
 
-    A partition whose file differs from the other zone's, or that Kafka does not give, stops, and is named in `stopped`;
-    the others go on. lacks: files that could not be landed again, and why. policy: of partitions that have none yet.
-    alarm: hears of either at once, in words.
+    A partition stops if its file differs from the other zone's file, or if Kafka does not give it; the others continue.
+
+    Attributes:
+        files: Number of files landed.
+        messages: Number of messages read.
+        stopped: The partitions that stopped, and why.
+        not_refetched: Names of missing files that could not be landed again, and why.
     """
 
     def __init__(
@@ -99,55 +124,76 @@ class ZoneTailer:
         feeds: Sequence[Feed],
         *,
         policy: Policy,
-        read_at_once: int = 1000,
-        alarm: Alarm = quiet,
+        read_at_once: int = READ_AT_ONCE,
+        alarm: Alarm = ignore_alarm,
     ) -> None:
-        self.delivery, self.read_at_once, self.alarm = delivery, read_at_once, alarm
-        self.files = self.messages = 0
+        """Land the files that the zone misses, and prepare to tail.
+
+        Args:
+            delivery: Of the zone.
+            servers: Of Kafka, `host:port`, comma-separated.
+            feeds: The topics.
+            policy: Cutover policy of partitions that have none yet.
+            read_at_once: The most messages of one read.
+            alarm: Called at once when a partition stops or a file cannot be landed again.
+        """
+        self.files = 0
+        self.messages = 0
         self.stopped: dict[Place, LakeError] = {}
-        writer = delivery.writer
+        self.not_refetched: dict[str, LakeError] = {}
+        self._delivery = delivery
         self._servers = servers
-        self.lacks = dict(self._landed_again(servers, feeds))
-        self._starts = starts(writer.manifest, self.zone, servers, feeds)
-        by_topic, agreed = {feed.topic: feed for feed in feeds}, Agreements(writer.manifest)
-        self._tails = {
-            place: Tail(place, by_topic[place.topic], partial(agreed.policies, *place, otherwise=policy), start.offset)
-            for place, start in self._starts.items()
-        }
-        starting = {place: start.offset for place, start in self._starts.items()}
-        self._reader = Reader(servers, starting, unreadable=self._stop)
+        self._read_at_once = read_at_once
+        self._alarm = alarm
+        self._refetch_missing(feeds)
+        manifest = delivery.writer.manifest
+        self._starts = starts(manifest, self.zone, servers, feeds)
+        self._tails = _tails(self._starts, feeds, SharedState(manifest), policy)
+        offsets = {place: start.offset for place, start in self._starts.items()}
+        self._reader = Reader(servers, offsets, on_unreadable=self._stop)
 
     @property
     def zone(self) -> str:
-        return self.delivery.writer.zone.name
+        """The name of the zone."""
+        return self._delivery.writer.zone.name
 
     def __enter__(self) -> Self:
         self._reader.__enter__()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._reader.__exit__(kind, error, trace)
 
-    def step(self, *, seconds: float = 0.2) -> int:
-        """Read once, waiting so long at most, and land what closes; how many messages there were."""
-        count = step(self._reader, self._tails, self._take, most=self.read_at_once, seconds=seconds)
+    def step(self, *, seconds: float = _READ_SECONDS) -> int:
+        """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
+        count = step(
+            self._reader,
+            self._tails,
+            self._take,
+            max_messages=self._read_at_once,
+            seconds=seconds,
+        )
         self.messages += count
         return count
 
-    def drain(self, *, seconds: float = 0.2) -> int:
-        """Read what every partition has by now; how many messages there were. It ends though more come all the time."""
-        count, ends = 0, ends_of(self._servers, self._starts)
+    def drain(self, *, seconds: float = _READ_SECONDS) -> int:
+        """Read the messages that every partition has now, but not those that arrive meanwhile; return their number."""
+        count = 0
+        ends = ends_of(self._servers, self._starts)
         while not self._reader.reached(ends):
             count += self.step(seconds=seconds)
         return count
 
     def _take(self, closed: Closed) -> None:
-        if any(first <= closed.last and closed.first <= last for first, last in self._starts[closed.place].had):
-            return  # behind a gap that was just filled: landed before, and maybe compacted since
+        if self._starts[closed.place].has_landed(closed):
+            return  # after a gap that was just filled: landed before, and maybe compacted since
         try:
-            self.delivery.take(closed)
+            self._delivery.take(closed)
         except FilesDiffer as differ:
             self._stop(closed.place, differ)
         else:
@@ -155,19 +201,27 @@ class ZoneTailer:
 
     def _stop(self, place: Place, error: LakeError) -> None:
         self.stopped[place] = error
-        self.alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
+        self._alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
         self._reader.leave(place)
         self._tails.pop(place, None)
 
-    def _landed_again(self, servers: str, feeds: Sequence[Feed]) -> Iterator[tuple[str, LakeError]]:
-        """Land again what the zone lacks; name and error of each file of which it could not."""
-        writer = self.delivery.writer
+    def _refetch_missing(self, feeds: Iterable[Feed]) -> None:
+        writer = self._delivery.writer
         for feed in feeds:
-            for file in lacking(writer.manifest, self.zone, feed.topic):
+            for file in missing_files(writer.manifest, self.zone, feed.topic):
                 try:
-                    refetch(writer, file, feed, servers, now=self.delivery.clock())
+                    refetch(writer, file, feed, self._servers, now=self._delivery.clock())
                 except (LandingError, ServiceError) as error:
-                    self.alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
-                    yield file.name, error
+                    self.not_refetched[file.name] = error
+                    self._alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
                 else:
                     self.files += 1
+
+
+def _tails(starts: dict[Place, Start], feeds: Iterable[Feed], state: SharedState, policy: Policy) -> dict[Place, Tail]:
+    by_topic = {feed.topic: feed for feed in feeds}
+    tails = {}
+    for place, start in starts.items():
+        policies = partial(state.policies, place.topic, place.partition, default=policy)
+        tails[place] = Tail(place, by_topic[place.topic], policies, start.offset)
+    return tails

@@ -1,7 +1,7 @@
-"""Heartbeats: a message into every partition of a topic, which says that the time has come so far.
+"""Heartbeats: messages that landing sends into every partition of a topic, each with the present time.
 
-They close files like any message, so that those of an idle partition close too; and they alone tell how far a raw table
-is complete. Sent twice, or late, they do no harm. No clock is read here: it is passed in.
+They close files like any message, so the files of an idle partition are closed too. They alone determine how far a raw
+table is complete. A heartbeat that is sent twice, or late, does no harm. The clock is passed in.
 """
 
 from __future__ import annotations
@@ -16,36 +16,57 @@ from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import ServiceError
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import HEARTBEAT
-from lake_assets.landing.manifest.schema import milliseconds
+from lake_assets.landing.files.timestamps import milliseconds
 
 
 def beat(servers: str, times: Mapping[str, datetime]) -> None:
-    """Send a heartbeat with its topic's time into every partition of each topic. Raises `ServiceError`."""
+    """Send a heartbeat into every partition of topics.
+
+    Args:
+        servers: Of Kafka, `host:port`, comma-separated.
+        times: Topic → the time of its heartbeats.
+
+    Raises:
+        ServiceError: Kafka did not accept all of them.
+    """
     failed: list[str] = []
 
-    def told(error: KafkaError | None, message: Message) -> None:
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
         if error is not None:
             failed.append(f"{message.topic()} partition {message.partition()}: {error.str()}")
 
     producer = Producer({**client(servers), "enable.idempotence": True})
-    for topic, found in partitions(servers, times).items():
+    for topic, numbers in partitions(servers, times).items():
         at = times[topic]
         headers: list[tuple[str, str | bytes | None]] = [(HEARTBEAT, at.isoformat().encode())]
-        for partition in found:
+        for partition in numbers:
             producer.produce(
-                topic, b"", partition=partition, timestamp=milliseconds(at), headers=headers, on_delivery=told
+                topic,
+                b"",
+                partition=partition,
+                timestamp=milliseconds(at),
+                headers=headers,
+                on_delivery=on_delivery,
             )
-    left = producer.flush(TIMEOUT_SECONDS)
-    if failed or left:
+    unanswered = producer.flush(TIMEOUT_SECONDS)
+    if failed or unanswered:
+        count = len(failed) + unanswered
         raise ServiceError(
-            f"Kafka at {servers} did not take {len(failed) + left} heartbeats: {'; '.join(failed) or 'no answer'}.",
-            remedy="See to Kafka; heartbeats are sent again with the next interval.",
+            f"Kafka at {servers} did not take {count} heartbeats: {'; '.join(failed) or 'no answer'}.",
+            remedy="Check Kafka; heartbeats are sent again after the next interval.",
         )
 
 
 @dataclass
-class Heart:
-    """Beats into topics whenever an interval has passed by the clock, and at once at first."""
+class HeartbeatSender:
+    """Sends heartbeats into topics: at the first call, and then whenever an interval has passed.
+
+    Attributes:
+        servers: Of Kafka, `host:port`, comma-separated.
+        topics: The topics.
+        interval: The least time between two heartbeats.
+        clock: Returns the present time, in UTC.
+    """
 
     servers: str
     topics: tuple[str, ...]
@@ -53,8 +74,8 @@ class Heart:
     clock: Callable[[], datetime]
     _last: datetime | None = field(default=None, init=False)
 
-    def beat(self) -> bool:
-        """Send heartbeats if they are due; whether they were."""
+    def send_if_due(self) -> bool:
+        """Send heartbeats if they are due; return whether they were. Raises `ServiceError`."""
         now = self.clock()
         if self._last is not None and now < self._last + self.interval:
             return False

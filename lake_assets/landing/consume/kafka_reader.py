@@ -1,6 +1,7 @@
-"""Messages of Kafka partitions, from given offsets on, as records. Nothing is committed to Kafka: the manifest tells.
+"""Reading messages of Kafka partitions as records, from given offsets on.
 
-Only committed messages of transactions are read, so every reader sees the same ones.
+Nothing is committed to Kafka, because the manifest has the offsets. Of transactions, only committed messages are read,
+so every reader gets the same messages.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.errors import ServiceError
 from lake_assets.landing.files.records import Record
 
-QUEUED_KILOBYTES, QUEUED_MESSAGES = 1 << 10, 2000
-"""What a reader fetches ahead of each partition, about; a message takes half a kilobyte more than its bytes."""
+QUEUED_KILOBYTES = 1 << 10
+"""About how much a reader fetches ahead of each partition."""
+
+QUEUED_MESSAGES = 2000
+"""The same in messages; each of them takes half a kilobyte more than its own bytes."""
 
 FULL_MS = 10
-"""Before a reader with so much ahead looks whether there is room again. The client's default is a second."""
+"""How long a reader with full queues waits before it fetches again. The client's default is a second."""
 
 
 class Place(NamedTuple):
@@ -39,17 +43,25 @@ class Place(NamedTuple):
 
 
 Starts = Mapping[Place, int | None]
-"""Partition → the first offset to read; None: the earliest that is there."""
+"""Partition → the first offset to read; None: the earliest one that Kafka has."""
+
+OnUnreadable = Callable[[Place, ServiceError], None]
+"""Is called with a partition that Kafka does not give, and the reason."""
 
 
 def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Topic → its partitions, ascending. `ServiceError` if Kafka or one of them is not there."""
+    """Return the partitions of topics, in ascending order.
+
+    Raises:
+        ServiceError: Kafka does not answer, or a topic does not exist.
+    """
     wanted = list(topics)
     try:
         known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        raise _silent(servers, error) from error
-    if absent := [topic for topic in wanted if topic not in known]:
+        raise _no_answer(servers, error) from error
+    absent = [topic for topic in wanted if topic not in known]
+    if absent:
         raise ServiceError(
             f"Kafka at {servers} has no topic {', '.join(absent)}.",
             remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
@@ -58,22 +70,22 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
 
 
 def ends(servers: str, topic: str) -> dict[int, int]:
-    """Partition → the offset behind the last message of a topic that can be read. Raises `ServiceError`."""
+    """Return, for each partition of a topic, the offset after the last readable message. Raises `ServiceError`."""
     places = [Place(topic, partition) for partition in partitions(servers, [topic])[topic]]
     return {place.partition: offset for place, offset in ends_of(servers, places).items()}
 
 
 def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
-    """The same of partitions of any topics."""
-    admin = AdminClient(client(servers))  # kept until all have answered: its end would leave them waiting for ever
+    """Do the same for partitions of any topics."""
+    admin = AdminClient(client(servers))  # kept until all have answered; without it they would wait for ever
     try:
         found = offsets(admin, [TopicPartition(*place) for place in places], END)
     except KafkaException as error:
-        raise _silent(servers, error) from error
+        raise _no_answer(servers, error) from error
     return {Place(*place): offset for place, offset in found.items()}
 
 
-def _silent(servers: str, error: KafkaException) -> ServiceError:
+def _no_answer(servers: str, error: KafkaException) -> ServiceError:
     return ServiceError(
         f"Kafka at {servers} does not answer: {error.args[0].str()}.",
         remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
@@ -81,15 +93,22 @@ def _silent(servers: str, error: KafkaException) -> ServiceError:
 
 
 class Reader:
-    """Reads partitions together, each in order; a context manager. Memory: what is fetched ahead, and one batch.
+    """Reads partitions together, each of them in order. A context manager.
 
-    unreadable: told of a partition that Kafka does not give; default: that is raised.
+    Memory: the messages fetched ahead, and one batch.
     """
 
-    def __init__(
-        self, servers: str, starts: Starts, *, unreadable: Callable[[Place, ServiceError], None] | None = None
-    ) -> None:
-        self._servers, self._starts, self._unreadable = servers, starts, unreadable or _raise
+    def __init__(self, servers: str, starts: Starts, *, on_unreadable: OnUnreadable | None = None) -> None:
+        """Prepare to read.
+
+        Args:
+            servers: Of Kafka, `host:port`, comma-separated.
+            starts: The partitions and their first offsets.
+            on_unreadable: Default: `read` raises the error.
+        """
+        self._servers = servers
+        self._starts = starts
+        self._on_unreadable = on_unreadable or _raise
         self._consumer = Consumer(
             {
                 **client(servers),
@@ -97,7 +116,7 @@ class Reader:
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
-                # An offset that is gone is told, never skipped.
+                # An offset that Kafka does not have is an error; it is never skipped.
                 "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": QUEUED_KILOBYTES,
                 "queued.min.messages": QUEUED_MESSAGES,
@@ -109,51 +128,65 @@ class Reader:
         self._next: dict[Place, int] = {}
 
     def __enter__(self) -> Self:
-        begin = ((place, OFFSET_BEGINNING if at is None else at) for place, at in self._starts.items())
-        self._consumer.assign([TopicPartition(place.topic, place.partition, at) for place, at in begin])
+        assignment = []
+        for place, start in self._starts.items():
+            offset = OFFSET_BEGINNING if start is None else start
+            assignment.append(TopicPartition(place.topic, place.partition, offset))
+        self._consumer.assign(assignment)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._consumer.close()
 
     @property
     def at_end(self) -> bool:
-        """Whether each partition has been read to what was its end then."""
+        """Whether each partition has been read to its end at that time."""
         return self._at_end | self._left == set(self._starts)
 
     def reached(self, ends: Mapping[Place, int]) -> bool:
-        """Whether each partition has been read to an offset, exclusive, or to what was its end then."""
+        """Return whether each partition has been read to an offset, exclusive, or to its end at that time."""
         read = {place for place, following in self._next.items() if following >= ends[place]}
         return read | self._at_end | self._left >= set(self._starts)
 
     def leave(self, place: Place) -> None:
-        """Read no further in a partition."""
+        """Stop reading a partition."""
         self._consumer.pause([TopicPartition(place.topic, place.partition)])
         self._left.add(place)
 
-    def read(self, most: int, *, seconds: float) -> list[tuple[str, Record]]:
-        """The next messages with their topics, so many at most, waiting so long for them. Raises `ServiceError`."""
+    def read(self, max_messages: int, *, seconds: float) -> list[tuple[str, Record]]:
+        """Return the next messages with their topics.
+
+        Args:
+            max_messages: The most messages to return.
+            seconds: How long to wait for them.
+
+        Raises:
+            ServiceError: Kafka does not give a partition, and there is no `on_unreadable`; or Kafka has failed.
+        """
         found = []
-        for message in self._consumer.consume(most, timeout=seconds):
+        for message in self._consumer.consume(max_messages, timeout=seconds):
             place = Place(message.topic() or "", message.partition() or 0)
             error = message.error()
             if error is None:
+                record = _record(message)
+                found.append((place.topic, record))
                 self._at_end.discard(place)
-                found.append((place.topic, _record(message)))
-                self._next[place] = found[-1][1].offset + 1
+                self._next[place] = record.offset + 1
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._at_end.add(place)
             elif not error.retriable():
-                self._tell(place, self._not_given(place, error))
+                self._report(place, self._not_given(place, error))
         return found
 
-    def _tell(self, place: Place, error: ServiceError) -> None:
-        """Of one partition whoever wants to know; what is wrong with all of Kafka is raised."""
-        if place not in self._starts:
+    def _report(self, place: Place, error: ServiceError) -> None:
+        if place not in self._starts:  # an error of Kafka as a whole
             raise error
-        self._unreadable(place, error)
+        self._on_unreadable(place, error)
 
     def _not_given(self, place: Place, error: KafkaError) -> ServiceError:
         return ServiceError(
@@ -181,7 +214,9 @@ def _record(message: Message) -> Record:
 
 def _headers(message: Message) -> list[tuple[str, str | bytes | None]]:
     found = message.headers()
-    return list(found.items()) if isinstance(found, dict) else found or []
+    if isinstance(found, dict):
+        return list(found.items())
+    return found or []
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

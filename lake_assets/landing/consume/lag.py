@@ -1,4 +1,4 @@
-"""How late a zone is: for how long messages that Kafka has were not landed. Pure; what was seen before is passed in."""
+"""The lag of a zone: how long messages have been in Kafka without being landed. Pure; the caller keeps the state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True)
 class Mark:
-    """What Kafka had at a time. ends: the offset behind the last message."""
+    """The ends of Kafka's partitions at a time.
+
+    Attributes:
+        ends: The offset after the last message.
+        at: When they were read.
+    """
 
     ends: Offsets
     at: datetime
@@ -20,9 +25,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class Lag:
-    """How far behind a zone is. messages: offsets that are not landed. mark: what the next look is to be given.
+    """How far a zone is behind.
 
-    age: what was there so long ago at least is not all landed yet; zero if it is.
+    Attributes:
+        messages: Number of offsets that are not landed.
+        age: At least one message has been in Kafka for this long, or longer, and is not landed; zero if all are.
+        mark: Pass it to the next call of `lag`.
     """
 
     messages: int
@@ -31,9 +39,21 @@ class Lag:
 
 
 def lag(ends: Offsets, landed: Offsets, mark: Mark | None, *, now: datetime) -> Lag:
-    """ends: what Kafka has. landed: the offset that the zone lands next; of a partition without one, it has nothing."""
-    behind = sum(max(0, end - landed.get(p, 0)) for p, end in ends.items())
-    reached = mark is None or all(landed.get(p, 0) >= end for p, end in mark.ends.items())
-    if mark is None or reached:
-        return Lag(behind, timedelta(0), Mark(dict(ends), now))
-    return Lag(behind, now - mark.at, mark)
+    """Return the lag of a zone.
+
+    Args:
+        ends: Kafka's ends now.
+        landed: The offset that the zone lands next; a missing partition has no landed file.
+        mark: From the last call; None for the first one.
+        now: The present time.
+    """
+    messages = 0
+    for partition, end in ends.items():
+        messages += max(0, end - landed.get(partition, 0))
+    if mark is None or _has_reached(landed, mark.ends):
+        return Lag(messages, timedelta(0), Mark(dict(ends), now))
+    return Lag(messages, now - mark.at, mark)
+
+
+def _has_reached(landed: Offsets, ends: Offsets) -> bool:
+    return all(landed.get(partition, 0) >= end for partition, end in ends.items())

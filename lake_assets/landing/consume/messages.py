@@ -1,36 +1,38 @@
-"""What a message must be to become a row of a raw table, and why one does not: the reasons of dead letters. Pure.
+"""The messages that become rows of a raw table, and the reasons why others become dead letters. Pure.
 
-A message is a JSON object of the table's own columns; more fields than these do not matter. It needs a distinct id and
-a time; other columns may be missing, or null. The verdict depends on the message alone: both zones come to the same.
+A message is a JSON object with the table's own columns; other fields are ignored. It needs a distinct id and a time;
+other columns may be missing or null. The outcome depends on the message alone, so both zones agree on it.
 
-A heartbeat is a message with the header `HEARTBEAT`, its time in ISO 8601; what else is in it does not matter.
+A heartbeat is a message with the header `HEARTBEAT`, whose value is a time in ISO 8601; the rest of it is ignored.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import datetime
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from lake_assets.errors import ConfigurationError, UsageError
+from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.landing.consume.json_columns import ColumnReader, column_readers, utc_moment
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.manifest.schema import is_moment, milliseconds
+from lake_assets.landing.files.timestamps import is_moment, milliseconds
 
 HEARTBEAT = "lake-heartbeat"
-TOO_LARGE, NOT_JSON, BAD_HEARTBEAT = "too large", "not a JSON object", "bad heartbeat"
+TOO_LARGE = "too large"
+NOT_JSON = "not a JSON object"
+BAD_HEARTBEAT = "bad heartbeat"
 BAD_TIMESTAMP = "bad timestamp"
-TO_HAVE_FEEDS = "To land a raw table from Kafka, add `subjects=` to its Pipeline: whose rows are in it."
-DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
-INT_BITS = {"int": 32, "long": 64}
+TO_HAVE_FEEDS = "To land a raw table from Kafka, add `subjects=` to its Pipeline, with the columns of their ids."
+
+DEFAULT_MAX_BYTES = 1 << 20
 
 Row = dict[str, Any]
-"""Column → value: str, int, float, bool, Decimal, date or datetime in UTC; all columns of the table's own are there."""
+"""Column → value: str, int, float, bool, Decimal, date or datetime in UTC. It has all of the table's own columns."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -39,71 +41,105 @@ Headers = Sequence[tuple[str, bytes | None]]
 class Feed:
     """A topic, and the raw table that its messages become rows of.
 
-    distinct_id: the column that tells whose a message is. max_bytes: a message whose value is longer is a dead letter.
-    Raises `ConfigurationError` for a column of a type that no message can hold.
+    Attributes:
+        topic: The topic.
+        raw: The raw table.
+        distinct_id: The column with the id of the subject of a message.
+        max_bytes: A message with a longer value becomes a dead letter.
+
+    Raises:
+        ConfigurationError: A column has a type that no message can hold.
     """
 
     topic: str
     raw: RawTable
     distinct_id: str
-    max_bytes: int = 1 << 20
+    max_bytes: int = DEFAULT_MAX_BYTES
 
     def __post_init__(self) -> None:
         assert set(self._readers) == set(self.raw.columns)
 
     def flaw(self, value: bytes | None, headers: Headers, timestamp: int = 0) -> str | None:
-        """Why a message is a dead letter; None if it is none: a row, or a heartbeat. timestamp: in ms since 1970."""
-        if (beat := heartbeat_of(headers)) is not None:
-            return beat if isinstance(beat, str) else None
+        """Return why a message is a dead letter; None if it is a row or a heartbeat.
+
+        Args:
+            value: Of the message.
+            headers: Of the message.
+            timestamp: Milliseconds since 1970.
+        """
+        heartbeat = heartbeat_of(headers)
+        if isinstance(heartbeat, datetime):
+            return None
+        if heartbeat is not None:
+            return heartbeat
         if not is_moment(timestamp):
             return BAD_TIMESTAMP
         if value is not None and len(value) > self.max_bytes:
             return TOO_LARGE
-        found = self.parse(value)
-        return found if isinstance(found, str) else None
+        row = self.parse(value)
+        return row if isinstance(row, str) else None
 
     def parse(self, value: bytes | None) -> Row | str:
-        """The row that a message holds, however long it is, or the reason why it holds none."""
-        found = _object(value or b"")
-        if found is None:
+        """Return the row of a message of any length, or the reason why it is none."""
+        fields = _json_object(value or b"")
+        if fields is None:
             return NOT_JSON
         row: Row = {}
         for column, read in self._readers.items():
-            given = found.get(column)
+            given = fields.get(column)
             try:
                 row[column] = None if given is None else read(given)
             except (ValueError, TypeError, ArithmeticError):
                 return f"bad {self.raw.columns[column]} {column}"
-        missing = [c for c in (self.distinct_id, self.raw.time_column) if row[c] in (None, "")]
-        return f"no {missing[0]}" if missing else row
+        for column in (self.distinct_id, self.raw.time_column):
+            if row[column] in (None, ""):
+                return f"no {column}"
+        return row
 
     def distinct_id_of(self, record: Record) -> str | None:
-        """Whose a record is; None if it makes no row, as a heartbeat does."""
+        """Return the distinct id of a record; None if it makes no row, as a heartbeat."""
         row = self.parse(record.value)
-        return None if isinstance(row, str) else str(row[self.distinct_id])
+        if isinstance(row, str):
+            return None
+        return str(row[self.distinct_id])
 
     def sent(self, record: Record) -> int:
-        """When a record happened or was sent, whichever is first: milliseconds since 1970. So the door judges, too."""
+        """Return when a record happened or was sent, whichever is earlier, in milliseconds since 1970.
+
+        The erasure guard of the engine uses the same rule.
+        """
         row = self.parse(record.value)
         if isinstance(row, str):
             return record.timestamp
         return min(milliseconds(row[self.raw.time_column]), record.timestamp)
 
     @cached_property
-    def _readers(self) -> Mapping[str, Callable[[Any], Any]]:
-        return {column: _reader(self.raw, column) for column in self.raw.columns}
+    def _readers(self) -> Mapping[str, ColumnReader]:
+        return column_readers(self.raw)
 
 
-def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = 1 << 20) -> tuple[Feed, ...]:
-    """A feed for each raw table whose rows are somebody's: the prefix and the table's name are its topic."""
-    columns = [column for subject in pipeline.subjects for column in subject.columns]
-    whose = [(raw, [c for c in columns if c in raw.columns]) for raw in pipeline.raw]
-    return tuple(Feed(f"{prefix}{raw.table}", raw, found[0], max_bytes) for raw, found in whose if found)
+def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = DEFAULT_MAX_BYTES) -> tuple[Feed, ...]:
+    """Return a feed for each raw table that has an id column of a subject.
+
+    Args:
+        pipeline: Declares the raw tables and the subjects.
+        prefix: The topic is the prefix followed by the name of the table.
+        max_bytes: A message with a longer value becomes a dead letter.
+    """
+    id_columns: list[str] = []
+    for subject in pipeline.subjects:
+        id_columns += subject.columns
+    found = []
+    for raw in pipeline.raw:
+        own_columns = [column for column in id_columns if column in raw.columns]
+        if own_columns:
+            found.append(Feed(f"{prefix}{raw.table}", raw, own_columns[0], max_bytes))
+    return tuple(found)
 
 
-def feed_of(found: Iterable[Feed], topic: str) -> Feed:
-    """The feed of a topic. Raises `UsageError` if there is none."""
-    by_topic = {feed.topic: feed for feed in found}
+def feed_of(feeds: Iterable[Feed], topic: str) -> Feed:
+    """Return the feed of a topic. Raises `UsageError` if there is none."""
+    by_topic = {feed.topic: feed for feed in feeds}
     if topic not in by_topic:
         remedy = f"Name one of: {', '.join(by_topic)}." if by_topic else TO_HAVE_FEEDS
         raise UsageError(f"No raw table is fed by the topic {topic!r}.", remedy=remedy)
@@ -111,17 +147,17 @@ def feed_of(found: Iterable[Feed], topic: str) -> Feed:
 
 
 def heartbeat_of(headers: Headers) -> datetime | str | None:
-    """The time of a heartbeat; None if it is none; a reason if it is one without a time."""
+    """Return the time of a heartbeat; None if the message is none; a reason if the heartbeat has no valid time."""
     for name, value in headers:
         if name == HEARTBEAT:
             try:
-                return _moment((value or b"").decode())
+                return utc_moment((value or b"").decode())
             except (ValueError, ArithmeticError):
                 return BAD_HEARTBEAT
     return None
 
 
-def _object(value: bytes) -> Mapping[str, Any] | None:
+def _json_object(value: bytes) -> Mapping[str, Any] | None:
     try:
         found = _DECODER.decode(value.decode())
     except (ValueError, RecursionError):
@@ -129,77 +165,8 @@ def _object(value: bytes) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _refuse(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise ValueError(constant)
 
 
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse)
-
-
-def _reader(raw: RawTable, column: str) -> Callable[[Any], Any]:
-    """What makes a column's value of a value of JSON, or raises."""
-    kind = raw.columns[column]
-    if matched := DECIMAL.fullmatch(kind):
-        return partial(_decimal, precision=int(matched[1]), scale=int(matched[2]))
-    if kind in INT_BITS:
-        return partial(_whole, bits=INT_BITS[kind])
-    if kind not in _PLAIN:
-        raise ConfigurationError(
-            f"{raw.table} has the column {column} of type {kind}, which no message can hold.",
-            remedy=f"Use one of: {', '.join([*_PLAIN, *INT_BITS])}, decimal(p, s).",
-        )
-    return _PLAIN[kind]
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    value.encode()  # half of a surrogate pair is no text
-    return value
-
-
-def _moment(value: Any) -> datetime:
-    """Without a zone it is UTC."""
-    moment = datetime.fromisoformat(_text(value))
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-def _decimal(value: Any, *, precision: int, scale: int) -> Decimal:
-    """Exactly as given, or not at all: nothing is rounded."""
-    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-        raise TypeError(value)
-    found = Decimal(value)
-    if not found.is_finite() or found.adjusted() >= precision - scale or found != round(found, scale):
-        raise ValueError(value)
-    return found
-
-
-def _whole(value: Any, *, bits: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(value)
-    return value
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise TypeError(value)
-    return float(value)
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
-
-
-def _day(value: Any) -> date:
-    return date.fromisoformat(_text(value))
-
-
-_PLAIN: Mapping[str, Callable[[Any], Any]] = {
-    "string": _text,
-    "timestamptz": _moment,
-    "date": _day,
-    "double": _number,
-    "boolean": _truth,
-}
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)

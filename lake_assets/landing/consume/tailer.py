@@ -1,11 +1,11 @@
-"""From a Kafka partition to files: one open file each, which the data alone closes.
+"""From the messages of a Kafka partition to closed files. One file is open for each partition; the data closes it.
 
-What a zone has of a partition is a function of its messages: of the cutover policies and the offsets, never of a clock,
-of how fast it reads or how often it starts anew. So two zones close the same files.
+The files of a partition are a function of its messages, of the cutover policies and of the offsets. They do not depend
+on a clock, on the speed of reading or on restarts. So two zones close the same files.
 
-Failure model: an open file is in memory alone. A process that dies loses it, and reads its messages again, from the
-offset after the last file that the manifest has. Messages without a time or a distinct id, too large or not
-decodable are closed with it, in a file of their own.
+Failure model: an open file exists in memory alone. A process that dies loses it; the next one reads its messages again,
+from the offset after the last file in the manifest. Messages without a time or a distinct id, and those that are too
+large or cannot be decoded, are dead letters. They are closed together with the file, in a file of their own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from lake_assets.landing.files.records import Record
 
 @dataclass(frozen=True)
 class Closed:
-    """The messages of a file, in order of offset.
+    """The messages of a closed file, in order of offset.
 
-    first, last: its offsets, both inclusive; no offset lies between two files of a partition. records: what may become
-    rows, and heartbeats. dead: what makes neither.
+    Attributes:
+        first: First offset, inclusive. It follows the last offset of the file before.
+        last: Last offset, inclusive.
+        records: Messages that may become rows, and heartbeats.
+        dead: Dead letters.
     """
 
     place: Place
@@ -38,8 +41,11 @@ class Closed:
 class Tail:
     """The open file of one partition.
 
-    policies: asked for when a file begins, so that one recorded meanwhile is heeded. begin: the offset after the last
-    closed file; None: there is none yet.
+    Attributes:
+        place: The partition.
+        feed: Of its topic.
+        policies: Returns the cutover policies. It is called when a file begins, so new policies take effect.
+        begin: The offset after the last closed file; None if there is none yet.
     """
 
     place: Place
@@ -51,35 +57,56 @@ class Tail:
     _dead: list[Record] = field(default_factory=list, init=False)
 
     def take(self, record: Record) -> Closed | None:
-        """Take the next message; the file that it closed, as its last message, if it did."""
+        """Add the next message; return the file if this message closes it, else None."""
         if self.begin is None:
             self.begin = record.offset
-        flaw = self.feed.flaw(record.value, record.headers, record.timestamp)
-        (self._dead if flaw else self._records).append(record)
-        # By the file's own beginning: the first message may lie behind it, where a transaction ended.
-        self._cutter = self._cutter or Cutter(effective(self.policies(), self.begin))
+        if self.feed.flaw(record.value, record.headers, record.timestamp):
+            self._dead.append(record)
+        else:
+            self._records.append(record)
+        if self._cutter is None:
+            # By the file's first offset: its first message may have a later one, after the marker of a transaction.
+            self._cutter = Cutter(effective(self.policies(), self.begin))
         span = self._cutter.add(record)
-        return self._close(span.last) if span else None
+        return None if span is None else self._close(self.begin, span.last)
 
-    def _close(self, last: int) -> Closed:
-        assert self.begin is not None
+    def _close(self, first: int, last: int) -> Closed:
         # From the end of the last file, not from the first message: transactions leave offsets without a message.
-        closed = Closed(self.place, self.begin, last, self._records, self._dead)
-        self.begin, self._records, self._dead, self._cutter = last + 1, [], [], None
+        closed = Closed(self.place, first, last, self._records, self._dead)
+        self.begin = last + 1
+        self._records = []
+        self._dead = []
+        self._cutter = None
         return closed
 
 
 Deliver = Callable[[Closed], None]
 
 
-def step(reader: Reader, tails: Mapping[Place, Tail], deliver: Deliver, *, most: int, seconds: float) -> int:
-    """Read so many messages at most, waiting so long at most, and deliver what closes; how many there were.
+def step(
+    reader: Reader,
+    tails: Mapping[Place, Tail],
+    deliver: Deliver,
+    *,
+    max_messages: int,
+    seconds: float,
+) -> int:
+    """Read once and deliver the files that close.
 
-    A message of a partition that has no tail (any more) is passed over.
+    Args:
+        reader: Of the partitions.
+        tails: Messages of a partition without a tail are ignored.
+        deliver: Called with each closed file.
+        max_messages: The most messages to read.
+        seconds: How long to wait for them.
+
+    Returns:
+        The number of messages read.
     """
-    found = reader.read(most, seconds=seconds)
-    for topic, record in found:
+    messages = reader.read(max_messages, seconds=seconds)
+    for topic, record in messages:
         tail = tails.get(Place(topic, record.partition))
-        if tail and (closed := tail.take(record)):
+        closed = tail.take(record) if tail else None
+        if closed:
             deliver(closed)
-    return len(found)
+    return len(messages)

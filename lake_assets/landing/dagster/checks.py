@@ -1,6 +1,6 @@
-"""What two zones say of each other, as asset checks: one for each topic that compares files, one for each zone's lag.
+"""Asset checks on the zones: `zones_equal` compares the files of a topic, `lag` tells how late a zone is.
 
-The first runs on demand, a zone's lag is told by each run that lands; and both by the sensor of `sensors.py`.
+`zones_equal` runs on demand; every run of a zone's asset evaluates `lag`. The sensor of `sensors.py` evaluates both.
 """
 
 from collections.abc import Sequence
@@ -14,66 +14,95 @@ from lake_assets.landing.consume.lag import Lag
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry
 from lake_assets.landing.manifest.store import Manifest
 
-ZONES_EQUAL, LAG = "zones_equal", "lag"
-AGREE = "The zones agree."
+ZONES_EQUAL = "zones_equal"
+LAG = "lag"
+AGREE = "No file of either zone differs or is overdue."
 SHOWN = 10
-"""Files that a check names."""
+"""The most files that a check names."""
 
 
 def zone_key(topic: str, zone: str) -> dg.AssetKey:
-    """`raw.signups` in zone a → landing/a/raw/signups."""
+    """Return the asset key of a topic in a zone: `raw.signups` in zone a → landing/a/raw/signups."""
     return dg.AssetKey(["landing", zone, *topic.split(".")])
 
 
 def load_key(topic: str) -> dg.AssetKey:
-    """`raw.signups` → landing/raw/signups."""
+    """Return the asset key of a loaded topic: `raw.signups` → landing/raw/signups."""
     return dg.AssetKey(["landing", *topic.split(".")])
 
 
 @dataclass(frozen=True)
-class Equality:
-    """How the zones stand in a topic. differ: files in quarantine. late: that wait too long. waiting: how many do."""
+class ZoneComparison:
+    """The comparison of the zones' files of a topic.
 
-    differ: Sequence[Entry]
-    late: Sequence[Entry]
-    waiting: int
+    Attributes:
+        quarantined: Files that differ from another zone's file.
+        overdue: Files that have waited for the other zone's file longer than the deadline.
+        provisional: Number of files that wait, including the overdue ones.
+    """
+
+    quarantined: Sequence[Entry]
+    overdue: Sequence[Entry]
+    provisional: int
 
     @property
     def passed(self) -> bool:
-        return not (self.differ or self.late)
+        """Whether no file differs or is overdue."""
+        return not (self.quarantined or self.overdue)
 
     @property
     def description(self) -> str:
-        """File, offsets and checksum of each, up to `SHOWN`, and why: of one that differs with the other checksum."""
-        return "\n".join(_told(entry) for entry in [*self.differ, *self.late][:SHOWN]) or AGREE
+        """One line for each file, up to `SHOWN`: name, offsets, checksum, and what is wrong with it."""
+        if self.passed:
+            return AGREE
+        entries = [*self.quarantined, *self.overdue]
+        return "\n".join(map(_describe, entries[:SHOWN]))
 
     @property
     def metadata(self) -> dict[str, int]:
-        return {"quarantined": len(self.differ), "overdue": len(self.late), "provisional": self.waiting}
+        """The number of files of each kind."""
+        return {
+            "quarantined": len(self.quarantined),
+            "overdue": len(self.overdue),
+            "provisional": self.provisional,
+        }
 
 
-def zones_equal(manifest: Manifest, topic: str, *, now: datetime, deadline: timedelta) -> Equality:
-    """How the zones stand in a topic, by the manifest."""
-    every = manifest.entries(topic=topic, stages=("staged", "live"), verdicts=("provisional", "quarantined"))
-    differ = [entry for entry in every if entry.verdict == "quarantined"]
-    return Equality(differ, [e for e in every if e.overdue(now, deadline)], len(every) - len(differ))
+def compare_zones(manifest: Manifest, topic: str, *, now: datetime, deadline: timedelta) -> ZoneComparison:
+    """Return the comparison of the zones' files of a topic, according to the manifest."""
+    entries = manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=("provisional", "quarantined"))
+    quarantined = [entry for entry in entries if entry.verdict == "quarantined"]
+    return ZoneComparison(
+        quarantined=quarantined,
+        overdue=[entry for entry in entries if entry.overdue(now, deadline)],
+        provisional=len(entries) - len(quarantined),
+    )
 
 
 def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.AssetChecksDefinition:
-    """Fails while a file is quarantined, or has waited for the other zone's longer than a deadline; names them."""
+    """Return the check that fails while a file of a topic is quarantined or overdue.
+
+    Args:
+        feed: Of the topic.
+        clock: Returns the present time, in UTC.
+        deadline: A provisional file that waits longer is overdue.
+    """
 
     @dg.asset_check(
         asset=load_key(feed.topic),
         name=ZONES_EQUAL,
-        description="each file is equal to the other zone's, or waits for it no longer than the deadline",
+        description=(
+            "Both zones have the same records. The check fails while a file is quarantined because it differs from the "
+            "other zone's file, or waits for that file longer than the deadline."
+        ),
         required_resource_keys={"landing"},
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        station: LandingService = context.resources.landing.station()
-        found = zones_equal(station.manifest, feed.topic, now=clock(), deadline=deadline)
+        service: LandingService = context.resources.landing.service()
+        found = compare_zones(service.manifest, feed.topic, now=clock(), deadline=deadline)
         return dg.AssetCheckResult(
             passed=found.passed,
             severity=dg.AssetCheckSeverity.ERROR,
@@ -84,8 +113,8 @@ def zones_equal_check(feed: Feed, clock: Clock, deadline: timedelta) -> dg.Asset
     return check
 
 
-def zones_equal_evaluation(topic: str, found: Equality) -> dg.AssetCheckEvaluation:
-    """The same as an event outside any run."""
+def zones_equal_evaluation(topic: str, found: ZoneComparison) -> dg.AssetCheckEvaluation:
+    """Return the same result as an event outside a run."""
     return dg.AssetCheckEvaluation(
         asset_key=load_key(topic),
         check_name=ZONES_EQUAL,
@@ -97,23 +126,29 @@ def zones_equal_evaluation(topic: str, found: Equality) -> dg.AssetCheckEvaluati
 
 
 def lag_check(topic: str, zone: str) -> dg.AssetCheckSpec:
-    return dg.AssetCheckSpec(LAG, asset=zone_key(topic, zone), description="messages are landed within the deadline")
+    """Return the check that fails while messages wait longer than the deadline to be landed in a zone."""
+    description = "Every message in Kafka is landed in this zone within the deadline."
+    return dg.AssetCheckSpec(LAG, asset=zone_key(topic, zone), description=description)
 
 
 def lag_evaluation(topic: str, zone: str, found: Lag, deadline: timedelta) -> dg.AssetCheckEvaluation:
-    """A verdict as an event outside any run."""
+    """Return the result of the `lag` check as an event outside a run."""
     late = found.age > deadline
+    if late:
+        description = f"Messages have waited for {found.age} to be landed. Run `lake landing run`."
+    else:
+        description = "No message has waited longer than the deadline."
     return dg.AssetCheckEvaluation(
         asset_key=zone_key(topic, zone),
         check_name=LAG,
         passed=not late,
         severity=dg.AssetCheckSeverity.ERROR,
-        description=f"Messages have waited for {found.age}. Run `lake landing run`." if late else "Not late.",
+        description=description,
         metadata={"messages": found.messages, "age (seconds)": found.age.total_seconds()},
     )
 
 
-def _told(entry: Entry) -> str:
+def _describe(entry: Entry) -> str:
     file = entry.file
-    why = entry.reason or f"has waited for the other zone since {entry.added_at:%Y-%m-%d %H:%M:%S}"
-    return f"{file.name} of zone {file.zone} ({offsets(file)}, {file.checksum}): {why}"
+    problem = entry.reason or f"has waited for the other zone since {entry.added_at:%Y-%m-%d %H:%M:%S}"
+    return f"{file.name} of zone {file.zone} ({offsets(file)}, {file.checksum}): {problem}"

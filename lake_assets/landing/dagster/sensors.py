@@ -1,11 +1,12 @@
-"""A sensor that starts nothing: it tells where zones differ, how late each is, and which shards there are.
+"""A sensor that starts no run. It reports differences and lag of the zones as checks and adds shards as partitions.
 
-It decides at every tick by Kafka's offsets and the manifest. Its cursor holds what was told, and what Kafka had at an
-earlier look, for as long as a zone lacks it.
+Each tick compares Kafka's offsets with the manifest. The cursor stores the last reported results, and for each zone
+Kafka's ends at an earlier tick, as long as the zone has not reached them.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,105 +20,133 @@ from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.dagster.checks import (
     AGREE,
     ZONES_EQUAL,
+    compare_zones,
     lag_evaluation,
     load_key,
     zone_key,
-    zones_equal,
     zones_equal_evaluation,
 )
+from lake_assets.landing.files.offset_ranges import next_offsets, with_number_keys, with_text_keys
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.compaction_choice import next_offsets
-from lake_assets.landing.manifest.zones import ZONES, shards_of
+from lake_assets.landing.manifest.open_zones import ZONES
+from lake_assets.landing.manifest.schema import files_of
+from lake_assets.landing.manifest.status import shards_of
 
 TICK_SECONDS = 30
-Seen = dict[str, dict[str, Any]]
-"""What the cursor holds: of a zone and topic, or of a topic, what was told last."""
+
+Cursor = dict[str, dict[str, Any]]
+"""Check and topic, or zone and topic → the last result. The keys `told`, `ends`, `at` and `passed` are stored."""
 
 SHARDS = dg.DynamicPartitionsDefinition(name="landing_shard")
 
 
+@dataclass(frozen=True)
+class _Results:
+    """The results of a tick: what the cursor stores of them, and the events of those that have changed."""
+
+    stored: Cursor = field(default_factory=dict)
+    events: list[dg.AssetCheckEvaluation] = field(default_factory=list)
+
+
 def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> dg.SensorDefinition:
-    """Reports what zones say of each other, and how late each is, as checks: when what there is to say has changed."""
+    """Return the sensor that reports results of the checks `zones_equal` and `lag` when they change.
+
+    Args:
+        feeds: The topics.
+        clock: Returns the present time, in UTC.
+        deadline: A message or a provisional file that waits longer fails its check.
+    """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        seen: Seen = json.loads(context.cursor or "{}")
+        cursor: Cursor = json.loads(context.cursor or "{}")
         try:
-            station = context.resources.landing.station()
+            service: LandingService = context.resources.landing.service()
         except ServiceError as error:
             return dg.SensorResult(cursor=context.cursor, skip_reason=str(error))
-        told, events = _equalities(station, feeds, seen, clock(), deadline)
+        comparisons = _compare_zones(service, feeds, cursor, clock(), deadline)
         try:
-            late, lags = _lateness(station, feeds, seen, clock(), deadline)
+            lags = _evaluate_lags(service, feeds, cursor, clock(), deadline)
         except ServiceError as error:
-            late, lags, skipped = {}, [], str(error)
+            lags = _Results()
+            skip_reason = str(error)
         else:
-            skipped = f"{len(events) + len(lags)} verdicts were reported."
-        wanted = [str(shard) for shard in shards_of(station.manifest)]
-        new = sorted(set(wanted) - set(context.instance.get_dynamic_partitions(str(SHARDS.name))))
+            count = len(comparisons.events) + len(lags.events)
+            skip_reason = f"No run is needed. Check results reported: {count}."
         return dg.SensorResult(
-            asset_events=[*events, *lags],
-            cursor=json.dumps({**seen, **told, **late}),
-            dynamic_partitions_requests=[SHARDS.build_add_request(new)] if new else [],
-            skip_reason=skipped,
+            asset_events=[*comparisons.events, *lags.events],
+            cursor=json.dumps({**cursor, **comparisons.stored, **lags.stored}),
+            dynamic_partitions_requests=_new_shards(service, context.instance),
+            skip_reason=skip_reason,
         )
 
     return dg.SensorDefinition(
         name="landing_sensor",
         evaluation_fn=evaluate,
-        asset_selection=[
-            key for feed in feeds for key in (*(zone_key(feed.topic, z) for z in ZONES), load_key(feed.topic))
-        ],
+        asset_selection=_monitored_keys(feeds),
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Turns checks red: when zones differ, and when messages wait too long to be landed.",
+        description=(
+            "Fails the asset checks of landing while files of the two zones differ, or while messages in Kafka wait "
+            "longer than the deadline to be landed. It starts no run."
+        ),
         required_resource_keys={"landing"},
     )
 
 
-def _equalities(
-    station: LandingService, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
-) -> tuple[Seen, list[dg.AssetCheckEvaluation]]:
-    """What the cursor keeps of how zones stand, and what is new: also another file, where one was told of before."""
-    told: Seen = {}
-    events = []
+def _monitored_keys(feeds: Sequence[Feed]) -> list[dg.AssetKey]:
+    keys = []
     for feed in feeds:
-        place = f"{ZONES_EQUAL} {feed.topic}"
-        found = zones_equal(station.manifest, feed.topic, now=now, deadline=deadline)
-        told[place] = {"told": found.description}
-        if seen.get(place, {"told": AGREE}) != told[place]:
-            events.append(zones_equal_evaluation(feed.topic, found))
-    return told, events
+        keys += [zone_key(feed.topic, zone) for zone in ZONES]
+        keys.append(load_key(feed.topic))
+    return keys
 
 
-def _lateness(
-    station: LandingService, feeds: Sequence[Feed], seen: Seen, now: datetime, deadline: timedelta
-) -> tuple[Seen, list[dg.AssetCheckEvaluation]]:
-    """The same of how late each zone is, by its verdict alone. Raises `ServiceError`."""
-    told: Seen = {}
-    events = []
+def _new_shards(service: LandingService, instance: dg.DagsterInstance) -> list[dg.AddDynamicPartitionsRequest]:
+    known = instance.get_dynamic_partitions(str(SHARDS.name))
+    new = {str(shard) for shard in shards_of(service.manifest)}.difference(known)
+    return [SHARDS.build_add_request(sorted(new))] if new else []
+
+
+def _compare_zones(
+    service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime, deadline: timedelta
+) -> _Results:
+    """Compare the zones. A result has changed if its description names other files than the last one."""
+    results = _Results()
     for feed in feeds:
-        for zone, found in _lags(station, feed.topic, seen, now).items():
-            place, passed = f"{zone} {feed.topic}", found.age <= deadline
-            told[place] = _written(found.mark, passed=passed)
-            if seen.get(place, {}).get("passed") is not passed:
-                events.append(lag_evaluation(feed.topic, zone, found, deadline))
-    return told, events
+        key = f"{ZONES_EQUAL} {feed.topic}"
+        found = compare_zones(service.manifest, feed.topic, now=now, deadline=deadline)
+        results.stored[key] = {"told": found.description}
+        if cursor.get(key, {"told": AGREE}) != results.stored[key]:
+            results.events.append(zones_equal_evaluation(feed.topic, found))
+    return results
 
 
-def _lags(station: LandingService, topic: str, seen: Seen, now: datetime) -> dict[str, Lag]:
-    """Zone → its lag in a topic."""
-    there, found = ends(station.servers, topic), {}
-    for zone in ZONES:
-        files = [entry.file for entry in station.manifest.entries(zone, topic)]
-        found[zone] = lag(there, next_offsets(files), _read(seen.get(f"{zone} {topic}")), now=now)
-    return found
+def _evaluate_lags(
+    service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime, deadline: timedelta
+) -> _Results:
+    """Evaluate the lag of each zone in each topic. Raises `ServiceError` if Kafka does not answer."""
+    results = _Results()
+    for feed in feeds:
+        kafka_ends = ends(service.servers, feed.topic)
+        for zone in ZONES:
+            key = f"{zone} {feed.topic}"
+            landed = files_of(service.manifest.entries(zone, feed.topic))
+            found = lag(kafka_ends, next_offsets(landed), _mark_of(cursor.get(key)), now=now)
+            results.stored[key] = _stored_lag(found, deadline)
+            if cursor.get(key, {}).get("passed") is not results.stored[key]["passed"]:
+                results.events.append(lag_evaluation(feed.topic, zone, found, deadline))
+    return results
 
 
-def _written(mark: Mark, *, passed: bool) -> dict[str, Any]:
-    return {"ends": {str(p): end for p, end in mark.ends.items()}, "at": mark.at.isoformat(), "passed": passed}
+def _stored_lag(found: Lag, deadline: timedelta) -> dict[str, Any]:
+    return {
+        "ends": with_text_keys(found.mark.ends),
+        "at": found.mark.at.isoformat(),
+        "passed": found.age <= deadline,
+    }
 
 
-def _read(found: dict[str, Any] | None) -> Mark | None:
-    if found is None:
+def _mark_of(stored: dict[str, Any] | None) -> Mark | None:
+    if stored is None:
         return None
-    return Mark({int(p): end for p, end in found["ends"].items()}, datetime.fromisoformat(found["at"]))
+    return Mark(with_number_keys(stored["ends"]), datetime.fromisoformat(stored["at"]))

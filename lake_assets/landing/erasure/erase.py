@@ -1,8 +1,8 @@
-"""Erasing somebody from landed files, of every topic and in both zones: what `lake erase` does beside the tables.
+"""Erasing subjects from landed files of every topic, in both zones: the part of `lake erase` outside the tables.
 
-The deletion requests follow from `etl.erasure`: of whom by hash, up to the erasure's time, under an id made of both. So
-an erasure that was killed finds its requests, and the files that were not scrubbed for them; and what landed late of
-those who were erased before is scrubbed without their ids.
+The deletion requests follow from `etl.erasure`: the hash of the id, the time of the erasure, and a request id made of
+both. So another call after a crash finds the same requests, and the files that were not scrubbed for them. Files that
+land late are scrubbed for subjects erased before, without their ids.
 """
 
 from __future__ import annotations
@@ -18,31 +18,45 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.erasure.erase import GRACE, Elsewhere
 from lake_assets.incremental.metadata.erasure_registry import Erasure, KeyedHash, erasure_key
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.manifest.schema import ALL_STAGES, milliseconds
-from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
+from lake_assets.landing.files.timestamps import milliseconds
+from lake_assets.landing.manifest.open_zones import open_zones
+from lake_assets.landing.manifest.schema import ALL_STAGES, CURRENT_STAGES, files_of
+from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
 from lake_assets.landing.manifest.store import has_landed
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.manifest.zones import open_zones
-from lake_assets.landing.operations.scrub import Scrub, forget_unscrubbed, scrub
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.scrub import Scrub, remove_unscrubbed, scrub
 from lake_assets.settings import Settings
 
-ROUNDS = 3
-"""How often both zones are looked through at the most, for what was landed while the files before were scrubbed."""
+MAX_PASSES = 3
+"""How often both zones are scrubbed at the most, to include files that land while earlier files are scrubbed."""
+
+_HASH_PREFIX = 16
+"""Hexadecimal digits of the id's hash in the id of a request."""
 
 
 @dataclass(frozen=True)
 class LandedErasure:
-    """What became of landed files, of both zones together. scrubbed: written anew. removed: replaced files, and drafts.
+    """The result of an erasure from landed files, of both zones together.
 
-    waits: why files that may hold somebody who was erased are still there, topic by topic; empty: none is.
+    Attributes:
+        scrubbed: Number of files rewritten.
+        removed: Number of replaced files and drafts removed.
+        waits: Why files that may hold an erased subject still exist, one reason an entry; empty if none does.
     """
 
     scrubbed: int = 0
     removed: int = 0
     waits: tuple[str, ...] = ()
 
+    def __add__(self, other: LandedErasure) -> LandedErasure:
+        return LandedErasure(
+            self.scrubbed + other.scrubbed,
+            self.removed + other.removed,
+            self.waits + other.waits,
+        )
+
     def require_done(self) -> None:
-        """Raises `ErasureStopped` if something has to happen before."""
+        """Raise `ErasureStopped` if files that may hold an erased subject still exist."""
         if self.waits:
             raise ErasureStopped(
                 f"Landed files may still hold who was erased: {'; '.join(self.waits)}.",
@@ -54,21 +68,33 @@ class LandedErasure:
 def erase_landed(
     settings: Settings, pipeline: Pipeline, erasures: Iterable[Erasure], *, now: datetime
 ) -> LandedErasure:
-    """Scrub all landed files for erasures, and for all requests before them; then let go of those that were replaced.
+    """Scrub all landed files for erasures and for all earlier requests, then remove the files that this replaces.
 
-    Drafts that died go, too. A home that never landed anything is left without a manifest. Raises what `scrub` does.
+    Old drafts of processes that died are removed too. No manifest is created in a home that never landed anything.
+
+    Args:
+        settings: Of the home.
+        pipeline: Declares the topics and the subjects.
+        erasures: Of any subjects.
+        now: The present time.
+
+    Raises:
+        LandingError: What `scrub` raises.
     """
     if not has_landed(settings):
         return LandedErasure()
-    writers, among = open_zones(settings), list(erasures)
-    drafts = sum(len(writer.zone.drop_drafts(now - GRACE)) for writer in writers)
-    done = [
-        _erase_topic(writers, feed.topic, scrub_by(settings, pipeline, feed), _of(pipeline, feed, among), now=now)
-        for feed in feeds(pipeline, prefix=settings.landing_prefix)
-    ]
-    return LandedErasure(
-        sum(d.scrubbed for d in done), drafts + sum(d.removed for d in done), tuple(w for d in done for w in d.waits)
-    )
+    writers = open_zones(settings)
+    requested = list(erasures)
+    done = LandedErasure()
+    for writer in writers:
+        drafts = writer.zone.drop_drafts(now - GRACE)
+        done += LandedErasure(removed=len(drafts))
+    for feed in feeds(pipeline, prefix=settings.landing_prefix):
+        subject = _subject_of(pipeline, feed)
+        concerned = [erasure for erasure in requested if erasure.subject == subject]
+        by = scrub_by(settings, pipeline, feed)
+        done += _TopicErasure(writers, feed.topic, by).erase(concerned, now=now)
+    return done
 
 
 def erases_landed(
@@ -76,91 +102,104 @@ def erases_landed(
     pipeline: Pipeline,
     clock: Callable[[], datetime],
     *,
-    told: Callable[[LandedErasure], None] = lambda _: None,
+    report: Callable[[LandedErasure], None] = lambda _: None,
 ) -> Elsewhere:
-    """`erase_landed` as a part of an erasure or a sweep, which it stops as long as something has to happen before."""
+    """Return `erase_landed` as a part of an erasure or a sweep; it raises `ErasureStopped` if it cannot finish.
+
+    Args:
+        settings: Of the home.
+        pipeline: Declares the topics and the subjects.
+        clock: Returns the present time, in UTC.
+        report: Called with the result if the erasure is finished.
+    """
 
     def erase(erasures: Sequence[Erasure]) -> None:
         done = erase_landed(settings, pipeline, erasures, now=clock())
         done.require_done()
-        told(done)
+        report(done)
 
     return erase
 
 
 def scrub_by(settings: Settings, pipeline: Pipeline, feed: Feed) -> Scrub:
-    """By the distinct id of a feed's messages, hashed as `etl.erasure` has it. The key is read when it is needed."""
+    """Return the rules of a feed: ids are hashed as in `etl.erasure`. The key is read when it is first needed."""
     keyed = KeyedHash(partial(erasure_key, settings))
-    return Scrub(feed.distinct_id_of, partial(keyed.of, _subject_of(pipeline, feed)), feed.sent)
+    hashed = partial(keyed.of, _subject_of(pipeline, feed))
+    return Scrub(feed.distinct_id_of, hashed, feed.sent)
 
 
-def _erase_topic(
-    writers: Sequence[ZoneWriter], topic: str, by: Scrub, erasures: Sequence[Erasure], *, now: datetime
-) -> LandedErasure:
-    agreements = Agreements(writers[0].manifest)
-    for request in _to_record(writers, topic, by, erasures):
-        agreements.request_deletion(request, now=now)
-    reach("erasing-requested")
-    scrubbed = _scrub(writers, topic, by, now=now)
-    reach("erasing-scrubbed")
-    gone = {writer.zone.name: forget_unscrubbed(writer, topic, now=now) for writer in writers}
-    removed = sum(len(names or ()) for names in gone.values())
-    return LandedErasure(scrubbed, removed, tuple(_waits(writers, topic, gone)))
+@dataclass(frozen=True)
+class _TopicErasure:
+    """The erasure from the files of one topic, in all zones."""
 
+    writers: Sequence[ZoneWriter]
+    topic: str
+    by: Scrub
 
-def _scrub(writers: Sequence[ZoneWriter], topic: str, by: Scrub, *, now: datetime) -> int:
-    total = 0
-    for _ in range(ROUNDS):
-        made = sum(len(scrub(writer, topic, by, now=now)) for writer in writers)
-        total += made
-        if not made:
-            break
-    return total
+    @property
+    def state(self) -> SharedState:
+        return SharedState(self.writers[0].manifest)
 
+    def erase(self, erasures: Sequence[Erasure], *, now: datetime) -> LandedErasure:
+        for request in self._requests_to_record(erasures):
+            self.state.request_deletion(request, now=now)
+        reach("erasing-requested")
+        scrubbed = self._scrub(now)
+        reach("erasing-scrubbed")
+        done = LandedErasure(scrubbed=scrubbed)
+        for writer in self.writers:
+            done += self._remove_unscrubbed(writer, now)
+        return done
 
-def _to_record(
-    writers: Sequence[ZoneWriter], topic: str, by: Scrub, erasures: Sequence[Erasure]
-) -> Iterator[DeletionRequest]:
-    """The requests that erasures need: none where one was made already, and nothing was sent of them since."""
-    before = Agreements(writers[0].manifest).deletions(topic)
-    for erasure in erasures:
-        request = _request(topic, erasure)
-        earlier = [r for r in before if r.id_hash == request.id_hash]
-        covered = any(r.sent_through >= request.sent_through for r in earlier)
-        if not covered and (not earlier or _holds(writers, topic, by, request, earlier)):
-            yield request
+    def _remove_unscrubbed(self, writer: ZoneWriter, now: datetime) -> LandedErasure:
+        zone = writer.zone.name
+        waits = []
+        removed = remove_unscrubbed(writer, self.topic, now=now)
+        if removed is None:
+            waits.append(f"the replaced files of {self.topic} in zone {zone} stay until the other zone's are the same")
+        quarantined = writer.entries(self.topic, stages=ALL_STAGES, verdicts=("quarantined",))
+        if quarantined:
+            waits.append(f"{len(quarantined)} of {self.topic} in zone {zone} are in quarantine")
+        return LandedErasure(removed=len(removed or ()), waits=tuple(waits))
+
+    def _scrub(self, now: datetime) -> int:
+        total = 0
+        for _ in range(MAX_PASSES):
+            made: list[str] = []
+            for writer in self.writers:
+                made += scrub(writer, self.topic, self.by, now=now)
+            total += len(made)
+            if not made:
+                break
+        return total
+
+    def _requests_to_record(self, erasures: Sequence[Erasure]) -> Iterator[DeletionRequest]:
+        """Yield the requests of erasures, but none if an earlier request covers every record that was sent."""
+        recorded = self.state.deletions(self.topic)
+        for erasure in erasures:
+            request = _request(self.topic, erasure)
+            earlier = [found for found in recorded if found.id_hash == request.id_hash]
+            if any(found.sent_through >= request.sent_through for found in earlier):
+                continue
+            if not earlier or self._has_records_since(earlier, request):
+                yield request
+
+    def _has_records_since(self, earlier: Sequence[DeletionRequest], request: DeletionRequest) -> bool:
+        """Return whether a file has a record that a request deletes and no earlier one does."""
+        for writer in self.writers:
+            for file in files_of(writer.entries(self.topic, stages=CURRENT_STAGES)):
+                is_deleted = self.by.rule_for(file)
+                for record in writer.records(file):
+                    if is_deleted(record, [request]) and not is_deleted(record, earlier):
+                        return True
+        return False
 
 
 def _request(topic: str, erasure: Erasure) -> DeletionRequest:
-    """The request of an erasure: the same whoever makes it, and however often."""
+    """Return the request of an erasure; another call gives the same."""
     through = milliseconds(erasure.erased_at)
-    return DeletionRequest(f"erasure-{erasure.id_hash[:16]}-{through}", topic, erasure.id_hash, through)
-
-
-def _holds(
-    writers: Sequence[ZoneWriter], topic: str, by: Scrub, request: DeletionRequest, earlier: Sequence[DeletionRequest]
-) -> bool:
-    """Whether a file has something that a request names and none of the earlier ones does."""
-    for writer in writers:
-        for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live")):
-            goes = by.of(entry.file)
-            if any(goes(record, [request]) and not goes(record, earlier) for record in writer.records(entry.file)):
-                return True
-    return False
-
-
-def _waits(writers: Sequence[ZoneWriter], topic: str, gone: dict[str, list[str] | None]) -> Iterator[str]:
-    for writer in writers:
-        zone = writer.zone.name
-        if gone[zone] is None:
-            yield f"the replaced files of {topic} in zone {zone} stay until the other zone's are the same"
-        if aside := writer.manifest.entries(zone, topic, stages=ALL_STAGES, verdicts=("quarantined",)):
-            yield f"{len(aside)} of {topic} in zone {zone} are in quarantine"
-
-
-def _of(pipeline: Pipeline, feed: Feed, erasures: Iterable[Erasure]) -> list[Erasure]:
-    """The erasures of the subject that a feed's messages are of."""
-    return [erasure for erasure in erasures if erasure.subject == _subject_of(pipeline, feed)]
+    request_id = f"erasure-{erasure.id_hash[:_HASH_PREFIX]}-{through}"
+    return DeletionRequest(request_id, topic, erasure.id_hash, through)
 
 
 def _subject_of(pipeline: Pipeline, feed: Feed) -> str:

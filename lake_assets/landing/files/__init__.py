@@ -1,4 +1,4 @@
-"""Landed files: records, checksums, formats, where files are cut, a zone's folder. Pure, but for the folder.
+"""Landed files: records, checksums, formats, file cutover and the folder of a zone. Pure, except for the folder.
 
 May import `base`, `connections` and `errors`.
 """

@@ -1,23 +1,27 @@
-"""What a file of records amounts to: a value that depends on the records alone, and that parts add up to.
+"""The checksum of a file's records. It depends on the records alone, and checksums of parts add up to the whole.
 
 The sum of hashes is a multiset hash (AdHash: Bellare and Micciancio, "A New Paradigm for Collision-Free Hashing",
-1997). It guards against faults. Nobody is kept from making up records with a wanted sum.
+1997). It detects faults. It does not detect records that were made up to reach a wanted sum.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from lake_assets.landing.files.records import Record
 
 MODULUS = 1 << 256
 
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """count: how many records. sum: of the SHA-256 of each record's canonical bytes, as a big-endian number, mod 2^256.
+    """The checksum of records. Checksums can be added, and subtracted again.
 
-    Checksums of parts add up to that of the whole; taken away again, a part leaves the rest.
+    Attributes:
+        count: Number of records.
+        sum: Sum of the SHA-256 of each record's canonical bytes, as big-endian numbers, modulo 2^256.
     """
 
     count: int = 0
@@ -38,18 +42,62 @@ NOTHING = Checksum()
 
 
 def checksum(records: Iterable[bytes]) -> Checksum:
-    """The checksum of records, each as its canonical bytes (`Record.canonical`). Their order does not matter.
+    """Return the checksum of records.
 
-    Sensitive to a record that is missing, changed, or there once more than it should be: an XOR of the hashes would
-    not be, when an even number of changes is equal.
+    It detects a record that is missing, changed or duplicated. An XOR of the hashes would not detect an even number of
+    equal changes.
+
+    Args:
+        records: The canonical bytes of each record (`Record.canonical`), in any order.
     """
-    count = total = 0
+    count = 0
+    total = 0
     for record in records:
         count += 1
         total += summand(record)
     return Checksum(count, total % MODULUS)
 
 
+def total(checksums: Iterable[Checksum]) -> Checksum:
+    """Return the checksum of the whole, given those of its parts."""
+    whole = NOTHING
+    for part in checksums:
+        whole += part
+    return whole
+
+
 def summand(record: bytes) -> int:
-    """What a record adds to the sum."""
+    """Return the term that a record adds to the sum."""
     return int.from_bytes(hashlib.sha256(record).digest())
+
+
+@dataclass
+class Tally:
+    """Counts records while they pass.
+
+    Attributes:
+        count: Number of records.
+        size: Bytes of their canonical form.
+    """
+
+    count: int = 0
+    size: int = 0
+    _total: int = 0
+
+    def of(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Yield the same records and count each of them."""
+        for record in records:
+            self.add(record)
+            yield record
+
+    def add(self, record: Record) -> None:
+        """Count one record."""
+        canonical = record.canonical
+        self.count += 1
+        self.size += len(canonical)
+        self._total += summand(canonical)
+
+    @property
+    def checksum(self) -> Checksum:
+        """The checksum of the records counted so far."""
+        return Checksum(self.count, self._total % MODULUS)

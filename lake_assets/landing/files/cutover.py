@@ -1,6 +1,7 @@
-"""Where the messages of a partition are cut into files: by what they say, never by a clock or by how they were read.
+"""File cutover: where the messages of a partition are cut into files.
 
-So two zones, at different speeds and with different restarts, cut at the same offsets.
+The messages alone decide, never a clock or the way they were read. So two zones cut at the same offsets, at whatever
+speed they read and however often they restart.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from lake_assets.errors import ConfigurationError, SourceError
 
 
 class Message(Protocol):
-    """What cutting looks at; a `Record` has it.
+    """What cutover needs of a message; a `Record` has it.
 
-    timestamp: milliseconds since 1970. size: bytes.
+    Attributes:
+        timestamp: Milliseconds since 1970.
+        size: Bytes.
     """
 
     @property
@@ -29,10 +33,13 @@ class Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits of a file: the message with which it reaches one closes it, and is its last.
+    """The limits of a file. The message that reaches a limit closes the file and is its last message.
 
-    max_bytes: of the messages together. max_age_ms: milliseconds between the timestamps of a file's first message and
-    of a later one. from_offset: the policy holds for files that begin there or later, until another one does.
+    Attributes:
+        max_messages: Number of messages.
+        max_bytes: Bytes of all messages together.
+        max_age_ms: Milliseconds between the timestamps of the first message and of a later one.
+        from_offset: The policy applies to files that begin at this offset or later, until the next policy applies.
     """
 
     max_messages: int
@@ -41,7 +48,11 @@ class Policy:
     from_offset: int = 0
 
     def __post_init__(self) -> None:
-        limits = {"max_messages": self.max_messages, "max_bytes": self.max_bytes, "max_age_ms": self.max_age_ms}
+        limits = {
+            "max_messages": self.max_messages,
+            "max_bytes": self.max_bytes,
+            "max_age_ms": self.max_age_ms,
+        }
         for name, limit in limits.items():
             if limit < 1:
                 raise ConfigurationError(f"{name} of a cutover policy is {limit}.", remedy="Set it to 1 or more.")
@@ -49,7 +60,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A closed file of one partition: offsets first to last, both inclusive. size: bytes of its messages together."""
+    """A closed file of one partition.
+
+    Attributes:
+        first: First offset, inclusive.
+        last: Last offset, inclusive.
+        count: Number of messages.
+        size: Bytes of all messages together.
+    """
 
     first: int
     last: int
@@ -58,27 +76,43 @@ class Span:
 
 
 def cut(messages: Iterable[Message], policy: Policy | Sequence[Policy]) -> list[Span]:
-    """The closed files of messages of one partition, in order of offset. What is behind the last is still open.
+    """Return the closed files of messages of one partition, in order of offset.
 
-    messages: from the first of a file on. Those of the open file, and what follows them, give the same cuts as all at
-    once. policy: or several, each effective from its offset. Raises `SourceError` if an offset does not grow.
+    The messages after the last closed file belong to the open file. Cutting these messages and the following ones later
+    gives the same files as cutting all messages at once.
+
+    Args:
+        messages: In order of offset; the first one begins a file.
+        policy: One policy, or several that apply from different offsets.
+
+    Raises:
+        SourceError: An offset is not greater than the one before it.
     """
     cutter = Cutter(policy)
-    return [closed for message in messages if (closed := cutter.add(message))]
+    spans = []
+    for message in messages:
+        span = cutter.add(message)
+        if span is not None:
+            spans.append(span)
+    return spans
 
 
 @dataclass
 class Cutter:
-    """The open file of one partition, as far as cutting must know it: constant memory."""
+    """The open file of one partition, reduced to what cutover needs. Uses constant memory."""
 
     policy: Policy | Sequence[Policy]
-    _open: _Open | None = field(default=None, init=False)
+    _open: _OpenFile | None = field(default=None, init=False)
     _last: int = field(default=-1, init=False)
 
     def add(self, message: Message) -> Span | None:
-        """Take the next message; the file that it closed, as its last message, if it did.
+        """Add the next message.
 
-        Raises `SourceError` if its offset is not greater than the last one's.
+        Returns:
+            The closed file if this message closes it, else None.
+
+        Raises:
+            SourceError: The offset is not greater than the one before it.
         """
         if message.offset <= self._last:
             raise SourceError(
@@ -87,39 +121,48 @@ class Cutter:
             )
         self._last = message.offset
         if self._open is None:
-            self._open = _Open(message, effective(self.policy, message.offset))
-        if not self._open.closed_by(message):
+            self._open = _OpenFile(message, effective(self.policy, message.offset))
+        if not self._open.add(message):
             return None
         closed = Span(self._open.first, message.offset, self._open.count, self._open.size)
         self._open = None
         return closed
 
 
-class _Open:
+class _OpenFile:
     __slots__ = ("_began", "count", "first", "policy", "size")
 
     def __init__(self, message: Message, policy: Policy) -> None:
         self.policy = policy
-        self.first, self._began = message.offset, message.timestamp
-        self.count = self.size = 0
+        self.first = message.offset
+        self.count = 0
+        self.size = 0
+        self._began = message.timestamp
 
-    def closed_by(self, message: Message) -> bool:
+    def add(self, message: Message) -> bool:
+        """Count a message; return whether it closes the file."""
         self.count += 1
         self.size += message.size
-        # Apart either way: behind a first message dated 2099 none would ever be old enough to close the file.
+        # The distance in both directions: after a first message dated 2099 no later one would be old enough.
         age = abs(message.timestamp - self._began)
         limits = self.policy
         return self.count >= limits.max_messages or self.size >= limits.max_bytes or age >= limits.max_age_ms
 
 
 def effective(policy: Policy | Sequence[Policy], offset: int) -> Policy:
-    """The policy of a file that begins at an offset: of several, the last that is effective by then."""
+    """Return the policy of a file that begins at an offset: the last one that applies by then.
+
+    Raises:
+        ConfigurationError: No policy applies at the offset.
+    """
     if isinstance(policy, Policy):
         return policy
-    ordered = sorted(policy, key=lambda p: p.from_offset)
-    place = bisect_right(ordered, offset, key=lambda p: p.from_offset)
-    if not place:
+    from_offset = attrgetter("from_offset")
+    ordered = sorted(policy, key=from_offset)
+    count = bisect_right(ordered, offset, key=from_offset)
+    if count == 0:
         raise ConfigurationError(
-            f"No cutover policy is effective at offset {offset}.", remedy="Record one that is effective from offset 0."
+            f"No cutover policy is effective at offset {offset}.",
+            remedy="Record one that is effective from offset 0.",
         )
-    return ordered[place - 1]
+    return ordered[count - 1]

@@ -1,4 +1,4 @@
-"""What the manifest knows of a file, and what two zones' files say of each other. Pure: nothing is read here."""
+"""The description of a landed file, file names, and the comparison of two zones' files. Pure: it reads no file."""
 
 from __future__ import annotations
 
@@ -18,17 +18,26 @@ SUFFIXES: Mapping[Kind, str] = {"append": ".avro", "columnar": ".parquet"}
 NAME = re.compile(rf"{TOPIC.pattern}-(\d+-of-\d+|dead-letters)-[0-9a-f]{{32}}\.(avro|parquet)")
 Comparison = Literal["match", "corrupt", "wait"]
 
+_IDENTITY_LENGTH = 32
+"""Hexadecimal digits."""
+
 
 @dataclass(frozen=True)
 class DataFile:
     """A file of records of one shard.
 
-    name: unique in its zone. size: bytes of its records' canonical form, so the same in both zones whatever the format.
-    shard: as `Shard` writes it. ranges: partition → its first and last offset, both inclusive. deletions: ids of the
-    deletion requests that its records were scrubbed for. count, checksum: of its records.
-
-    kind: `append` files are row-oriented, `columnar` ones compacted. made_from: names of the files that it was made
-    from, in its zone. digest: SHA-256 of the file's own bytes, hexadecimal.
+    Attributes:
+        name: Unique in its zone.
+        size: Bytes of the canonical form of its records: equal in both zones, whatever the format.
+        shard: As `Shard` formats it.
+        ranges: Partition → first and last offset, both inclusive.
+        deletions: Ids of the deletion requests that it was scrubbed for.
+        count: Number of records.
+        checksum: Of its records.
+        zone: The zone that wrote it.
+        kind: `append` files are row-oriented, `columnar` files are compacted.
+        made_from: Names of the files that it was made from, in its zone.
+        digest: SHA-256 of the file's own bytes, hexadecimal.
     """
 
     name: str
@@ -43,40 +52,70 @@ class DataFile:
     made_from: tuple[str, ...] = ()
     digest: str = ""
 
+    @property
+    def holds_dead_letters(self) -> bool:
+        """Whether its records are dead letters."""
+        return parse_shard(self.shard).dead_letters
+
+
+def names_of(files: Iterable[DataFile]) -> list[str]:
+    """Return the names of files."""
+    return [file.name for file in files]
+
 
 def comparable(a: DataFile, b: DataFile) -> bool:
-    """Whether two files must hold the same records: shard, ranges and processed deletions are equal."""
+    """Return whether two files must hold the same records: shard, ranges and processed deletions are equal."""
     return a.shard == b.shard and a.deletions == b.deletions and dict(a.ranges) == dict(b.ranges)
 
 
 def compare(a: DataFile, b: DataFile) -> Comparison:
-    """`match` or `corrupt`: the files are comparable, and their counts and checksums are equal, or not. Else `wait`."""
+    """Compare two files.
+
+    Returns:
+        `match` or `corrupt` if the files are comparable and their counts and checksums are equal or not; else `wait`.
+    """
     if not comparable(a, b):
         return "wait"
-    return "match" if (a.count, a.checksum) == (b.count, b.checksum) else "corrupt"
+    if a.count == b.count and a.checksum == b.checksum:
+        return "match"
+    return "corrupt"
 
 
 def offsets(file: DataFile) -> str:
-    """The offsets of a file, for people: `p0:[0:9] p3:[5:5]`."""
-    return " ".join(f"p{partition}:[{first}:{last}]" for partition, (first, last) in sorted(file.ranges.items()))
+    """Return the offsets of a file for messages: `p0:[0:9] p3:[5:5]`."""
+    parts = []
+    for partition, (first, last) in sorted(file.ranges.items()):
+        parts.append(f"p{partition}:[{first}:{last}]")
+    return " ".join(parts)
 
 
 def identity(shard: str, ranges: Mapping[int, tuple[int, int]], deletions: Iterable[str]) -> str:
-    """A hash of what makes files comparable: equal for two files if and only if they are."""
-    parts = [shard, sorted((p, first, last) for p, (first, last) in ranges.items()), sorted(deletions)]
-    return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()[:32]
+    """Return a hash that is equal for two files if and only if they are comparable."""
+    spans = sorted((partition, first, last) for partition, (first, last) in ranges.items())
+    text = json.dumps([shard, spans, sorted(deletions)], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_IDENTITY_LENGTH]
+
+
+def identity_of(file: DataFile) -> str:
+    """Return the `identity` of a file."""
+    return identity(file.shard, file.ranges, file.deletions)
 
 
 def file_name(shard: str, ranges: Mapping[int, tuple[int, int]], deletions: Iterable[str], kind: Kind) -> str:
-    """The name of a file: it follows from what it should hold and its format, so both zones give the same."""
+    """Return the name of a file. It depends on its expected content and format, so both zones give the same name."""
     stem = str(parse_shard(shard)).replace("/", "-")
     return f"{stem}-{identity(shard, ranges, deletions)}{SUFFIXES[kind]}"
 
 
 def check_file_name(name: str) -> str:
-    """The name, if `file_name` may have given it; so it leads to no other folder. Raises `LandingError`."""
+    """Return the name if it has the form that `file_name` gives, so it cannot lead to another folder.
+
+    Raises:
+        LandingError: The name has another form.
+    """
     if not NAME.fullmatch(name):
         raise LandingError(
-            f"{name!r} is not the name of a landed file.", remedy="Name one that `lake landing status` shows."
+            f"{name!r} is not the name of a landed file.",
+            remedy="Name one that `lake landing status` shows.",
         )
     return name

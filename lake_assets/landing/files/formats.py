@@ -1,6 +1,7 @@
-"""The two formats of a file of records: Avro, row by row, as it was landed; Parquet, by columns, once compacted.
+"""The two formats of a file of records: Avro by rows, as it was landed; Parquet by columns, after compaction.
 
-Both write the same bytes for the same records: no clock, no chance, not the Avro marker that is random by default.
+Both write the same bytes for the same records. They use no clock and no random number; Avro's sync marker, random by
+default, is fixed.
 """
 
 from __future__ import annotations
@@ -17,13 +18,19 @@ from fastavro.write import Writer
 from lake_assets.landing.files.entries import Kind
 from lake_assets.landing.files.records import Record
 
-ROWS, GROUP_BYTES = 8192, 32 << 20
-"""What a Parquet row group holds at the most, but for its last record: it is in memory at a time."""
+ROWS = 8192
+"""The most rows of a Parquet row group. A row group is in memory as a whole."""
+
+GROUP_BYTES = 32 << 20
+"""A row group ends with the record that reaches this size."""
 
 _HEADER = {
     "type": "record",
     "name": "Header",
-    "fields": [{"name": "name", "type": "string"}, {"name": "value", "type": ["null", "bytes"]}],
+    "fields": [
+        {"name": "name", "type": "string"},
+        {"name": "value", "type": ["null", "bytes"]},
+    ],
 }
 _AVRO = fastavro.parse_schema(
     {
@@ -54,26 +61,26 @@ _PARQUET = pa.schema(
 
 
 def write(kind: Kind, opened: IO[bytes], records: Iterable[Record]) -> None:
-    """Write records, in their order, to an open file; so many of them in memory as a block or a row group has."""
+    """Write records to an open file, in their order. One Avro block or Parquet row group is in memory at a time."""
     _WRITERS[kind](opened, records)
 
 
 def read(kind: Kind, opened: IO[bytes]) -> Iterator[Record]:
-    """The records of a file, in their order. What it raises when the file is damaged is the library's own."""
+    """Yield the records of a file, in their order. For a damaged file, the library's own errors pass through."""
     yield from _READERS[kind](opened)
 
 
 def _write_avro(opened: IO[bytes], records: Iterable[Record]) -> None:
     writer = Writer(opened, _AVRO, codec="null", sync_interval=_BLOCK_BYTES, sync_marker=_MARKER)
-    for partition, offset, timestamp, key, value, headers in records:
+    for record in records:
         writer.write(
             {
-                "partition": partition,
-                "offset": offset,
-                "timestamp": timestamp,
-                "key": key,
-                "value": value,
-                "headers": [{"name": name, "value": found} for name, found in headers] if headers else (),
+                "partition": record.partition,
+                "offset": record.offset,
+                "timestamp": record.timestamp,
+                "key": record.key,
+                "value": record.value,
+                "headers": _header_dicts(record),
             }
         )
     writer.flush()
@@ -87,9 +94,19 @@ def _read_avro(opened: IO[bytes]) -> Iterator[Record]:
 def _write_parquet(opened: IO[bytes], records: Iterable[Record]) -> None:
     with pq.ParquetWriter(opened, _PARQUET, compression="zstd") as writer:
         for rows in _row_groups(records):
-            columns = dict(zip(Record._fields, zip(*rows, strict=True), strict=True))
-            columns["headers"] = tuple([{"name": n, "value": v} for n, v in headers] for headers in columns["headers"])
-            writer.write_table(pa.table(columns, schema=_PARQUET))
+            writer.write_table(_parquet_table(rows))
+
+
+def _parquet_table(rows: list[Record]) -> pa.Table:
+    columns: dict[str, list[object]] = {name: [] for name in Record._fields}
+    for record in rows:
+        columns["partition"].append(record.partition)
+        columns["offset"].append(record.offset)
+        columns["timestamp"].append(record.timestamp)
+        columns["key"].append(record.key)
+        columns["value"].append(record.value)
+        columns["headers"].append(_header_dicts(record))
+    return pa.table(columns, schema=_PARQUET)
 
 
 def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
@@ -100,7 +117,8 @@ def _row_groups(records: Iterable[Record]) -> Iterator[list[Record]]:
         size += record.size
         if len(rows) == ROWS or size >= GROUP_BYTES:
             yield rows
-            rows, size = [], 0
+            rows = []
+            size = 0
     if rows:
         yield rows
 
@@ -111,14 +129,29 @@ def _read_parquet(opened: IO[bytes]) -> Iterator[Record]:
             yield _record(row)
 
 
+def _header_dicts(record: Record) -> list[dict[str, object]]:
+    if not record.headers:
+        return []
+    return [{"name": name, "value": value} for name, value in record.headers]
+
+
 def _record(row: Any) -> Record:
-    headers = row["headers"]
-    found = tuple((header["name"], header["value"]) for header in headers) if headers else ()
-    return Record(row["partition"], row["offset"], row["timestamp"], row["key"], row["value"], found)
+    headers = row["headers"] or ()
+    return Record(
+        row["partition"],
+        row["offset"],
+        row["timestamp"],
+        row["key"],
+        row["value"],
+        tuple((header["name"], header["value"]) for header in headers),
+    )
 
 
 _WRITERS: Mapping[Kind, Callable[[IO[bytes], Iterable[Record]], None]] = {
     "append": _write_avro,
     "columnar": _write_parquet,
 }
-_READERS: Mapping[Kind, Callable[[IO[bytes]], Iterator[Record]]] = {"append": _read_avro, "columnar": _read_parquet}
+_READERS: Mapping[Kind, Callable[[IO[bytes]], Iterator[Record]]] = {
+    "append": _read_avro,
+    "columnar": _read_parquet,
+}

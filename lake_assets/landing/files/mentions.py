@@ -1,7 +1,7 @@
-"""Whom a dead letter may be of: every stretch of it that can be an id. Pure.
+"""The ids that a dead letter may mention: every part of its text that can be an id. Pure.
 
-A deletion request knows an id by its hash alone, so each stretch is offered to be hashed. What is one is what the
-certificate of an erasure takes for a word of its own (`incremental.certificate.word`): `a1` is not in `a10`.
+A deletion request knows an id by its hash alone, so each part is returned for hashing. A part is what the certificate
+of an erasure takes for a word of its own (`base.id_matcher.word`): `a1` is not in `a10`.
 """
 
 from __future__ import annotations
@@ -14,45 +14,55 @@ from typing import Any
 from lake_assets.landing.files.records import Record
 
 PIECES = 9
-"""What an id within a text has at the most: words, and the signs between them. `jo@mail.example.org` has seven.
+"""The most pieces (words, and the signs between them) of an id within a text. `jo@mail.example.org` has seven.
 
-A longer one is found where it is a whole key, a whole header, or a whole text of JSON.
+A longer id is found where it is a whole key, a whole header, or a whole JSON text.
 """
 
 _PIECE = re.compile(r"[\w-]+|[^\w-]")
 
 
 def mentions(record: Record) -> Iterator[str]:
-    """All that may be an id in a record's key, value and headers; some of it several times."""
-    parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
+    """Yield all texts of a record's key, value and headers that may be an id; some occur more than once."""
+    parts = [record.key, record.value]
+    for name, value in record.headers:
+        parts.append(name.encode())
+        parts.append(value)
     for part in parts:
         if part:
-            yield from _in_part(part.decode(errors="replace"))
+            yield from _of_text(part.decode(errors="replace"))
 
 
 def stretches(text: str) -> Iterator[str]:
-    """What stands in a text as a word of its own, of `PIECES` pieces at the most."""
-    found = list(_PIECE.finditer(text))
-    words = [_is_word(match[0]) for match in found]
-    begins = [words[i] or not words[i - 1] or not i for i in range(len(found))]
-    ends = [words[i] or i + 1 == len(found) or not words[i + 1] for i in range(len(found))]
-    for first, match in enumerate(found):
-        if begins[first]:
-            last = range(first, min(first + PIECES, len(found)))
-            yield from (text[match.start() : found[i].end()] for i in last if ends[i])
+    """Yield every part of a text that is a word of its own and has at most `PIECES` pieces."""
+    pieces = list(_PIECE.finditer(text))
+    words = [_is_word(piece[0]) for piece in pieces]
+    for first, piece in enumerate(pieces):
+        if not _is_boundary(words, first, first - 1):
+            continue
+        for last in range(first, min(first + PIECES, len(pieces))):
+            if _is_boundary(words, last, last + 1):
+                yield text[piece.start() : pieces[last].end()]
 
 
-def _in_part(text: str) -> Iterator[str]:
-    """The text, what stands in it, and the same of what it says if it is JSON: there an id may be spelled otherwise."""
+def _is_boundary(words: list[bool], piece: int, neighbour: int) -> bool:
+    """Return whether an id may begin or end at a piece: not if it is a sign that touches a word."""
+    if words[piece]:
+        return True
+    return not 0 <= neighbour < len(words) or not words[neighbour]
+
+
+def _of_text(text: str) -> Iterator[str]:
+    """Yield the text and its parts. If it is JSON, do so for each string in it: an id may be escaped there."""
     yield text
     yield from stretches(text)
-    for said in _texts_of(text):
-        yield said
+    for string in _json_strings(text):
+        yield string
         if "\\" in text:
-            yield from stretches(said)
+            yield from stretches(string)
 
 
-def _texts_of(text: str) -> Iterator[str]:
+def _json_strings(text: str) -> Iterator[str]:
     try:
         left: list[Any] = [json.loads(text)]
     except (ValueError, RecursionError):
@@ -60,9 +70,10 @@ def _texts_of(text: str) -> Iterator[str]:
     while left:
         value = left.pop()
         if isinstance(value, str):
-            yield value.encode(errors="replace").decode()  # half of a surrogate pair is no text
+            yield value.encode(errors="replace").decode()  # half of a surrogate pair cannot be encoded
         elif isinstance(value, dict):
-            left += [*value, *value.values()]
+            left += value.keys()
+            left += value.values()
         elif isinstance(value, list):
             left += value
 

@@ -1,4 +1,4 @@
-"""A message as landing keeps it, and the bytes that stand for it whatever the format of its file."""
+"""A landed Kafka message, and its canonical bytes, which do not depend on the file format."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 _NUMBERS = struct.Struct(">iqqI")
 _LENGTH = struct.Struct(">i")
-_NOTHING = _LENGTH.pack(-1)
+_NULL = _LENGTH.pack(-1)
 
 
 class Record(NamedTuple):
     """A Kafka message, byte for byte.
 
-    timestamp: milliseconds since 1970 in UTC. key, value: None where the message has none (a tombstone has no value).
-    headers: (name, value) in the message's order; a name may come again.
+    Attributes:
+        timestamp: Milliseconds since 1970-01-01 UTC.
+        key: None if the message has no key.
+        value: None if the message has no value, as a tombstone.
+        headers: (name, value) in the order of the message; a name may occur more than once.
     """
 
     partition: int
@@ -26,23 +29,34 @@ class Record(NamedTuple):
 
     @property
     def canonical(self) -> bytes:
-        """The bytes that a checksum is of: two records have the same if and only if they are equal.
+        """The bytes that a checksum covers. Two records have the same bytes if and only if they are equal.
 
         Big-endian: partition, offset, timestamp, number of headers; then key, value, and the name and value of each
-        header, each after its length, which is -1 for None.
+        header. Each of these fields follows its length, which is -1 for None.
         """
-        numbers = _NUMBERS.pack(self.partition, self.offset, self.timestamp, len(self.headers))
-        if not self.headers:
-            return b"".join((numbers, _field(self.key), _field(self.value)))
-        headers = (part for name, value in self.headers for part in (_field(name.encode()), _field(value)))
-        return b"".join((numbers, _field(self.key), _field(self.value), *headers))
+        parts = [
+            _NUMBERS.pack(self.partition, self.offset, self.timestamp, len(self.headers)),
+            _field(self.key),
+            _field(self.value),
+        ]
+        for name, value in self.headers:
+            parts.append(_field(name.encode()))
+            parts.append(_field(value))
+        return b"".join(parts)
 
     @property
     def size(self) -> int:
-        """The length of the canonical bytes, in bytes: what counts as the size of a message, in every format."""
-        headers = sum(8 + len(name.encode()) + len(value or b"") for name, value in self.headers)
-        return _NUMBERS.size + 8 + len(self.key or b"") + len(self.value or b"") + headers
+        """The length of the canonical bytes. It is the size of a message in every file format."""
+        size = _NUMBERS.size
+        size += _LENGTH.size + len(self.key or b"")
+        size += _LENGTH.size + len(self.value or b"")
+        for name, value in self.headers:
+            size += 2 * _LENGTH.size
+            size += len(name.encode()) + len(value or b"")
+        return size
 
 
 def _field(value: bytes | None) -> bytes:
-    return _NOTHING if value is None else _LENGTH.pack(len(value)) + value
+    if value is None:
+        return _NULL
+    return _LENGTH.pack(len(value)) + value

@@ -1,25 +1,24 @@
-"""The files of a zone: written whole or not at all, read only as what the manifest says of them.
+"""The folder of a zone: files are written as a whole or not at all, and read as the manifest describes them.
 
-A file is written beside its place under a name of its own, synced, read again, and only then moved to its place and
-added to the manifest. What a process that dies leaves behind is a draft, or a file that no manifest names: nobody reads
-either, and `verify` tells of them.
+A file is written as a draft under a name of its own, synced and read again. Only then it is moved to its place and
+added to the manifest. A process that dies leaves a draft, or a file that the manifest does not name. Readers read
+neither; `verify` reports both.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree
+from lake_assets.errors import ConfigurationError, FileDamaged, SumsDisagree
 from lake_assets.landing.files import formats
-from lake_assets.landing.files.checksum import MODULUS, Checksum, summand
+from lake_assets.landing.files.checked_reading import damage_of, digest_of, read_checked
+from lake_assets.landing.files.checksum import Tally
 from lake_assets.landing.files.entries import DataFile, Kind, check_file_name, file_name
 from lake_assets.landing.files.records import Record
 
@@ -28,35 +27,14 @@ DRAFT = ".draft-"
 QUARANTINE = "quarantine"
 
 
-@dataclass
-class Tally:
-    """What is counted of records while they pass."""
-
-    count: int = 0
-    size: int = 0
-    _total: int = 0
-
-    def of(self, records: Iterable[Record]) -> Iterator[Record]:
-        """The same records, counted one by one."""
-        for record in records:
-            self.add(record)
-            yield record
-
-    def add(self, record: Record) -> None:
-        """Count one more."""
-        canonical = record.canonical
-        self.count += 1
-        self.size += len(canonical)
-        self._total += summand(canonical)
-
-    @property
-    def checksum(self) -> Checksum:
-        return Checksum(self.count, self._total % MODULUS)
-
-
 @dataclass(frozen=True)
 class Zone:
-    """One of the zones that write the same. folder: of its files, which lie on no other zone's disk, if it matters."""
+    """One of the zones that land the same records.
+
+    Attributes:
+        name: Such as `a`.
+        folder: Folder of its files; on a disk of its own if a broken disk must not damage two zones.
+    """
 
     name: str
     folder: Path
@@ -66,7 +44,7 @@ class Zone:
             raise ConfigurationError(f"{self.name!r} is not the name of a zone.", remedy="Use letters, such as a, b.")
 
     def path(self, name: str) -> Path:
-        """Where a file lies. Raises `LandingError` for a name that no file of a zone has."""
+        """Return the path of a file. Raises `LandingError` if no file of a zone can have the name."""
         return self.folder / check_file_name(name)
 
     def draft(
@@ -79,86 +57,106 @@ class Zone:
         kind: Kind = "append",
         made_from: tuple[str, ...] = (),
     ) -> Draft:
-        """Write records to a draft, and read it again: it holds what was to be written. One pass, constant memory."""
+        """Write records to a draft, then read it again to check it. One pass, constant memory.
+
+        Args:
+            shard: As `Shard` formats it.
+            ranges: Partition → first and last offset, both inclusive.
+            records: In the order in which they are written.
+            deletions: Ids of the deletion requests that the records were scrubbed for.
+            kind: The format.
+            made_from: Names of the files that the records come from.
+
+        Raises:
+            SumsDisagree: The draft does not hold what was written to it; it is removed.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{DRAFT}{uuid4().hex}"
-        given = Tally()
-        try:
-            with path.open("xb") as opened:
-                formats.write(kind, opened, given.of(records))
-                opened.flush()
-                os.fsync(opened.fileno())
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+        written = _write_synced(path, kind, records)
         file = DataFile(
-            file_name(shard, ranges, deletions, kind),
-            given.size,
-            shard,
-            dict(sorted(ranges.items())),
-            deletions,
-            given.count,
-            given.checksum,
-            self.name,
-            kind,
-            made_from,
-            digest_of(path),
+            name=file_name(shard, ranges, deletions, kind),
+            size=written.size,
+            shard=shard,
+            ranges=dict(sorted(ranges.items())),
+            deletions=deletions,
+            count=written.count,
+            checksum=written.checksum,
+            zone=self.name,
+            kind=kind,
+            made_from=made_from,
+            digest=digest_of(path),
         )
-        return checked(Draft(file, path))
+        draft = Draft(file, path)
+        draft.check()
+        return draft
 
     def records(self, file: DataFile) -> Iterator[Record]:
-        """The records of a file, which is what the manifest says: its bytes first, its records when all were read.
-
-        Raises `FileDamaged`, when it is gone, too.
-        """
+        """Yield the records of a file, checked as in `read_checked`. Raises `FileDamaged`."""
         yield from read_checked(self.path(file.name), file)
 
     def damage(self, file: DataFile) -> FileDamaged | None:
-        """What is wrong with a file, which is read to its end; None: it is what the manifest says."""
-        return _damage(self.path(file.name), file)
+        """Read a file to its end and return what is wrong with it; None if it matches the manifest."""
+        return damage_of(self.path(file.name), file)
 
-    def set_aside(self, name: str) -> None:
-        """Move a file to quarantine, where it stays for whoever looks into it. Safe to repeat."""
-        path, aside = self.path(name), self.folder / QUARANTINE / check_file_name(name)
+    def quarantine(self, name: str) -> None:
+        """Move a file to quarantine, where it stays for inspection. Safe to repeat."""
+        path = self.path(name)
+        quarantined = self._quarantined(name)
         if path.exists():
-            aside.parent.mkdir(exist_ok=True)
-            path.replace(aside)
+            quarantined.parent.mkdir(exist_ok=True)
+            path.replace(quarantined)
 
-    def take_back(self, name: str) -> None:
+    def restore(self, name: str) -> None:
         """Move a file from quarantine back to its place. Safe to repeat."""
-        aside = self.folder / QUARANTINE / check_file_name(name)
-        if aside.exists():
-            aside.replace(self.path(name))
+        quarantined = self._quarantined(name)
+        if quarantined.exists():
+            quarantined.replace(self.path(name))
 
     def drop(self, name: str) -> None:
         """Remove a file, in quarantine or not. Safe to repeat."""
-        for path in (self.path(name), self.folder / QUARANTINE / name):
-            path.unlink(missing_ok=True)
+        self.path(name).unlink(missing_ok=True)
+        self._quarantined(name).unlink(missing_ok=True)
 
     def names(self, written_before: datetime) -> list[str]:
-        """The files that lie in their place, drafts too, and were last written before a time; sorted."""
+        """Return the sorted names of files outside quarantine, drafts included, last written before a time."""
         if not self.folder.exists():
             return []
         latest = written_before.timestamp()
-        return sorted(p.name for p in self.folder.iterdir() if p.is_file() and p.stat().st_mtime < latest)
+        found = []
+        for path in self.folder.iterdir():
+            if path.is_file() and path.stat().st_mtime < latest:
+                found.append(path.name)
+        return sorted(found)
 
     def drop_drafts(self, written_before: datetime) -> list[str]:
-        """Remove what processes that died left half written; their names."""
+        """Remove the drafts of processes that died, last written before a time; return their names."""
         found = [name for name in self.names(written_before) if name.startswith(DRAFT)]
         for name in found:
             (self.folder / name).unlink(missing_ok=True)
         return found
 
+    def _quarantined(self, name: str) -> Path:
+        return self.folder / QUARANTINE / check_file_name(name)
+
 
 @dataclass(frozen=True)
 class Draft:
-    """A file that is written whole, and not in its place yet."""
+    """A file that is complete, but not yet in its place."""
 
     file: DataFile
     path: Path
 
+    def check(self) -> None:
+        """Read the draft as any reader would. Raises `SumsDisagree`, and removes it, if it is damaged."""
+        damaged = damage_of(self.path, self.file)
+        if damaged is None:
+            return
+        self.path.unlink()
+        taken = str(self.file.checksum)
+        raise SumsDisagree("writing", self.file.name, taken=taken, given=damaged.problem) from damaged
+
     def put(self, place: Path) -> None:
-        """Move it to its place, for good: a power cut does not undo it."""
+        """Move the draft to its place. The folder is synced, so a power cut does not undo the move."""
         self.path.replace(place)
         folder = os.open(place.parent, os.O_RDONLY)
         try:
@@ -167,50 +165,14 @@ class Draft:
             os.close(folder)
 
 
-def checked(draft: Draft) -> Draft:
-    """The draft, as any reader would read it. Raises `SumsDisagree` if it is not what was to be written."""
-    file = draft.file
-    if damaged := _damage(draft.path, file):
-        draft.path.unlink()
-        raise SumsDisagree("writing", file.name, taken=str(file.checksum), given=damaged.problem) from damaged
-    return draft
-
-
-def _damage(path: Path, file: DataFile) -> FileDamaged | None:
+def _write_synced(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
+    tally = Tally()
     try:
-        deque(read_checked(path, file), maxlen=0)
-    except FileDamaged as damaged:
-        return damaged
-    return None
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file's bytes, hexadecimal."""
-    with path.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def read_checked(path: Path, file: DataFile) -> Iterator[Record]:
-    """The records at a path, as they are read; at the end they are known to be the file's. Raises `FileDamaged`."""
-    try:
-        if digest_of(path) != file.digest:
-            raise FileDamaged(file.name, "has other bytes than were written")
-        found = Tally()
-        with path.open("rb") as opened:
-            for record in found.of(formats.read(file.kind, opened)):
-                _check_place(file, record)
-                yield record
-    except FileNotFoundError as error:
-        raise FileDamaged(file.name, "is not where it was written") from error
-    except (LandingError, GeneratorExit):
+        with path.open("xb") as opened:
+            formats.write(kind, opened, tally.of(records))
+            opened.flush()
+            os.fsync(opened.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
         raise
-    except Exception as error:  # of fastavro or pyarrow: whatever a damaged file makes of them
-        raise FileDamaged(file.name, f"cannot be read ({type(error).__name__}: {error})") from error
-    if (found.size, found.count, found.checksum) != (file.size, file.count, file.checksum):
-        raise FileDamaged(file.name, f"holds records with the checksum {found.checksum}, not {file.checksum}")
-
-
-def _check_place(file: DataFile, record: Record) -> None:
-    first, last = file.ranges.get(record.partition, (0, -1))
-    if not first <= record.offset <= last:
-        raise FileDamaged(file.name, f"holds offset {record.offset} of partition {record.partition}, outside its own")
+    return tally

@@ -1,4 +1,4 @@
-"""Landed files into raw tables, each offset once.
+"""Loading landed files into raw tables, each offset once.
 
 May import `landing.consume` and the rooms before it.
 """

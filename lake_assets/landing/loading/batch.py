@@ -1,8 +1,8 @@
-"""One batch of a raw table: rows, offsets and complete-through, in one Iceberg commit, or not at all.
+"""One batch of a raw table: rows, offsets and complete-through in one Iceberg commit.
 
-The rows are staged first, and published together with the offsets that follow them, only as long as main is still what
-it was when the offsets were read. (An append of pyiceberg's own would be tried again on a main that has moved, with
-offsets that are somebody else's by then.) What a process that died has staged is nobody's, and expires.
+The rows are staged first. They are published together with the next offsets only if main is still the snapshot at which
+the offsets were read. (An append of pyiceberg would retry on a main that has moved, with offsets that another loader
+has changed by then.) A snapshot that was staged by a process that died is never published, and expires.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lake_assets.base.failpoints import reach
 from lake_assets.errors import PublishConflict
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.landing.consume.messages import Row
-from lake_assets.landing.loading.progress import Progress, written
+from lake_assets.landing.loading.progress import Progress, progress_properties
 
 
 @dataclass(frozen=True)
-class Landed:
+class LandedRow:
     """A row, and when its message was sent, in UTC."""
 
     row: Row
@@ -36,19 +36,36 @@ class Landed:
 
 @dataclass(frozen=True)
 class Batch:
-    """What one commit brings. progress: with this batch. complete_through: an hour, or None if nothing is complete."""
+    """The content of one commit.
 
-    rows: Sequence[Landed]
+    Attributes:
+        rows: May be empty.
+        progress: After this batch.
+        complete_through: Hours since 1970-01-01 UTC; None if no hour is complete.
+    """
+
+    rows: Sequence[LandedRow]
     progress: Progress
     complete_through: int | None
 
 
 def commit(catalog: Catalog, table: Table, batch: Batch) -> None:
-    """Commit a batch to the raw table, as it was loaded. Raises `PublishConflict` when it has moved since."""
-    name, parent = ".".join(table.name()), publish.main_id(table)
+    """Commit a batch to the raw table.
+
+    Args:
+        catalog: Of the table.
+        table: As it was when the progress was read.
+        batch: The batch.
+
+    Raises:
+        PublishConflict: The table has changed since.
+        WriteAuditPublishDisabled: Rows cannot be staged in this table.
+    """
+    name = ".".join(table.name())
+    parent = publish.main_id(table)
     tables.check_write_audit_publish(table, name)
-    # Without rows main stays, but is named: so this commit, too, needs it where it was.
-    staged = _staged(catalog, table, name, batch) if batch.rows or parent is None else parent
+    # Without rows the commit publishes main again, so it too needs main to be unchanged.
+    staged = _stage(catalog, table, name, batch) if batch.rows or parent is None else parent
     reach("loading-staged")
     publish.publish(
         catalog,
@@ -57,35 +74,35 @@ def commit(catalog: Catalog, table: Table, batch: Batch) -> None:
         parent=parent,
         session_id=batch.progress.batch_id,
         complete_through=batch.complete_through,
-        properties=written(batch.progress, table.metadata.properties),
+        properties=progress_properties(batch.progress, table.metadata.properties),
     )
     reach("loading-committed")
 
 
-def _staged(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
-    """The rows as a snapshot that nobody reads yet; its id.
-
-    Its number is like no other's: two loaders of one batch know nothing of each other's snapshots.
-    """
+def _stage(catalog: Catalog, table: Table, name: str, batch: Batch) -> int:
+    """Write the rows to a staged snapshot and return its id."""
+    # A unique number: two loaders of the same batch must not see each other's snapshots.
     wap_id = publish.wap_id(batch.progress.batch_id, uuid4().int)
-    location, parent = table.metadata_location, publish.main_id(table)
+    location = table.metadata_location
+    parent = publish.main_id(table)
     try:
-        table.append(_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
+        table.append(_arrow_table(table, batch), snapshot_properties={publish.WAP_ID: wap_id}, branch=None)
     except (CommitFailedException, ValueError) as error:
-        found = tables.load(catalog, name)
-        if found.metadata_location == location:
+        current = tables.load(catalog, name)
+        if current.metadata_location == location:
             raise
-        # Behind somebody else's commit pyiceberg refuses the sequence number of a snapshot, as a `ValueError`.
-        raise PublishConflict(name, expected=parent, found=publish.main_id(found)) from error
+        # After another commit, pyiceberg refuses the sequence number of a snapshot with a `ValueError`.
+        raise PublishConflict(name, expected=parent, found=publish.main_id(current)) from error
     return publish.staged_snapshot(tables.load(catalog, name), wap_id).snapshot_id
 
 
-def _table(table: Table, batch: Batch) -> pa.Table:
+def _arrow_table(table: Table, batch: Batch) -> pa.Table:
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    return pa.Table.from_pylist([_with_landing(r, batch.progress.batch_id) for r in batch.rows], schema=schema)
+    rows = [_with_landing_columns(row, batch.progress.batch_id) for row in batch.rows]
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
-def _with_landing(landed: Landed, batch_id: str) -> dict[str, Any]:
+def _with_landing_columns(landed: LandedRow, batch_id: str) -> dict[str, Any]:
     at = landed.landed_at
     return {
         **landed.row,

@@ -1,8 +1,8 @@
-"""Landed files into raw tables: each offset once, whatever file covers it by then, however often a loader dies.
+"""Loading landed files into raw tables: each offset once, however often files are compacted or a loader dies.
 
-A batch goes on from the offsets that the raw table has, as far as the files of a zone that may be read cover them
-without a gap, in all shards. Of two zones the one that reaches further is read, or the other one if a file is damaged:
-verified files are equal. Rows of those who were erased are dropped here, if they were sent before.
+A batch begins at the offsets in the raw table and ends where the readable files of a zone stop covering them in all
+shards. The zone that reaches further is read, or the other one if a file is damaged: verified files are equal. Rows
+sent before the erasure of their subject are dropped.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -21,23 +22,38 @@ from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.landing.consume.messages import Feed, heartbeat_of
+from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.files.timestamps import moment
 from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.loading.batch import Batch, Landed, commit
+from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.progress import Progress, read_progress
-from lake_assets.landing.manifest.compaction_choice import first_offsets
-from lake_assets.landing.manifest.coverage import Cover, Ends, limited, ready
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, moment
+from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
-MOST_OFFSETS = 25_000
-"""Of a partition, in one batch: its rows are in memory together."""
+MAX_OFFSETS = 25_000
+"""The most offsets of a partition in one batch. The rows of a batch are in memory together."""
+
+_ATTEMPTS = 8
+_NO_OFFSETS = (0, 0)
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What one batch brought. offsets: partition → first offset, and the one after the last. erased: rows dropped."""
+    """The result of one batch.
+
+    Attributes:
+        table: The raw table.
+        batch_id: Of its rows.
+        zone: The zone that was read.
+        offsets: Partition → first offset, and the offset after the last.
+        rows: Number of rows committed.
+        erased: Number of rows dropped because their subject was erased.
+        complete_through: Hours since 1970-01-01 UTC; None if no hour is complete.
+    """
 
     table: str
     batch_id: str
@@ -50,24 +66,47 @@ class Loaded:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Whose files are read next, and how far."""
+    """The files of one zone that a batch may read, and the offsets it may read from them."""
 
     zone: Zone
     entries: Sequence[Entry]
-    starts: Ends
-    ends: Ends
+    offsets: Mapping[int, tuple[int, int]]
+    """Partition → first offset, and the offset after the last."""
 
     @property
-    def count(self) -> int:
-        return sum(self.ends[p] - start for p, start in self.starts.items())
+    def offset_count(self) -> int:
+        return sum(end - start for start, end in self.offsets.values())
 
-    def takes(self, record: Record) -> bool:
-        return self.starts.get(record.partition, 0) <= record.offset < self.ends.get(record.partition, 0)
+    @property
+    def ends(self) -> dict[int, int]:
+        return {partition: end for partition, (_, end) in self.offsets.items()}
+
+    def includes(self, record: Record) -> bool:
+        start, end = self.offsets.get(record.partition, _NO_OFFSETS)
+        return start <= record.offset < end
+
+    def overlaps(self, file: DataFile) -> bool:
+        for partition, (first, last) in file.ranges.items():
+            start, end = self.offsets.get(partition, _NO_OFFSETS)
+            if first < end and start <= last:
+                return True
+        return False
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads one topic into its raw table. partitions: all that the topic has. provisional: read such files, too."""
+    """Loads one topic into its raw table.
+
+    Attributes:
+        catalog: Of the raw table.
+        manifest: Of the zones.
+        zones: The zones to read.
+        feed: The topic and its raw table.
+        partitions: All partitions of the topic.
+        subjects: Whose erasures are heeded.
+        erasures: The registry of erasures.
+        provisional: Whether provisional files may be read too.
+    """
 
     catalog: Catalog
     manifest: Manifest
@@ -79,93 +118,115 @@ class Loader:
     provisional: bool = False
 
     def load(self) -> Iterator[Loaded]:
-        """Load what may be loaded by now, batch after batch.
+        """Load batch after batch, until no offset is ready.
 
-        Raises `TableMissing`, `ColumnMismatch`, `WriteAuditPublishDisabled`, `FileDamaged`.
+        Raises:
+            TableMissing: The raw table does not exist.
+            ColumnMismatch: The raw table has other columns than declared.
+            WriteAuditPublishDisabled: Rows cannot be staged in the raw table.
+            FileDamaged: No zone has an undamaged file.
         """
-        while loaded := self.load_next():
+        while True:
+            loaded = self.load_next()
+            if loaded is None:
+                return
             yield loaded
 
     @retry(
         retry=retry_if_exception_type((PublishConflict, StateMoved)),
         wait=wait_random_exponential(multiplier=0.05, max=1),
-        stop=stop_after_attempt(8),
+        stop=stop_after_attempt(_ATTEMPTS),
         reraise=True,
     )
     def load_next(self) -> Loaded | None:
-        """Load the next batch, from what the table has by now; None if nothing is ready."""
+        """Load the next batch after the offsets in the table; return None if no offset is ready. Raises as `load`."""
         table = tables.load(self.catalog, self.feed.raw.table)
         tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
-        files = self._files()
-        every = (self._choice(zone, files, progress) for zone in self.zones)
-        choices = sorted((c for c in every if c.count), key=lambda c: -c.count)
-        return self._load(table, progress, *self._read(choices)) if choices else None
+        choices = self._choices(progress)
+        if not choices:
+            return None
+        choice, records = self._read_first_undamaged(choices)
+        return self._commit(table, progress, choice, records)
 
-    def _choice(self, zone: Zone, files: Sequence[Entry], progress: Progress) -> _Choice:
-        entries = [entry for entry in files if entry.file.zone == zone.name and entry.verdict != "quarantined"]
-        covers = [Cover(e.file.ranges, self._may_read(e), parse_shard(e.file.shard)) for e in entries]
-        begun = first_offsets(entry.file for entry in files)
-        starts = {p: at for p, at in {**begun, **progress.offsets}.items() if p in self.partitions}
-        return _Choice(zone, entries, starts, limited(starts, ready(covers, starts), most=MOST_OFFSETS))
+    def _choices(self, progress: Progress) -> list[_Choice]:
+        """Return the zones that have ready offsets, the one with most offsets first."""
+        entries = self._entries()
+        choices = []
+        for zone in self.zones:
+            choice = self._choice(zone, entries, progress)
+            if choice.offset_count:
+                choices.append(choice)
+        return sorted(choices, key=attrgetter("offset_count"), reverse=True)
 
-    def _files(self) -> list[Entry]:
-        """The files of all zones, those in quarantine, too: a partition begins with the first, whoever may read it."""
-        found = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
-        return [entry for entry in found if not parse_shard(entry.file.shard).dead_letters]
+    def _entries(self) -> list[Entry]:
+        """Return the files of all zones, including quarantined ones: the first file begins its partition."""
+        entries = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
+        return [entry for entry in entries if not entry.file.holds_dead_letters]
 
-    def _may_read(self, entry: Entry) -> bool:
-        return entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")
+    def _choice(self, zone: Zone, entries: Sequence[Entry], progress: Progress) -> _Choice:
+        own = [entry for entry in entries if entry.file.zone == zone.name and entry.verdict != "quarantined"]
+        begun = first_offsets(files_of(entries))
+        starts = {}
+        for partition, start in {**begun, **progress.offsets}.items():
+            if partition in self.partitions:
+                starts[partition] = start
+        ends = limit_ends(starts, ready_ends(map(self._cover, own), starts), max_offsets=MAX_OFFSETS)
+        return _Choice(zone, own, {partition: (start, ends[partition]) for partition, start in starts.items()})
 
-    def _load(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
-        beats = _heartbeats(records)
-        sent = [self._landed(record) for record in records if heartbeat_of(record.headers) is None]
+    def _cover(self, entry: Entry) -> Cover:
+        readable = entry.verdict == "verified" or (self.provisional and entry.verdict == "provisional")
+        return Cover(entry.file.ranges, readable, parse_shard(entry.file.shard))
+
+    def _commit(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
+        sent = [self._landed_row(record) for record in records if heartbeat_of(record.headers) is None]
         rows = self._without_erased(sent)
-        after = progress.after(choice.ends, beats)
+        after = progress.after(choice.ends, _latest_heartbeats(records))
         complete_through = after.complete_through(self.partitions)
         reach("loading-read")
         commit(self.catalog, table, Batch(rows, after, complete_through))
-        offsets = {p: (start, choice.ends[p]) for p, start in choice.starts.items()}
         return Loaded(
-            self.feed.raw.table,
-            after.batch_id,
-            choice.zone.name,
-            offsets,
+            table=self.feed.raw.table,
+            batch_id=after.batch_id,
+            zone=choice.zone.name,
+            offsets=choice.offsets,
             rows=len(rows),
             erased=len(sent) - len(rows),
             complete_through=complete_through,
         )
 
-    def _read(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
-        """The first choice that can be read, and its records. Raises `FileDamaged` if none can."""
+    def _read_first_undamaged(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
+        """Return the first choice that can be read, and its records. Raises `FileDamaged` if none can."""
         for choice in choices:
             try:
-                return choice, sorted(self._records(choice), key=lambda r: (r.partition, r.offset))
+                return choice, sorted(self._records(choice), key=attrgetter("partition", "offset"))
             except FileDamaged as error:
                 damaged = error
         raise damaged
 
     def _records(self, choice: _Choice) -> Iterator[Record]:
-        """Every record of the choice; files are read to their ends, where it is known that they are what they were.
+        """Yield the records of a choice. Files are read to their ends, because their checksum is checked there.
 
-        Raises `StateMoved` if one was replaced meanwhile, and maybe swept.
+        Raises:
+            FileDamaged: A live file is damaged.
+            StateMoved: A file was replaced meanwhile, and perhaps removed.
         """
         for entry in choice.entries:
-            spans = entry.file.ranges.items()
-            if any(first < choice.ends.get(p, 0) and choice.starts.get(p, 0) <= last for p, (first, last) in spans):
-                try:
-                    yield from (record for record in choice.zone.records(entry.file) if choice.takes(record))
-                except FileDamaged:
-                    self._require_live(entry)
-                    raise
+            if not choice.overlaps(entry.file):
+                continue
+            try:
+                yield from filter(choice.includes, choice.zone.records(entry.file))
+            except FileDamaged:
+                self._require_live(entry)
+                raise
 
     def _require_live(self, entry: Entry) -> None:
-        found = self.manifest.entry(entry.file.zone, entry.file.name)
-        if found is None or found.stage != "live":
-            stage = "gone" if found is None else found.stage
+        current = self.manifest.entry(entry.file.zone, entry.file.name)
+        stage = "gone" if current is None else current.stage
+        if stage != "live":
             raise StateMoved(f"{entry.file.name} of zone {entry.file.zone}", expected="live", found=stage)
 
-    def _landed(self, record: Record) -> Landed:
+    def _landed_row(self, record: Record) -> LandedRow:
         row = self.feed.parse(record.value)
         if isinstance(row, str):
             raise SourceError(
@@ -173,28 +234,36 @@ class Loader:
                 f"{self.feed.raw.table}, but is none any more: {row}.",
                 remedy="Declare the columns of the raw table as they were when it was landed.",
             )
-        return Landed(row, moment(record.timestamp))
+        return LandedRow(row, moment(record.timestamp))
 
-    def _without_erased(self, rows: list[Landed]) -> list[Landed]:
-        """The rows, but for what was sent of somebody before the erasure; one look at the catalog if there is none."""
-        among = self.erasures.rows()
-        for subject in self.subjects if among else ():
+    def _without_erased(self, rows: list[LandedRow]) -> list[LandedRow]:
+        """Drop rows that were sent before their subject was erased. Costs one look at the catalog if nobody was."""
+        erasures = self.erasures.rows()
+        if not erasures:
+            return rows
+        for subject in self.subjects:
             for column in subject.columns_of(self.feed.raw.columns):
                 ids = {landed.row[column] for landed in rows} - {None}
-                known = self.erasures.known(subject.name, ids, among)
-                rows = [landed for landed in rows if not self._sent_before(landed, known.get(landed.row[column]))]
+                erased_at = self.erasures.known(subject.name, ids, erasures)
+                kept = []
+                for landed in rows:
+                    if not self._sent_before(landed, erased_at.get(landed.row[column])):
+                        kept.append(landed)
+                rows = kept
         return rows
 
-    def _sent_before(self, landed: Landed, erased_at: datetime | None) -> bool:
-        """As the door of the engine judges: a row that happened, or landed, by then."""
-        return erased_at is not None and min(landed.row[self.feed.raw.time_column], landed.landed_at) <= erased_at
+    def _sent_before(self, landed: LandedRow, erased_at: datetime | None) -> bool:
+        """Return whether a row happened, or landed, by the time of an erasure, as the engine's erasure guard does."""
+        if erased_at is None:
+            return False
+        earliest: datetime = min(landed.row[self.feed.raw.time_column], landed.landed_at)
+        return earliest <= erased_at
 
 
-def _heartbeats(records: Iterable[Record]) -> dict[int, datetime]:
-    """Partition → the latest heartbeat."""
-    found: dict[int, datetime] = {}
+def _latest_heartbeats(records: Iterable[Record]) -> dict[int, datetime]:
+    latest: dict[int, datetime] = {}
     for record in records:
-        beat = heartbeat_of(record.headers)
-        if isinstance(beat, datetime):
-            found[record.partition] = max(beat, found.get(record.partition, beat))
-    return found
+        at = heartbeat_of(record.headers)
+        if isinstance(at, datetime):
+            latest[record.partition] = max(at, latest.get(record.partition, at))
+    return latest

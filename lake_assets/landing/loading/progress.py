@@ -1,6 +1,6 @@
-"""How far a topic is loaded, as the properties of its raw table tell it: they are committed with the rows.
+"""How far a topic is loaded: properties of its raw table, which are committed together with the rows.
 
-Files change their names when they are compacted, and summaries of snapshots expire; offsets and properties stay.
+Names of files change under compaction, and summaries of snapshots expire; offsets and table properties stay.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from lake_assets.base.hours import hour_of
+from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
 
 OFFSETS = "lake.landing.offsets"
 """Table property: JSON, topic → partition → the next offset to load."""
@@ -24,16 +26,19 @@ HEARTBEATS = "lake.landing.heartbeats"
 BATCH = "lake.landing.batch"
 """Table property: the number of the last batch that was loaded."""
 
-
 BATCH_PREFIX = "landing-"
-"""Of the `batch_id` of rows that were landed: others were written to the raw table past the zones."""
+"""Begins the `batch_id` of landed rows. Rows with another one were written to the raw table without landing."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What of a topic is in its raw table.
+    """The part of a topic that is in its raw table.
 
-    offsets: partition → next offset. heartbeats: partition → the latest time. batch: the number of the last batch.
+    Attributes:
+        topic: The topic.
+        offsets: Partition → the next offset to load.
+        heartbeats: Partition → the latest heartbeat.
+        batch: The number of the last batch; 0 if there is none.
     """
 
     topic: str
@@ -43,51 +48,74 @@ class Progress:
 
     @property
     def batch_id(self) -> str:
-        """What the rows of the last batch carry."""
+        """The `batch_id` of the rows of the last batch."""
         return f"{BATCH_PREFIX}{self.batch:09}"
 
     def after(self, offsets: Mapping[int, int], heartbeats: Mapping[int, datetime]) -> Progress:
-        """After one more batch, which ends before these offsets and brought these heartbeats. None goes back."""
-        latest = {p: max(at, self.heartbeats.get(p, at)) for p, at in heartbeats.items()}
+        """Return the progress after one more batch. A heartbeat never goes back.
+
+        Args:
+            offsets: Partition → the offset after the last one of the batch.
+            heartbeats: Partition → the latest heartbeat in the batch.
+        """
+        latest = dict(self.heartbeats)
+        for partition, at in heartbeats.items():
+            latest[partition] = max(at, latest.get(partition, at))
         return replace(
             self,
             offsets={**self.offsets, **offsets},
-            heartbeats={**self.heartbeats, **latest},
+            heartbeats=latest,
             batch=self.batch + 1,
         )
 
     def complete_through(self, partitions: Iterable[int]) -> int | None:
-        """The hour before the least heartbeat; None as long as a partition has none.
+        """Return the hour before the earliest of the partitions' latest heartbeats.
 
-        partitions: all of the topic. A message's own time does not count: one dated 2099 completes nothing.
+        The time of other messages does not count: a message dated 2099 completes nothing.
+
+        Args:
+            partitions: All partitions of the topic.
+
+        Returns:
+            Hours since 1970-01-01 UTC; None as long as a partition has no heartbeat, or there is no partition.
         """
-        times = [self.heartbeats.get(partition) for partition in partitions]
-        known = [at for at in times if at is not None]
-        return hour_of(min(known)) - 1 if known and len(known) == len(times) else None
+        times = []
+        for partition in partitions:
+            at = self.heartbeats.get(partition)
+            if at is None:
+                return None
+            times.append(at)
+        return hour_of(min(times)) - 1 if times else None
 
 
 def read_progress(properties: Mapping[str, str], topic: str) -> Progress:
-    """What a table's properties say of a topic; of one that was never loaded, nothing."""
-    offsets = _of_topic(properties.get(OFFSETS), topic)
-    heartbeats = _of_topic(properties.get(HEARTBEATS), topic)
+    """Return the progress of a topic according to the properties of its raw table."""
+    offsets: dict[int, int] = _of_topic(properties.get(OFFSETS), topic)
+    heartbeats: dict[int, str] = _of_topic(properties.get(HEARTBEATS), topic)
     return Progress(
         topic,
-        {int(partition): int(offset) for partition, offset in offsets.items()},
-        {int(partition): datetime.fromisoformat(str(at)) for partition, at in heartbeats.items()},
-        int(properties.get(BATCH, "0")),
+        offsets=offsets,
+        heartbeats={partition: datetime.fromisoformat(at) for partition, at in heartbeats.items()},
+        batch=int(properties.get(BATCH, "0")),
     )
 
 
 def progress_of(catalog: Catalog, table: str, topic: str) -> Progress:
-    """The same of a table as it stands; nothing, too, of a table that is not there."""
+    """Return the progress of a topic according to a table of the catalog, which may be missing."""
     try:
-        return read_progress(catalog.load_table(table).metadata.properties, topic)
+        properties = catalog.load_table(table).metadata.properties
     except NoSuchTableError:
         return Progress(topic)
+    return read_progress(properties, topic)
 
 
-def written(progress: Progress, properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that tell of a progress; what `properties`, those of now, tell of other topics stays."""
+def progress_properties(progress: Progress, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the table properties of a progress.
+
+    Args:
+        progress: Of one topic.
+        properties: The present properties of the table; their values of other topics are kept.
+    """
     heartbeats = {partition: at.isoformat() for partition, at in progress.heartbeats.items()}
     return {
         OFFSETS: _with_topic(properties.get(OFFSETS), progress.topic, progress.offsets),
@@ -96,11 +124,12 @@ def written(progress: Progress, properties: Mapping[str, str]) -> dict[str, str]
     }
 
 
-def _of_topic(text: str | None, topic: str) -> dict[str, int | str]:
-    found: dict[str, dict[str, int | str]] = json.loads(text or "{}")
-    return found.get(topic, {})
+def _of_topic(text: str | None, topic: str) -> dict[int, Any]:
+    by_topic = json.loads(text or "{}")
+    return with_number_keys(by_topic.get(topic, {}))
 
 
-def _with_topic(text: str | None, topic: str, values: Mapping[int, int] | Mapping[int, str]) -> str:
-    ordered = {str(partition): value for partition, value in sorted(values.items())}
-    return json.dumps({**json.loads(text or "{}"), topic: ordered}, sort_keys=True, separators=(",", ":"))
+def _with_topic(text: str | None, topic: str, values: Mapping[int, object]) -> str:
+    by_topic = json.loads(text or "{}")
+    by_topic[topic] = with_text_keys(values)
+    return json.dumps(by_topic, sort_keys=True, separators=(",", ":"))

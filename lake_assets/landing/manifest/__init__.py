@@ -1,4 +1,4 @@
-"""The manifest that the zones share: files and their state, what may be loaded or compacted, what zones agree on.
+"""The manifest that the zones share: the files and their state, what may be loaded or compacted, and shared state.
 
 May import `landing.files`.
 """

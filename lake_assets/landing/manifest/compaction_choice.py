@@ -1,9 +1,9 @@
-"""Which files to compact together, so that both zones choose the same and a later choice stays possible.
+"""The choice of the files to compact together. Both zones choose the same, and a later choice stays possible.
 
-The files of a shard are a graph: an edge goes from a file to the next one of a partition that they share. A group must
-be consecutive in each of its partitions (R1), and replacing it by one file must leave no cycle (R2): it is convex, no
-path leaves it and comes back. R2 implies R1, not the other way round. Whatever follows itself without a gap in a
-topological order is convex, and so are all such groups at once; so an order is cut into groups.
+The files of a shard form a graph: an edge goes from a file to the next one of a partition that they share. Two rules
+hold for a group. R1: it is consecutive in each of its partitions. R2: replacing it by one file leaves no cycle, that
+is, the group is convex: no path leaves it and returns. R2 implies R1, but not the other way round. Consecutive files
+of a topological order are convex, and so are all groups of such an order together; so the order is cut into groups.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ import networkx as nx
 
 from lake_assets.errors import ConfigurationError, OffsetsOverlap
 from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.offset_ranges import last_offsets
 
-Ranges = Mapping[int, tuple[int, int]]
+_BEFORE_ALL = -1
+"""Less than any offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a group does not exceed: files, and bytes (`DataFile.size`) together."""
+    """The limits of a group.
+
+    Attributes:
+        max_files: Number of files, 2 or more.
+        max_bytes: Bytes of all files together (`DataFile.size`), 1 or more.
+    """
 
     max_files: int
     max_bytes: int
@@ -31,71 +38,63 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_files < 2 or self.max_bytes < 1:
             raise ConfigurationError(
-                f"Groups of at most {self.max_files} files and {self.max_bytes} bytes can not be.",
+                f"Groups of at most {self.max_files} files and {self.max_bytes} bytes are not possible.",
                 remedy="Allow 2 files and 1 byte, or more.",
             )
 
 
 def select(files: Iterable[DataFile], limits: Limits) -> list[list[DataFile]]:
-    """The groups to compact, each of two files or more of one shard and with equal deletions.
+    """Return the groups to compact, each of two or more files of one shard with equal deletions.
 
-    Files are taken in a topological order: of those that no file left comes before, the smallest, ties by name. A
-    group ends where the next one does not fit. Replacing each group by one file leaves the graphs without a cycle; so
-    rounds of it come to an end. The order in which files are given does not matter. Linear in files but for the
-    sorting of those that are free at a time. Raises `OffsetsOverlap`.
+    The files are taken in a topological order: among the files that no remaining file precedes, the smallest comes
+    first; ties are broken by name. A group ends where the next file does not fit. Replacing each group by one file
+    leaves the graphs without a cycle, so repeated rounds come to an end. The cost is linear in the number of files,
+    except for the sorting of the files that are free at a time.
 
-    It chooses among all it is given. For zones that see different files, give it `candidates`.
+    Args:
+        files: All files to choose from, in any order. For zones that see different files, pass `candidates`.
+        limits: Of each group.
+
+    Raises:
+        OffsetsOverlap: Two files of a shard have an offset in common.
     """
     shards: dict[str, list[DataFile]] = {}
     for file in files:
         shards.setdefault(file.shard, []).append(file)
-    groups = (group for _, members in sorted(shards.items()) for group in _groups(members, limits))
-    return [group for group in groups if len(group) > 1]
+    selected = []
+    for _, members in sorted(shards.items()):
+        selected += [group for group in _groups(members, limits) if len(group) > 1]
+    return selected
 
 
 def candidates(files: Iterable[DataFile], cut: Mapping[int, int]) -> list[DataFile]:
-    """The files of one shard up to a cut: partition → last offset, inclusive. What lies beyond does not exist.
+    """Return the files of one shard up to a cut.
 
-    None, as long as the files do not reach the cut, or one of them lies across it: another zone may see more.
+    Args:
+        files: The files of one shard in a zone.
+        cut: Partition → last offset, inclusive. Files beyond it are ignored.
+
+    Returns:
+        Empty as long as the files do not reach the cut, or one of them lies across it: another zone may see more.
     """
-    within = [file for file in files if all(last <= cut.get(p, -1) for p, (_, last) in file.ranges.items())]
-    reached = merged_ranges(within)
-    complete = all(p in reached and reached[p][1] == last for p, last in cut.items())
-    return within if complete else []
+    within = [file for file in files if _is_within(file, cut)]
+    reached = last_offsets(within)
+    for partition, last in cut.items():
+        if reached.get(partition) != last:
+            return []
+    return within
 
 
-def last_offsets(files: Iterable[DataFile]) -> dict[int, int]:
-    """Partition → the last offset of files of one shard: a cut at all of them."""
-    return {partition: last for partition, (_, last) in merged_ranges(files).items()}
-
-
-def next_offsets(files: Iterable[DataFile]) -> dict[int, int]:
-    """Partition → the offset behind the last one of files."""
-    return {partition: last + 1 for partition, last in last_offsets(files).items()}
-
-
-def first_offsets(files: Iterable[DataFile]) -> dict[int, int]:
-    """Partition → the first offset of files."""
-    return {partition: first for partition, (first, _) in merged_ranges(files).items()}
-
-
-def merged_ranges(files: Iterable[DataFile]) -> dict[int, tuple[int, int]]:
-    """The ranges of the one file that replaces files: in each partition, from the least offset to the greatest."""
-    return union(file.ranges for file in files)
-
-
-def union(several: Iterable[Ranges]) -> dict[int, tuple[int, int]]:
-    """The same of ranges alone."""
-    merged: dict[int, tuple[int, int]] = {}
-    for ranges in several:
-        for partition, (first, last) in ranges.items():
-            least, greatest = merged.get(partition, (first, last))
-            merged[partition] = (min(least, first), max(greatest, last))
-    return dict(sorted(merged.items()))
+def _is_within(file: DataFile, cut: Mapping[int, int]) -> bool:
+    return all(last <= cut.get(partition, _BEFORE_ALL) for partition, (_, last) in file.ranges.items())
 
 
 def graph(files: Iterable[DataFile]) -> nx.DiGraph[str]:
-    """The files of one shard, by name; an edge goes to the next one of each partition. Raises `OffsetsOverlap`."""
+    """Return the graph of the files of one shard: names, with an edge to the next file of each partition.
+
+    Raises:
+        OffsetsOverlap: Two files have an offset in common.
+    """
     found: nx.DiGraph[str] = nx.DiGraph()
     chains: dict[int, list[tuple[int, int, str]]] = {}
     for file in files:
@@ -111,22 +110,30 @@ def graph(files: Iterable[DataFile]) -> nx.DiGraph[str]:
 
 
 def _groups(files: Sequence[DataFile], limits: Limits) -> Iterator[list[DataFile]]:
-    """All files of one shard, cut into groups."""
-    order = _Order(files)
-    while order:
-        group = [order.take_first()]
-        size = group[0].size
-        while len(group) < limits.max_files and (file := order.take(group[0].deletions, limits.max_bytes - size)):
-            group.append(file)
-            size += file.size
-        yield group
+    """Yield groups of files of one shard; every file is in one of them."""
+    order = _TopologicalOrder(files)
+    while not order.is_empty():
+        yield _next_group(order, limits)
+
+
+def _next_group(order: _TopologicalOrder, limits: Limits) -> list[DataFile]:
+    first = order.take_first()
+    group = [first]
+    size = first.size
+    while len(group) < limits.max_files:
+        file = order.take(first.deletions, max_bytes=limits.max_bytes - size)
+        if file is None:
+            break
+        group.append(file)
+        size += file.size
+    return group
 
 
 @dataclass
-class _Order:
-    """A topological order that is asked for file by file, by what fits (Kahn, 1962).
+class _TopologicalOrder:
+    """A topological order that is taken file by file (Kahn, 1962).
 
-    Files on a cycle never come: no choice of ours makes one, and none could be undone by choosing.
+    Files on a cycle are never returned. No choice of ours makes a cycle, and no choice could remove one.
     """
 
     files: Sequence[DataFile]
@@ -135,30 +142,38 @@ class _Order:
     def __post_init__(self) -> None:
         self._by_name = {file.name: file for file in self.files}
         self._graph = graph(self.files)
-        self._before = dict(self._graph.in_degree())
-        for name, count in self._before.items():
-            if not count:
-                self._release(self._by_name[name])
+        self._remaining_before = dict(self._graph.in_degree())
+        for name, count in self._remaining_before.items():
+            if count == 0:
+                self._release(name)
 
-    def __bool__(self) -> bool:
-        return any(self._free.values())
+    def is_empty(self) -> bool:
+        return not any(self._free.values())
 
     def take_first(self) -> DataFile:
-        """The smallest free file."""
-        return self._take(min((heap for heap in self._free.values() if heap), key=lambda heap: heap[0]))
+        """Take the smallest free file."""
+        heaps = [heap for heap in self._free.values() if heap]
+        return self._take(min(heaps, key=lambda heap: heap[0]))
 
-    def take(self, deletions: frozenset[str], room: int) -> DataFile | None:
-        """The smallest free file with these deletions; None if it has more than `room` bytes, or there is none."""
+    def take(self, deletions: frozenset[str], *, max_bytes: int) -> DataFile | None:
+        """Take the smallest free file with these deletions; None if it is larger than `max_bytes` or there is none."""
         heap = self._free.get(deletions)
-        return self._take(heap) if heap and heap[0][0] <= room else None
+        if not heap:
+            return None
+        size, _ = heap[0]
+        if size > max_bytes:
+            return None
+        return self._take(heap)
 
     def _take(self, heap: list[tuple[int, str]]) -> DataFile:
         _, name = heapq.heappop(heap)
         for following in self._graph.successors(name):
-            self._before[following] -= 1
-            if not self._before[following]:
-                self._release(self._by_name[following])
+            self._remaining_before[following] -= 1
+            if self._remaining_before[following] == 0:
+                self._release(following)
         return self._by_name[name]
 
-    def _release(self, file: DataFile) -> None:
-        heapq.heappush(self._free.setdefault(file.deletions, []), (file.size, file.name))
+    def _release(self, name: str) -> None:
+        file = self._by_name[name]
+        heap = self._free.setdefault(file.deletions, [])
+        heapq.heappush(heap, (file.size, name))

@@ -1,20 +1,18 @@
-"""What can be said of files without looking into the manifest. Pure."""
+"""Validation of files that are added to the manifest, as far as it needs no other entry. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import add
 
 from lake_assets.errors import LandingError, SumsDisagree
-from lake_assets.landing.files.checksum import NOTHING, Checksum
-from lake_assets.landing.files.entries import DataFile, check_file_name, compare, offsets
+from lake_assets.landing.files.checksum import Checksum, total
+from lake_assets.landing.files.entries import DataFile, check_file_name, compare, names_of, offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.schema import Entry, Verdict
 
 
-def check(file: DataFile) -> None:
-    """What can be said of a file by itself."""
+def validate_file(file: DataFile) -> None:
+    """Raise `LandingError` unless name, shard, offsets and zone of a file are valid."""
     check_file_name(file.name)
     parse_shard(file.shard)
     for partition, (first, last) in file.ranges.items():
@@ -23,25 +21,43 @@ def check(file: DataFile) -> None:
                 f"{file.name} has the offsets {first} to {last} of partition {partition}.",
                 remedy="Give both inclusive, from 0 on, the lesser first.",
             )
-    if not file.ranges or not file.zone:
-        what = "no offsets" if file.zone else "no zone"
-        raise LandingError(f"{file.name} has {what}.", remedy="Add the files of a zone, as `Zone.draft` makes them.")
+    if not file.zone:
+        raise _incomplete(file, "zone")
+    if not file.ranges:
+        raise _incomplete(file, "offsets")
 
 
-def conserve(operation: str, taken: Sequence[DataFile], given: Sequence[DataFile], removed: Checksum) -> None:
-    """Raise `SumsDisagree` unless what an operation put out and what it removed are all that it took in."""
-    before, after = (reduce(add, (f.checksum for f in files), NOTHING) for files in (taken, given))
-    if before != after + removed:
-        names = ", ".join(f.name for f in taken)
-        raise SumsDisagree(operation, names, taken=str(before), given=str(after + removed))
+def validate_sums(operation: str, taken: Sequence[DataFile], given: Sequence[DataFile], removed: Checksum) -> None:
+    """Check that an operation wrote exactly the records that it read.
+
+    Args:
+        operation: Its name, for the message.
+        taken: The files that it read.
+        given: The files that it wrote.
+        removed: The checksum of the records that it left out.
+
+    Raises:
+        SumsDisagree: The checksums do not add up.
+    """
+    before = total(file.checksum for file in taken)
+    after = total(file.checksum for file in given) + removed
+    if before != after:
+        raise SumsDisagree(operation, ", ".join(names_of(taken)), taken=str(before), given=str(after))
 
 
-def same_again(found: Entry, file: DataFile) -> Verdict:
-    """The verdict of a file that is added again."""
-    if compare(found.file, file) == "match":
-        return found.verdict
+def validate_same_file(existing: Entry, file: DataFile) -> Verdict:
+    """Return the verdict of a file that is added again. Raises `LandingError` if it holds other records now."""
+    if compare(existing.file, file) == "match":
+        return existing.verdict
     raise LandingError(
-        f"{file.name} of zone {file.zone} ({offsets(file)}) is there with the checksum {found.file.checksum}, "
+        f"{file.name} of zone {file.zone} ({offsets(file)}) is there with the checksum {existing.file.checksum}, "
         f"and was now written with {file.checksum}.",
-        remedy="The file that is there stays. Run `lake landing verify`: what the zone reads has changed.",
+        remedy="The existing file stays. Run `lake landing verify`: the input of the zone has changed.",
+    )
+
+
+def _incomplete(file: DataFile, missing: str) -> LandingError:
+    return LandingError(
+        f"{file.name} has no {missing}.",
+        remedy="Add the files of a zone, as `Zone.draft` makes them.",
     )

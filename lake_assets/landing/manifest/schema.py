@@ -1,23 +1,25 @@
-"""The tables of the manifest, and a file as a row of them. Times are milliseconds since 1970 in UTC, as in Kafka."""
+"""The tables of the manifest, and the entry of a file. Times are milliseconds since 1970-01-01 UTC, as in Kafka."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from datetime import datetime, timedelta
+from typing import Literal, get_args
 
 import sqlalchemy as sa
 
-from lake_assets.landing.files.checksum import Checksum
-from lake_assets.landing.files.entries import DataFile, identity
-from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.files.entries import DataFile
 
 Verdict = Literal["provisional", "verified", "quarantined"]
 Stage = Literal["staged", "live", "retired"]
 ALL_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 ALL_STAGES: tuple[Stage, ...] = get_args(Stage)
+CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
+"""The stages of files that were not replaced."""
+
+READABLE: tuple[Verdict, ...] = ("provisional", "verified")
+"""The verdicts of files that are not quarantined."""
 
 METADATA = sa.MetaData()
 HEAD = sa.Table(
@@ -89,8 +91,6 @@ ROUNDS = sa.Table(
     sa.Column("groups", sa.Text, nullable=False),
     sa.Column("shards", sa.Integer),
 )
-
-
 DONE = sa.Table(
     "landing_round_done",
     METADATA,
@@ -102,11 +102,18 @@ DONE = sa.Table(
 
 @dataclass(frozen=True)
 class Entry:
-    """A file as the manifest has it.
+    """A file in the manifest.
 
-    verdict: `verified` when the other zone's file was found equal, `provisional` until then. stage: a `live` file is
-    what readers read; a `staged` one waits for the others of its operation, a `retired` one was replaced. reason: why
-    it is quarantined.
+    Attributes:
+        file: Its description.
+        verdict: `verified` if the other zone's file is equal, `provisional` as long as that is unknown, `quarantined`
+            if the files differ.
+        stage: Readers read `live` files. A `staged` file waits for the others of its operation; a `retired` file was
+            replaced.
+        version: The version of the manifest that added the file.
+        added_at: When it was added.
+        retired_at: When it was replaced; None if it was not.
+        reason: Why it is quarantined; empty if it is not.
     """
 
     file: DataFile
@@ -118,90 +125,10 @@ class Entry:
     reason: str
 
     def overdue(self, now: datetime, deadline: timedelta) -> bool:
-        """Whether it has waited for the other zone's file for longer than a deadline."""
+        """Return whether the file has waited for the other zone's file longer than a deadline."""
         return self.verdict == "provisional" and now - self.added_at > deadline
 
 
-def row_of(entry: Entry) -> dict[str, Any]:
-    """An entry as a row of `landing_file`. shards: the sharding specification; 0 for dead letters, which have none."""
-    file, shard = entry.file, parse_shard(entry.file.shard)
-    return {
-        "zone": file.zone,
-        "name": file.name,
-        "version": entry.version,
-        "topic": shard.topic,
-        "shard": file.shard,
-        "shards": 0 if shard.dead_letters else shard.of,
-        "identity": identity(file.shard, file.ranges, file.deletions),
-        "kind": file.kind,
-        "size": file.size,
-        "count": file.count,
-        "sum": f"{file.checksum.sum:064x}",
-        "digest": file.digest,
-        "ranges": json.dumps(written_ranges(file.ranges)),
-        "deletions": json.dumps(sorted(file.deletions)),
-        "made_from": json.dumps(list(file.made_from)),
-        "verdict": entry.verdict,
-        "stage": entry.stage,
-        "added_at": milliseconds(entry.added_at),
-        "retired_at": None if entry.retired_at is None else milliseconds(entry.retired_at),
-        "reason": entry.reason,
-    }
-
-
-def ranges_of(file: DataFile) -> Iterable[dict[str, Any]]:
-    """The rows of `landing_range` of a file."""
-    for partition, (first, last) in file.ranges.items():
-        place = {"zone": file.zone, "name": file.name, "shard": file.shard, "partition": partition}
-        yield {**place, "first": first, "last": last}
-
-
-def entry_of(row: sa.Row[Any]) -> Entry:
-    """The entry that a row of `landing_file` holds."""
-    found = row._mapping
-    file = DataFile(
-        found["name"],
-        found["size"],
-        found["shard"],
-        read_ranges(json.loads(found["ranges"])),
-        frozenset(json.loads(found["deletions"])),
-        found["count"],
-        Checksum(found["count"], int(found["sum"], 16)),
-        found["zone"],
-        found["kind"],
-        tuple(json.loads(found["made_from"])),
-        found["digest"],
-    )
-    retired_at = None if found["retired_at"] is None else moment(found["retired_at"])
-    added_at = moment(found["added_at"])
-    return Entry(file, found["verdict"], found["stage"], found["version"], added_at, retired_at, found["reason"])
-
-
-def written_ranges(ranges: Mapping[int, tuple[int, int]]) -> dict[str, list[int]]:
-    """Ranges as JSON has them."""
-    return {str(partition): list(found) for partition, found in sorted(ranges.items())}
-
-
-def read_ranges(found: Mapping[str, list[int]]) -> dict[int, tuple[int, int]]:
-    """Ranges from JSON."""
-    return {int(partition): (first, last) for partition, (first, last) in found.items()}
-
-
-def milliseconds(at: datetime) -> int:
-    """A moment as Kafka tells it; what is finer is cut off."""
-    return (at - _EPOCH) // _MILLISECOND
-
-
-def moment(at: int) -> datetime:
-    """The moment, in UTC."""
-    return _EPOCH + at * _MILLISECOND
-
-
-def is_moment(at: int) -> bool:
-    """Whether milliseconds since 1970 are a moment that can be told, from the year 1 to 9999: microseconds are not."""
-    return _FIRST <= at <= _LAST
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECOND = timedelta(milliseconds=1)
-_FIRST, _LAST = milliseconds(datetime.min.replace(tzinfo=UTC)), milliseconds(datetime.max.replace(tzinfo=UTC))
+def files_of(entries: Iterable[Entry]) -> list[DataFile]:
+    """Return the files of entries."""
+    return [entry.file for entry in entries]

@@ -1,25 +1,28 @@
-"""How the zones stand, by zone and shard, from the manifest alone; and what of the past they let go of."""
+"""The shards and topics that have files, and the status of each shard in each zone. Reads the manifest alone."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
-from lake_assets.base.failpoints import reach
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest.compaction_choice import next_offsets
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
+from lake_assets.errors import UsageError
+from lake_assets.landing.files.offset_ranges import next_offsets
+from lake_assets.landing.files.sharding import Shard, parse_shard
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 
 @dataclass(frozen=True)
 class ShardStatus:
-    """What a zone has of a shard: files that readers may read or that are staged, by verdict, and those in quarantine.
+    """The staged and live files of a shard in a zone.
 
-    records, bytes: of files that are not quarantined. next: partition → the offset behind the last.
+    Attributes:
+        verified: Number of verified files.
+        provisional: Number of provisional files.
+        quarantined: Number of quarantined files.
+        records: Records in files that are not quarantined.
+        bytes: Bytes of files that are not quarantined, as in `DataFile.size`.
+        next: Partition → the offset after the last one.
     """
 
     zone: str
@@ -33,46 +36,45 @@ class ShardStatus:
 
 
 def status(manifest: Manifest) -> list[ShardStatus]:
-    """Every shard of every zone, by shard and zone."""
-    entries = manifest.entries(stages=("staged", "live"), verdicts=ALL_VERDICTS)
-    apart: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        apart.setdefault((entry.file.shard, entry.file.zone), []).append(entry)
-    return [_status(zone, shard, found) for (shard, zone), found in sorted(apart.items())]
+    """Return the status of every shard in every zone, ordered by shard and zone."""
+    grouped: dict[tuple[str, str], list[Entry]] = {}
+    for entry in manifest.entries(stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
+        grouped.setdefault((entry.file.shard, entry.file.zone), []).append(entry)
+    return [_status(zone, shard, entries) for (shard, zone), entries in sorted(grouped.items())]
 
 
-def sweep(
-    manifest: Manifest,
-    zone: Zone,
-    *,
-    retired_before: datetime,
-    topic: str | None = None,
-    but: Callable[[DataFile], bool] = lambda _: False,
-) -> list[str]:
-    """Remove the files of a zone that were retired before a time, when no reader has them open; their names.
+def shards_of(manifest: Manifest, topic: str | None = None) -> list[Shard]:
+    """Return the shards that have live files, without dead letters, of one topic or (None) of all."""
+    names = {file.shard for file in files_of(manifest.entries(topic=topic)) if not file.holds_dead_letters}
+    return [parse_shard(name) for name in sorted(names)]
 
-    but: which of them stay. Files first, then what the manifest knows of them: cut short, it is finished by the next
-    call.
+
+def topics_of(manifest: Manifest, topic: str | None = None) -> list[str]:
+    """Return the topics that have live files.
+
+    Args:
+        manifest: The manifest.
+        topic: Return only this topic; None means all.
+
+    Raises:
+        UsageError: The named topic has no files.
     """
-    found = manifest.entries(zone.name, topic, stages=("retired",))
-    names = [e.file.name for e in found if e.retired_at and e.retired_at < retired_before and not but(e.file)]
-    for name in names:
-        zone.drop(name)
-    reach("landing-swept")
-    manifest.forget(zone.name, names)
-    return names
+    found = sorted({shard.topic for shard in shards_of(manifest, topic)})
+    if topic and not found:
+        raise UsageError(f"Nothing of the topic {topic!r} has landed.", remedy="See `lake landing status`.")
+    return found
 
 
 def _status(zone: str, shard: str, entries: list[Entry]) -> ShardStatus:
-    verdicts = Counter(e.verdict for e in entries)
-    files = [e.file for e in entries if e.verdict != "quarantined"]
+    verdicts = Counter(entry.verdict for entry in entries)
+    files = files_of(entry for entry in entries if entry.verdict != "quarantined")
     return ShardStatus(
-        zone,
-        shard,
-        verdicts["verified"],
-        verdicts["provisional"],
-        verdicts["quarantined"],
-        records=sum(f.count for f in files),
-        bytes=sum(f.size for f in files),
+        zone=zone,
+        shard=shard,
+        verified=verdicts["verified"],
+        provisional=verdicts["provisional"],
+        quarantined=verdicts["quarantined"],
+        records=sum(file.count for file in files),
+        bytes=sum(file.size for file in files),
         next=next_offsets(files),
     )

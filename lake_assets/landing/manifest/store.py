@@ -1,15 +1,15 @@
-"""The manifest: the only index of what the zones have, in one transactional store that they share.
+"""The manifest: the only index of the zones' files, in one transactional store that they share.
 
-SQLite in the home by default, PostgreSQL when configured. Every change begins with the next version: the row that holds
-it is locked until the change is there, whole, or not at all; so changes come one after the other, and each is decided
-on what is true. A file is there for readers once its add is.
+The store is SQLite in the data directory by default, or PostgreSQL if configured. Every change first increments the
+version. That locks the version's row until the change is committed or rolled back, so changes run one after the other,
+and each decides on committed state. Readers see a file only after its add.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -18,25 +18,45 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lake_assets.errors import FilesDiffer, LandingError, ServiceError
 from lake_assets.landing.files.checksum import NOTHING, Checksum
-from lake_assets.landing.files.entries import DataFile, compare, offsets
-from lake_assets.landing.manifest import file_validation, rows
-from lake_assets.landing.manifest.schema import FILES, HEAD, METADATA, Entry, Stage, Verdict, entry_of
+from lake_assets.landing.files.entries import DataFile, compare, names_of
+from lake_assets.landing.manifest.file_rows import FileRows, finish_round
+from lake_assets.landing.manifest.file_validation import validate_file, validate_same_file, validate_sums
+from lake_assets.landing.manifest.row_conversion import entry_of
+from lake_assets.landing.manifest.schema import (
+    CURRENT_STAGES,
+    FILES,
+    HEAD,
+    METADATA,
+    READABLE,
+    Entry,
+    Stage,
+    Verdict,
+    files_of,
+)
 from lake_assets.settings import Settings
 
 LOCK_SECONDS = 60
 """How long a change waits for another one, in SQLite."""
 
 _HEAD = 1
+_CREATE_ATTEMPTS = 3
 
 
 def has_landed(settings: Settings) -> bool:
-    """Whether there may be a manifest already. False: opening it would create it, for a home that never landed."""
+    """Return whether a manifest may exist.
+
+    If it returns False, nothing ever landed in the data directory, and opening the manifest would create it.
+    """
     address = sa.make_url(settings.landing_manifest_address)
     return address.get_backend_name() != "sqlite" or Path(str(address.database)).exists()
 
 
 def open_manifest(settings: Settings) -> Manifest:
-    """The manifest of a home; its tables are made when missing. `ServiceError` if it cannot be reached."""
+    """Open the manifest of a home and create its tables if they are missing.
+
+    Raises:
+        ServiceError: The store cannot be reached.
+    """
     address = sa.make_url(settings.landing_manifest_address)
     arguments: dict[str, object] = {}
     if address.get_backend_name() == "sqlite":
@@ -53,15 +73,27 @@ def open_manifest(settings: Settings) -> Manifest:
     return manifest
 
 
+@dataclass(frozen=True)
+class RoundNumber:
+    """A round of a shard, by number."""
+
+    shard: str
+    number: int
+
+
 class Manifest:
     """Reads and changes the manifest. Each method that changes it is one transaction."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
 
-    @retry(retry=retry_if_exception_type(sa.exc.DBAPIError), stop=stop_after_attempt(3), reraise=True)
+    @retry(
+        retry=retry_if_exception_type(sa.exc.DBAPIError),
+        stop=stop_after_attempt(_CREATE_ATTEMPTS),
+        reraise=True,
+    )
     def create(self) -> None:
-        """Make the tables that are not there. Safe to repeat; who comes second to another looks again."""
+        """Create the missing tables. Safe to repeat; it tries again if another process creates them at that time."""
         with self.engine.begin() as connection:
             METADATA.create_all(connection)
             if connection.execute(sa.select(HEAD.c.version)).first() is None:
@@ -69,13 +101,14 @@ class Manifest:
 
     @contextmanager
     def change(self) -> Iterator[tuple[sa.Connection, int]]:
-        """A transaction that no other change runs beside, and the version that it makes."""
+        """Begin a transaction that excludes other changes; yield its connection and the version that it makes."""
         with self.engine.begin() as connection:
             connection.execute(sa.update(HEAD).values(version=HEAD.c.version + 1))
-            yield connection, connection.execute(sa.select(HEAD.c.version)).scalar_one()
+            version = connection.execute(sa.select(HEAD.c.version)).scalar_one()
+            yield connection, version
 
     def version(self) -> int:
-        """The last version: what was read at it is still true as long as it is the same."""
+        """Return the last version. As long as it is the same, the manifest has not changed."""
         with self.engine.connect() as connection:
             return int(connection.execute(sa.select(HEAD.c.version)).scalar_one())
 
@@ -85,155 +118,204 @@ class Manifest:
         topic: str | None = None,
         *,
         stages: Sequence[Stage] = ("live",),
-        verdicts: Sequence[Verdict] = ("provisional", "verified"),
+        verdicts: Sequence[Verdict] = READABLE,
     ) -> list[Entry]:
-        """The files, by default those that readers may read, of all zones and topics; by shard, version and name."""
-        wanted: list[sa.ColumnElement[bool]] = [FILES.c.stage.in_(stages), FILES.c.verdict.in_(verdicts)]
-        wanted += [FILES.c.zone == zone] if zone else []
-        wanted += [FILES.c.topic == topic] if topic else []
-        query = sa.select(FILES).where(*wanted).order_by(FILES.c.shard, FILES.c.version, FILES.c.name, FILES.c.zone)
+        """Return files, by default those that readers may read, ordered by shard, version, name and zone.
+
+        Args:
+            zone: Of this zone; None means all.
+            topic: Of this topic; None means all.
+            stages: At one of these stages.
+            verdicts: With one of these verdicts.
+        """
+        query = sa.select(FILES).where(FILES.c.stage.in_(stages), FILES.c.verdict.in_(verdicts))
+        if zone:
+            query = query.where(FILES.c.zone == zone)
+        if topic:
+            query = query.where(FILES.c.topic == topic)
+        ordered = query.order_by(FILES.c.shard, FILES.c.version, FILES.c.name, FILES.c.zone)
         with self.engine.connect() as connection:
-            return [entry_of(row) for row in connection.execute(query)]
+            return [entry_of(row) for row in connection.execute(ordered)]
 
     def entry(self, zone: str, name: str) -> Entry | None:
-        """What the manifest has of a file, if anything."""
+        """Return the entry of a file; None if the manifest does not have it."""
         with self.engine.connect() as connection:
-            return rows.find(connection, zone, name)
+            return FileRows(connection).find(zone, name)
 
     def add(self, file: DataFile, *, now: datetime, stage: Stage = "live") -> Verdict:
-        """Add a file of a zone and check it against the other's; what it then is. The same file again is no change.
+        """Add a file of a zone and compare it with the other zone's file. Adding it again changes nothing.
 
-        Raises `FilesDiffer` when it holds other records than a comparable file: it is then quarantined, and that other
-        one is what it was. Raises `OffsetsOverlap`, and `LandingError` for a name, a shard or a deletion request that
-        is none.
+        Returns:
+            The verdict of the file.
+
+        Raises:
+            FilesDiffer: It holds other records than a comparable file. It is quarantined; the other one is unchanged.
+            OffsetsOverlap: Another file of the zone has one of its offsets.
+            LandingError: Its name, shard or a deletion request is not valid.
         """
-        file_validation.check(file)
+        validate_file(file)
         with self.change() as (connection, version):
-            there = rows.find(connection, file.zone, file.name)
-            if there and there.verdict != "quarantined":
-                return file_validation.same_again(there, file)
-            rows.require_known(connection, file)
-            rows.refuse_overlap(connection, file, (), stage)
-            verdict = self._judge(connection, Entry(file, "provisional", stage, version, now, None, ""))
-        return _told(file, verdict)
+            rows = FileRows(connection)
+            existing = rows.find(file.zone, file.name)
+            if existing and existing.verdict != "quarantined":
+                return validate_same_file(existing, file)
+            rows.require_known(file)
+            rows.refuse_overlap(file, (), stage)
+            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
+        # Raised after the commit: the quarantined file stays in the manifest.
+        if isinstance(verdict, FilesDiffer):
+            raise verdict
+        return verdict
 
     def replace(
-        self, operation: str, taken: Sequence[DataFile], file: DataFile, *, now: datetime, removed: Checksum = NOTHING
+        self,
+        operation: str,
+        taken: Sequence[DataFile],
+        file: DataFile,
+        *,
+        now: datetime,
+        removed: Checksum = NOTHING,
     ) -> Verdict:
-        """Put a file in the place of those that it was made from, which retire. Done again, it is no change.
+        """Add a file and retire the files that it was made from. Repeating it changes nothing.
 
-        removed: the records that the operation left out. Raises `SumsDisagree` if the file and these are not all that
-        was taken, `StateMoved` if a file that was taken is not live any more, and what `add` raises: when the file is
-        quarantined, those that it was made from stay.
+        Args:
+            operation: Its name, for messages.
+            taken: The files that it was made from.
+            file: The new file.
+            now: The present time.
+            removed: The checksum of the records that the operation left out.
+
+        Returns:
+            The verdict of the new file.
+
+        Raises:
+            SumsDisagree: The new file and the removed records are not exactly the records of the files taken.
+            StateMoved: A file taken is not live any more.
+            FilesDiffer: As in `add`; the files taken stay.
+            LandingError: As in `add`.
         """
-        file_validation.check(file)
-        file_validation.conserve(operation, taken, [file], removed)
+        validate_file(file)
+        validate_sums(operation, taken, [file], removed)
+        names = names_of(taken)
         with self.change() as (connection, version):
-            there = rows.find(connection, file.zone, file.name)
-            if there and there.verdict != "quarantined":
-                return file_validation.same_again(there, file)
-            stage = rows.common_stage(connection, file.zone, taken)
-            rows.require_known(connection, file)
-            rows.refuse_overlap(connection, file, [f.name for f in taken], stage)
-            verdict = self._judge(connection, Entry(file, "provisional", stage, version, now, None, ""))
+            rows = FileRows(connection)
+            existing = rows.find(file.zone, file.name)
+            if existing and existing.verdict != "quarantined":
+                return validate_same_file(existing, file)
+            stage = rows.common_stage(file.zone, taken)
+            rows.require_known(file)
+            rows.refuse_overlap(file, names, stage)
+            verdict = rows.insert_compared(_new_entry(file, stage, version, now))
             if not isinstance(verdict, FilesDiffer):
-                rows.retire(connection, file.zone, [f.name for f in taken], now)
-        return _told(file, verdict)
+                rows.retire(file.zone, names, now)
+        if isinstance(verdict, FilesDiffer):
+            raise verdict
+        return verdict
 
     def exchange(
-        self, zone: str, taken: Sequence[str], given: Sequence[str], *, ends: tuple[str, int], now: datetime
+        self, zone: str, taken: Sequence[str], given: Sequence[str], *, finishes: RoundNumber, now: datetime
     ) -> None:
-        """Let staged files take the place of live ones, all at once, which ends a reshard. Done again, it is no change.
+        """Replace live files by staged ones, all at once, and finish a reshard. Repeating it changes nothing.
 
-        ends: the round, its shard and number.
+        Args:
+            zone: The zone.
+            taken: Names of the live files.
+            given: Names of the staged files.
+            finishes: The round of the reshard.
+            now: The present time.
 
-        Raises `SumsDisagree` if they do not hold the same records, `StateMoved` if one of those taken is not live any
-        more, and `LandingError` if one of those given is not verified.
+        Raises:
+            SumsDisagree: Both do not hold the same records.
+            StateMoved: A file taken is not live any more.
+            LandingError: A staged file is not verified.
         """
         with self.change() as (connection, _):
-            old, new = ([rows.found(connection, zone, name) for name in names] for names in (taken, given))
-            if all(e.stage == "retired" for e in old) and all(e.stage == "live" for e in new):
+            rows = FileRows(connection)
+            old = rows.require_entries(zone, taken)
+            new = rows.require_entries(zone, given)
+            if _are_all(old, "retired") and _are_all(new, "live"):
                 return
-            rows.require(connection, zone, [e.file for e in old], "live")
+            rows.require_stage(zone, files_of(old), "live")
             for entry in new:
                 if entry.verdict != "verified":
                     raise LandingError(
                         f"{entry.file.name} of zone {zone} is {entry.verdict}, not verified.",
-                        remedy="Run the reshard of the other zone, too; then this one again.",
+                        remedy="Run the reshard of the other zone, then this one again.",
                     )
-            file_validation.conserve("reshard", [e.file for e in old], [e.file for e in new], NOTHING)
-            rows.retire(connection, zone, taken, now)
+            validate_sums("reshard", files_of(old), files_of(new), NOTHING)
+            rows.retire(zone, taken, now)
             for name in given:
-                rows.change(connection, zone, name, stage="live")
-            rows.end_round(connection, zone, *ends)
+                rows.change(zone, name, stage="live")
+            finish_round(connection, zone, finishes.shard, finishes.number)
 
     def overdue(self, now: datetime, deadline: timedelta) -> list[Entry]:
-        """The provisional files that have waited for the other zone for longer than a deadline."""
-        waiting = self.entries(stages=("staged", "live"), verdicts=("provisional",))
+        """Return the provisional files that have waited for the other zone longer than a deadline."""
+        waiting = self.entries(stages=CURRENT_STAGES, verdicts=("provisional",))
         return [entry for entry in waiting if entry.overdue(now, deadline)]
 
     def release(self, zone: str, name: str, *, now: datetime) -> list[Entry]:
-        """Take a quarantined file for right: it is verified, and what it was made from retires.
+        """Verify a quarantined file, retire the files that it was made from, and quarantine the files that differ.
 
-        The comparable files of other zones are quarantined in its stead, and returned. Raises `UsageError` if it is
-        not quarantined.
+        Returns:
+            The comparable files of other zones, which are now quarantined.
+
+        Raises:
+            UsageError: The file is not quarantined.
         """
         with self.change() as (connection, _):
-            entry = rows.judged(connection, zone, name, ("quarantined",))
-            others = [e for e in rows.comparable(connection, entry.file) if compare(entry.file, e.file) == "corrupt"]
-            made_from = [e for n in entry.file.made_from if (e := rows.find(connection, zone, n))]
-            # A copy of a reshard does not replace what it was made from: that waits for all the others.
-            replaced = [e.file.name for e in made_from if e.file.shard == entry.file.shard]
-            rows.refuse_overlap(connection, entry.file, replaced, entry.stage)
-            rows.change(connection, zone, name, verdict="verified", reason="")
-            rows.retire(connection, zone, replaced, now)
+            rows = FileRows(connection)
+            entry = rows.require_verdict(zone, name, ("quarantined",))
+            comparable = rows.comparable(entry.file)
+            others = [other for other in comparable if compare(entry.file, other.file) == "corrupt"]
+            origin = rows.find_all(zone, entry.file.made_from)
+            # A copy of a reshard does not replace its origin: that waits for all other copies.
+            replaced = [found.file.name for found in origin if found.file.shard == entry.file.shard]
+            rows.refuse_overlap(entry.file, replaced, entry.stage)
+            rows.change(zone, name, verdict="verified", reason="")
+            rows.retire(zone, replaced, now)
             for other in others:
                 reason = f"{name} of zone {zone}, which differs, was released"
-                rows.change(connection, other.file.zone, other.file.name, verdict="quarantined", reason=reason)
+                rows.change(other.file.zone, other.file.name, verdict="quarantined", reason=reason)
             return others
 
     def discard(self, zone: str, name: str, *, verdicts: Sequence[Verdict] = ("quarantined",)) -> list[str]:
-        """Take a file with one of `verdicts` out of the manifest: its zone makes it again. Raises `UsageError`.
+        """Remove a file from the manifest, so that its zone lands the offsets again.
 
-        What has retired for it goes, too, or the zone would take it for what it is to make; returned are all names.
+        Retired files that share records with it are removed too; otherwise the zone would take them for the file that
+        it has to make.
+
+        Args:
+            zone: The zone.
+            name: Of the file.
+            verdicts: The file must have one of these.
+
+        Returns:
+            The names of all removed files.
+
+        Raises:
+            UsageError: The file has another verdict.
         """
         with self.change() as (connection, _):
-            entry = rows.judged(connection, zone, name, verdicts)
-            gone = [name, *rows.retired_for(connection, entry.file)]
-            for each in gone:
-                rows.remove(connection, zone, each)
-            return gone
+            rows = FileRows(connection)
+            entry = rows.require_verdict(zone, name, verdicts)
+            removed = [name, *rows.retired_for(entry.file)]
+            for each in removed:
+                rows.remove(zone, each)
+            return removed
 
     def forget(self, zone: str, names: Sequence[str]) -> None:
-        """Take retired files out of the manifest: nobody needs them any more. Raises `StateMoved` if one is not."""
+        """Remove retired files from the manifest. Raises `StateMoved` if one of them is not retired."""
         with self.change() as (connection, _):
-            rows.require(connection, zone, [rows.found(connection, zone, name).file for name in names], "retired")
+            rows = FileRows(connection)
+            entries = rows.require_entries(zone, names)
+            rows.require_stage(zone, files_of(entries), "retired")
             for name in names:
-                rows.remove(connection, zone, name)
-
-    def _judge(self, connection: sa.Connection, entry: Entry) -> Verdict | FilesDiffer:
-        """Insert a file as what the other zones' comparable ones make of it, and verify those that it matches."""
-        others = rows.comparable(connection, entry.file)
-        rows.remove(connection, entry.file.zone, entry.file.name)
-        for other in others:
-            if compare(entry.file, other.file) == "corrupt":
-                differ = FilesDiffer(
-                    entry.file.name,
-                    offsets(entry.file),
-                    found=str(entry.file.checksum),
-                    expected=str(other.file.checksum),
-                    zone=other.file.zone,
-                )
-                rows.insert(connection, replace(entry, verdict="quarantined", reason=differ.problem))
-                return differ
-        verdict: Verdict = "verified" if others else "provisional"
-        rows.insert(connection, replace(entry, verdict=verdict))
-        for other in others:
-            rows.change(connection, other.file.zone, other.file.name, verdict="verified")
-        return verdict
+                rows.remove(zone, name)
 
 
-def _told(file: DataFile, verdict: Verdict | FilesDiffer) -> Verdict:
-    if isinstance(verdict, FilesDiffer):
-        raise verdict
-    return verdict
+def _new_entry(file: DataFile, stage: Stage, version: int, now: datetime) -> Entry:
+    return Entry(file, "provisional", stage, version, added_at=now, retired_at=None, reason="")
+
+
+def _are_all(entries: Sequence[Entry], stage: Stage) -> bool:
+    return all(entry.stage == stage for entry in entries)

@@ -1,4 +1,4 @@
-"""What is done to landed files: compaction, reshard, scrub, verification.
+"""Operations on landed files: compaction, reshard, scrub, sweep, verification, and decisions on quarantined files.
 
 May import `landing.consume` and the rooms before it.
 """

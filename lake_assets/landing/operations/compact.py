@@ -1,7 +1,7 @@
-"""Compaction: append files become columnar ones of the same records, alone or several together.
+"""Compaction: append files become columnar files with the same records, one by one or several together.
 
-Both zones make the same files of the same files: a round is recorded in the manifest, with a cut and the groups that
-were chosen up to it, before either zone begins. A zone does the rounds of a shard in order, each when it has all of it.
+Both zones make the same files. Before a zone begins a round, the manifest records its cut and the groups chosen up to
+it. A zone works on the rounds of a shard in order, on each as soon as it has the files.
 """
 
 from __future__ import annotations
@@ -10,73 +10,85 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import chain
 
-from lake_assets.base.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.offset_ranges import last_offsets
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.compaction_choice import Limits, last_offsets, merged_ranges, select
-from lake_assets.landing.manifest.shared_state import Agreements, Round
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.operations.compaction_rounds import ShardFiles, due, place, shard_files
+from lake_assets.landing.manifest.compaction_choice import Limits, select
+from lake_assets.landing.manifest.shared_state import Round, SharedState
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.compaction_rounds import ShardFiles, open_round, shard_files, unfinished_rounds
+from lake_assets.landing.operations.rewrite import rewrite
 
 
 def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
-    """Write each verified append file of a topic anew as a columnar one; the names of these."""
-    found = writer.manifest.entries(writer.zone.name, topic, verdicts=("verified",))
-    return [_write(writer, [e.file], now=now) for e in found if e.file.kind == "append"]
-
-
-def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) -> list[str]:
-    """Do the rounds of a shard that this zone has not done, or else the next one; the names of what was made.
-
-    limits: of the round that is then chosen, of verified files. Where files are not here yet, or not scrubbed alike,
-    the work ends; the next call goes on.
-    """
+    """Rewrite each verified append file of a topic as a columnar file; return the names of the new files."""
     made = []
-    for found in due(writer.manifest, writer.zone.name, shard) or _opened(writer, shard, limits):
-        for group in _ready(shard_files(writer.manifest, writer.zone.name, shard), found):
-            made.append(_write(writer, group, now=now))
-        if found.of is not None or not shard_files(writer.manifest, writer.zone.name, shard).merged(found):
-            break
-        Agreements(writer.manifest).end(writer.zone.name, found)
+    for entry in writer.entries(topic, verdicts=("verified",)):
+        if entry.file.kind == "append":
+            made.append(_compact(writer, [entry.file], now=now))
     return made
 
 
-def _opened(writer: ZoneWriter, shard: Shard, limits: Limits) -> list[Round]:
-    """The next round, agreed on, up to all that this zone has verified; none if there is nothing to merge."""
-    agreements = Agreements(writer.manifest)
-    settled = shard_files(writer.manifest, writer.zone.name, shard).settled()
-    groups = tuple(tuple(f.ranges for f in group) for group in select(settled, limits))
+def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) -> list[str]:
+    """Work on the rounds of a shard that this zone has not finished, or else on a new one.
+
+    It stops where files are missing or are not scrubbed for the same requests; the next call continues there.
+
+    Args:
+        writer: Of the zone.
+        shard: The shard.
+        limits: Of the groups of a new round.
+        now: The present time.
+
+    Returns:
+        The names of the new files.
+    """
+    made: list[str] = []
+    for compaction in unfinished_rounds(writer, shard) or _open_rounds(writer, shard, limits):
+        for group in _ready_groups(shard_files(writer, shard), compaction):
+            made.append(_compact(writer, group, now=now))
+        is_reshard = compaction.of is not None
+        if is_reshard or not shard_files(writer, shard).has_merged(compaction):
+            break
+        SharedState(writer.manifest).finish_round(writer.zone.name, compaction)
+    return made
+
+
+def _open_rounds(writer: ZoneWriter, shard: Shard, limits: Limits) -> list[Round]:
+    """Open the next round, up to all files that this zone has verified; empty if there is nothing to merge."""
+    settled = shard_files(writer, shard).settled()
+    groups = []
+    for group in select(settled, limits):
+        groups.append(tuple(file.ranges for file in group))
     if not groups:
         return []
-    number = len(agreements.rounds(shard)) + 1
-    found = agreements.agree(Round(str(shard), number, last_offsets(settled), groups))
-    reach("landing-round-opened")
-    return [found]
+    return [open_round(writer, shard, last_offsets(settled), groups=tuple(groups))]
 
 
-def _ready(files: ShardFiles, found: Round) -> list[list[DataFile]]:
-    """The groups of a round that this zone has all files of, and has not merged; none of a reshard's.
+def _ready_groups(files: ShardFiles, compaction: Round) -> list[list[DataFile]]:
+    """Return the groups of a round that this zone has completely and has not merged.
 
-    They were verified in the zone that opened the round. Those that were scrubbed here since need not be again: the
-    other zone has none to compare them with any more, only the merged file.
+    The files were verified in the zone that opened the round. Files that this zone has scrubbed since need no new
+    verification: the other zone only has the merged file to compare with.
     """
-    complete = []
-    for group in found.groups:
-        entries = [files.present.get(place(ranges)) for ranges in group]
-        ready = [e.file for e in entries if e and e.stage == "live"]
-        if len(ready) == len(group) and len({f.deletions for f in ready}) == 1:
-            complete.append(ready)
-    return complete
+    ready = []
+    for group in compaction.groups:
+        entries = [files.find(ranges) for ranges in group]
+        live = [entry.file for entry in entries if entry and entry.stage == "live"]
+        is_complete = len(live) == len(group)
+        scrubbed_alike = len({file.deletions for file in live}) == 1
+        if is_complete and scrubbed_alike:
+            ready.append(live)
+    return ready
 
 
-def _write(writer: ZoneWriter, taken: Sequence[DataFile], *, now: datetime) -> str:
-    draft = writer.zone.draft(
-        taken[0].shard,
-        merged_ranges(taken),
-        chain.from_iterable(writer.records(file) for file in taken),
-        deletions=taken[0].deletions,
+def _compact(writer: ZoneWriter, taken: Sequence[DataFile], *, now: datetime) -> str:
+    return rewrite(
+        writer,
+        "compaction",
+        taken,
+        chain.from_iterable(map(writer.records, taken)),
         kind="columnar",
-        made_from=tuple(file.name for file in taken),
+        deletions=taken[0].deletions,
+        now=now,
     )
-    writer.replace("compaction", taken, draft, now=now)
-    return draft.file.name

@@ -1,4 +1,4 @@
-"""What a zone has of a shard, and which of the rounds that are agreed for it it has to do."""
+"""The rounds of a shard, compactions and reshards alike: opening them, and the files that a zone has for them."""
 
 from __future__ import annotations
 
@@ -8,62 +8,95 @@ from functools import cached_property
 
 import networkx as nx
 
+from lake_assets.base.failpoints import reach
 from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.offset_ranges import Ranges, union
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.compaction_choice import Ranges, candidates, graph, union
-from lake_assets.landing.manifest.schema import Entry
-from lake_assets.landing.manifest.shared_state import Agreements, Round
-from lake_assets.landing.manifest.store import Manifest
+from lake_assets.landing.manifest.compaction_choice import candidates, graph
+from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry, files_of
+from lake_assets.landing.manifest.shared_state import Round, SharedState
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
-Place = tuple[tuple[int, tuple[int, int]], ...]
-"""Ranges as a key."""
+RangesKey = tuple[tuple[int, tuple[int, int]], ...]
+"""Ranges as a key of a mapping."""
 
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """The files of a shard in a zone as of one look at the manifest: staged and live, but none in quarantine."""
+    """The files of a shard in a zone, from one read of the manifest: staged and live, without quarantined ones."""
 
     entries: Sequence[Entry]
 
     @cached_property
-    def present(self) -> Mapping[Place, Entry]:
-        """By their ranges."""
-        return {place(e.file.ranges): e for e in self.entries}
+    def by_ranges(self) -> Mapping[RangesKey, Entry]:
+        """All files by their ranges."""
+        return {ranges_key(entry.file.ranges): entry for entry in self.entries}
 
     @cached_property
     def live(self) -> Sequence[DataFile]:
-        """Those that readers read."""
-        return [e.file for e in self.entries if e.stage == "live"]
+        """The files that readers read."""
+        return files_of(entry for entry in self.entries if entry.stage == "live")
+
+    def find(self, ranges: Ranges) -> Entry | None:
+        """Return the file with exactly these ranges, if any."""
+        return self.by_ranges.get(ranges_key(ranges))
 
     def up_to(self, cut: Mapping[int, int]) -> list[DataFile]:
-        """The live files up to a cut, in the order that they came; none as long as they do not reach it."""
+        """Return the live files up to a cut, in order of their add; empty as long as they do not reach it."""
         return candidates(self.live, cut)
 
     def settled(self) -> list[DataFile]:
-        """The live files that are verified, and behind none that is not: they can be agreed on."""
+        """Return the live files that are verified and do not follow one that is not; a round may include them."""
         edges = graph(self.live)
-        waiting = {e.file.name for e in self.entries if e.stage == "live" and e.verdict != "verified"}
-        beyond = waiting.union(*(nx.descendants(edges, name) for name in waiting))
-        return [f for f in self.live if f.name not in beyond]
+        excluded: set[str] = set()
+        for entry in self.entries:
+            if entry.stage == "live" and entry.verdict != "verified":
+                excluded.add(entry.file.name)
+                excluded |= nx.descendants(edges, entry.file.name)
+        return [file for file in self.live if file.name not in excluded]
 
-    def merged(self, found: Round) -> bool:
-        """Whether each group of a round of compaction is one file. Later this one may be merged, too, and gone."""
-        return all(place(union(group)) in self.present for group in found.groups)
-
-
-def shard_files(manifest: Manifest, zone: str, shard: Shard) -> ShardFiles:
-    """What a zone has of a shard now."""
-    found = manifest.entries(zone, shard.topic, stages=("staged", "live"))
-    return ShardFiles([e for e in found if e.file.shard == str(shard)])
+    def has_merged(self, compaction: Round) -> bool:
+        """Return whether each group of a compaction round is one file; a later round may merge that file too."""
+        return all(self.find(union(group)) for group in compaction.groups)
 
 
-def due(manifest: Manifest, zone: str, shard: Shard) -> list[Round]:
-    """The rounds of a shard that a zone has not done, in order."""
-    agreements = Agreements(manifest)
-    ended = agreements.ended(zone, shard)
-    return [found for found in agreements.rounds(shard) if found.number not in ended]
+def shard_files(writer: ZoneWriter, shard: Shard) -> ShardFiles:
+    """Return the files that a zone has of a shard now."""
+    entries = writer.entries(shard.topic, stages=CURRENT_STAGES)
+    return ShardFiles([entry for entry in entries if entry.file.shard == str(shard)])
 
 
-def place(ranges: Ranges) -> Place:
-    """Ranges as a key."""
+def unfinished_rounds(writer: ZoneWriter, shard: Shard) -> list[Round]:
+    """Return the rounds of a shard that a zone has not finished, in order."""
+    state = SharedState(writer.manifest)
+    finished = state.finished_rounds(writer.zone.name, shard)
+    return [found for found in state.rounds(shard) if found.number not in finished]
+
+
+def open_round(
+    writer: ZoneWriter,
+    shard: Shard,
+    cut: Mapping[int, int],
+    *,
+    groups: tuple[tuple[Ranges, ...], ...] = (),
+    of: int | None = None,
+) -> Round:
+    """Propose the next round of a shard; return the recorded one, which may be the proposal of the other zone.
+
+    Args:
+        writer: Of the zone.
+        shard: The shard.
+        cut: Partition → last offset, inclusive.
+        groups: Of a compaction: for each group the ranges of its files.
+        of: Of a reshard: the new number of shards.
+    """
+    state = SharedState(writer.manifest)
+    number = len(state.rounds(shard)) + 1
+    recorded = state.propose_round(Round(str(shard), number, cut, groups, of))
+    reach("landing-round-opened")
+    return recorded
+
+
+def ranges_key(ranges: Ranges) -> RangesKey:
+    """Return ranges as a key of a mapping."""
     return tuple(sorted(ranges.items()))

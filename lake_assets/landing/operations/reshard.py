@@ -1,7 +1,7 @@
-"""Reshard: the records of a shard go to other shards, by distinct id; offsets stay.
+"""Reshard: the records of a shard are copied to other shards by distinct id; offsets stay the same.
 
-The copies wait, staged, until each is verified against the other zone's; then all of them take the place of the old
-files at once: readers see the old shard or the new ones, never both. The zones agree first on how far it goes.
+The copies are staged until each of them is verified against the other zone's copy. Then all of them replace the old
+files at once, so readers see either the old shard or the new shards. Both zones work up to the same recorded cut.
 """
 
 from __future__ import annotations
@@ -12,84 +12,105 @@ from datetime import datetime
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
-from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.entries import DataFile, names_of
+from lake_assets.landing.files.offset_ranges import last_offsets
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
-from lake_assets.landing.manifest.compaction_choice import last_offsets
-from lake_assets.landing.manifest.schema import Entry
-from lake_assets.landing.manifest.shared_state import Agreements, Round
-from lake_assets.landing.manifest.writing import ZoneWriter
-from lake_assets.landing.operations.compaction_rounds import due, place, shard_files
+from lake_assets.landing.manifest.schema import Entry, files_of
+from lake_assets.landing.manifest.shared_state import Round
+from lake_assets.landing.manifest.store import RoundNumber
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.compaction_rounds import open_round, shard_files, unfinished_rounds
 
 
 @dataclass(frozen=True)
 class Resharded:
-    """What a call did. copies: names of those that were made. waits_for: what, if the old shard has not retired."""
+    """The result of a call.
+
+    Attributes:
+        copies: Names of the copies that it made.
+        waits_for: Why the old shard has not retired yet; None if it has.
+    """
 
     copies: list[str]
     waits_for: str | None
 
 
 def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, *, now: datetime) -> Resharded:
-    """Copy the files of a shard to `of` shards, and let it retire when all copies are verified. Called again, goes on.
+    """Copy the files of a shard to new shards, and retire it when all copies are verified. Another call continues.
 
-    A shard splits: `of` is a multiple of what it is one of, so each new shard has records of one old shard alone.
-    Raises `UsageError` for another number, and for one that differs from that which is being worked on.
+    Args:
+        writer: Of the zone.
+        shard: The shard to split.
+        of: The new number of shards: a multiple of the present one, so each new shard has records of one old shard.
+        distinct_id: Returns the distinct id of a record.
+        now: The present time.
+
+    Raises:
+        UsageError: The number is not a multiple, or differs from that of an unfinished reshard.
     """
     if of <= shard.of or of % shard.of or shard.dead_letters:
         raise UsageError(
-            f"{shard} can not be resharded to {of}.", remedy=f"Name a multiple of {shard.of}: a shard is split."
+            f"{shard} cannot be resharded to {of}.",
+            remedy=f"Name a multiple of {shard.of}: a shard is split.",
         )
-    found = _agreed(writer, shard, of)
-    if found is None:
+    current = _current_round(writer, shard, of)
+    if current is None:
         return Resharded([], None)
-    if found.of not in (of, None):
+    if current.of is None:
+        return Resharded([], f"round {current.number} of {shard}: compaction")
+    if current.of != of:
         raise UsageError(
-            f"{shard} is being resharded to {found.of} shards, not to {of}.",
-            remedy=f"Finish that first: `lake landing reshard {shard.topic} {found.of}`.",
+            f"{shard} is being resharded to {current.of} shards, not to {of}.",
+            remedy=f"Finish that first: `lake landing reshard {shard.topic} {current.of}`.",
         )
-    taken = shard_files(writer.manifest, writer.zone.name, shard).up_to(found.cut)
-    if found.of is None or not taken:
-        return Resharded([], f"round {found.number} of {shard}: " + ("compaction" if found.of is None else "its files"))
+    taken = shard_files(writer, shard).up_to(current.cut)
+    if not taken:
+        return Resharded([], f"round {current.number} of {shard}: its files")
     targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
-    made = [name for target in targets for name in _copy(writer, taken, target, distinct_id, now=now)]
-    return Resharded(made, _retire(writer, found, taken, targets, now=now))
+    made: list[str] = []
+    for target in targets:
+        made += _copy(writer, taken, target, distinct_id, now=now)
+    return Resharded(made, _retire(writer, current, taken, targets, now=now))
 
 
 def reshard_all(
     writers: Sequence[ZoneWriter], shard: Shard, of: int, distinct_id: DistinctId, clock: Callable[[], datetime]
 ) -> Iterator[tuple[str, Resharded]]:
-    """`reshard` in one zone after the other; zone and what was done, call by call.
+    """Reshard in one zone after the other; yield the zone and the result of each call.
 
-    Copies of the first zone are verified by those of the last: so the first ones are asked once more.
+    The copies of the last zone verify those of the others, so the others are called once more.
     """
     for writer in [*writers, *writers[:-1]]:
         yield writer.zone.name, reshard(writer, shard, of, distinct_id, now=clock())
 
 
-def _agreed(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:
-    """The round of a shard that is due; else a new reshard, up to all that this zone has verified; None: of nothing."""
-    if rounds := due(writer.manifest, writer.zone.name, shard):
-        return rounds[0]
-    agreements = Agreements(writer.manifest)
-    cut = last_offsets(shard_files(writer.manifest, writer.zone.name, shard).settled())
+def _current_round(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:
+    """Return the first unfinished round of a shard, else a new reshard; None if there is no file to reshard."""
+    unfinished = unfinished_rounds(writer, shard)
+    if unfinished:
+        return unfinished[0]
+    cut = last_offsets(shard_files(writer, shard).settled())
     if not cut:
         return None
-    found = agreements.agree(Round(str(shard), len(agreements.rounds(shard)) + 1, cut, of=of))
-    reach("landing-round-opened")
-    return found
+    return open_round(writer, shard, cut, of=of)
 
 
 def _copy(
     writer: ZoneWriter, taken: list[DataFile], target: Shard, distinct_id: DistinctId, *, now: datetime
 ) -> list[str]:
-    """Make the copies in one new shard that are not there yet."""
-    there, made = shard_files(writer.manifest, writer.zone.name, target), []
+    """Make the missing copies in one new shard."""
+    existing = shard_files(writer, target)
+    made = []
     for file in taken:
-        if place(file.ranges) in there.present:
+        if existing.find(file.ranges):
             continue
-        records = (record for record in writer.records(file) if target.takes(distinct_id(record)))
         draft = writer.zone.draft(
-            str(target), file.ranges, records, deletions=file.deletions, kind=file.kind, made_from=(file.name,)
+            str(target),
+            file.ranges,
+            (record for record in writer.records(file) if target.takes(distinct_id(record))),
+            deletions=file.deletions,
+            kind=file.kind,
+            made_from=(file.name,),
         )
         writer.land(draft, now=now, stage="staged")
         made.append(draft.file.name)
@@ -97,20 +118,26 @@ def _copy(
 
 
 def _retire(
-    writer: ZoneWriter, found: Round, taken: list[DataFile], targets: list[Shard], *, now: datetime
+    writer: ZoneWriter, current: Round, taken: list[DataFile], targets: list[Shard], *, now: datetime
 ) -> str | None:
-    """Let the copies take the place of the old files; or what still has to come before."""
+    """Replace the old files by the copies; return what this waits for, or None if it is done."""
     copies: list[Entry] = []
     for target in targets:
-        there = shard_files(writer.manifest, writer.zone.name, target).present
+        existing = shard_files(writer, target)
         for file in taken:
-            entry = there.get(place(file.ranges))
-            if entry is None or entry.file.deletions != file.deletions:
+            copy = existing.find(file.ranges)
+            if copy is None or copy.file.deletions != file.deletions:
                 return f"a scrub of {target}"
-            copies.append(entry)
-    if waiting := [e.file.name for e in copies if e.verdict != "verified"]:
-        return f"the other zone's {len(waiting)} of {len(copies)} copies"
-    old, new = [f.name for f in taken], [e.file.name for e in copies]
-    writer.manifest.exchange(writer.zone.name, old, new, ends=(found.shard, found.number), now=now)
+            copies.append(copy)
+    waiting = [copy for copy in copies if copy.verdict != "verified"]
+    if waiting:
+        return f"{len(waiting)} of {len(copies)} copies of the other zone"
+    writer.manifest.exchange(
+        writer.zone.name,
+        taken=names_of(taken),
+        given=names_of(files_of(copies)),
+        finishes=RoundNumber(current.shard, current.number),
+        now=now,
+    )
     reach("landing-exchanged")
     return None

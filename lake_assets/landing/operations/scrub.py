@@ -1,7 +1,7 @@
-"""Scrub: what was sent of somebody by a time goes from every file of a topic; the file then names the request.
+"""Scrub: the records that deletion requests name are removed from every file of a topic.
 
-A file that holds nothing of the person is written again, too: that it was looked through is what the zones agree on.
-Requests are recorded first, so a zone that lags, and a file that lands late, are scrubbed for all of them later.
+A file without such a record is rewritten too: its list of processed requests is part of what the zones compare.
+Requests are recorded first, so a zone that lags and a file that lands late are scrubbed for all of them later.
 """
 
 from __future__ import annotations
@@ -10,103 +10,146 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from lake_assets.landing.files.checksum import Tally
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.mentions import mentions
+from lake_assets.landing.files.offset_ranges import RangeIndex
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.sharding import DistinctId, parse_shard
-from lake_assets.landing.files.zone_folder import Tally
-from lake_assets.landing.manifest.coverage import meets
-from lake_assets.landing.manifest.schema import ALL_VERDICTS
-from lake_assets.landing.manifest.shared_state import Agreements, DeletionRequest
-from lake_assets.landing.manifest.status import sweep
-from lake_assets.landing.manifest.writing import ZoneWriter
+from lake_assets.landing.files.sharding import DistinctId
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES
+from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.rewrite import rewrite
+from lake_assets.landing.operations.sweep import sweep
 
-_NEXT = timedelta(milliseconds=1)
-"""Behind a moment, as the manifest tells moments."""
+_CLOCK_TICK = timedelta(milliseconds=1)
+"""The precision of times in the manifest."""
 
 Hashed = Callable[[str], str]
-"""The keyed hash of a distinct id, hexadecimal."""
+"""Returns the keyed hash of a distinct id, hexadecimal."""
+
+IsDeleted = Callable[[Record, Sequence[DeletionRequest]], bool]
+"""Returns whether one of the requests deletes a record."""
 
 
 def sent_at(record: Record) -> int:
-    """When a record was sent, by its own timestamp: milliseconds since 1970."""
+    """Return the timestamp of a record: milliseconds since 1970."""
     return record.timestamp
 
 
 @dataclass(frozen=True)
 class Scrub:
-    """What tells whose a record is, and whether it goes. sent: when it counts as sent, in milliseconds since 1970."""
+    """The rules by which a deletion request applies to a record.
+
+    Attributes:
+        distinct_id: Returns the distinct id of a record.
+        hashed: Returns the keyed hash of a distinct id.
+        sent: Returns when a record counts as sent, in milliseconds since 1970.
+    """
 
     distinct_id: DistinctId
     hashed: Hashed
     sent: Callable[[Record], int] = sent_at
 
-    def named(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
-        """Whether a record is of somebody who is named, and was sent by the time of that request."""
-        if not requests or (whose := self.distinct_id(record)) is None:
+    def is_named(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
+        """Return whether a request names the distinct id of a record that was sent by the time of the request."""
+        if not requests:
             return False
-        hashed = self.hashed(whose)
-        return any(r.id_hash == hashed and self.sent(record) <= r.sent_through for r in requests)
+        distinct_id = self.distinct_id(record)
+        if distinct_id is None:
+            return False
+        id_hash = self.hashed(distinct_id)
+        same_id = [request for request in requests if request.id_hash == id_hash]
+        return any(self.sent(record) <= request.sent_through for request in same_id)
 
-    def mentioned(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
-        """The same of a dead letter, which has no distinct id: it is of whomever it mentions, sent at its timestamp."""
-        eligible = {r.id_hash for r in requests if sent_at(record) <= r.sent_through}
-        return bool(eligible) and not eligible.isdisjoint(map(self.hashed, mentions(record)))
+    def is_mentioned(self, record: Record, requests: Sequence[DeletionRequest]) -> bool:
+        """Return whether a request names an id that a dead letter mentions; it counts as sent at its timestamp."""
+        eligible = {request.id_hash for request in requests if sent_at(record) <= request.sent_through}
+        if not eligible:
+            return False
+        return not eligible.isdisjoint(map(self.hashed, mentions(record)))
 
-    def of(self, file: DataFile) -> Callable[[Record, Sequence[DeletionRequest]], bool]:
-        """What tells of the records of a file whether they go."""
-        return self.mentioned if parse_shard(file.shard).dead_letters else self.named
+    def rule_for(self, file: DataFile) -> IsDeleted:
+        """Return the rule for the records of a file."""
+        if file.holds_dead_letters:
+            return self.is_mentioned
+        return self.is_named
 
 
 def scrub(writer: ZoneWriter, topic: str, by: Scrub, *, now: datetime) -> list[str]:
-    """Scrub the files of a topic, staged ones too, for all requests that they were not scrubbed for; the new names.
+    """Scrub the live and staged files of a topic for all requests that they were not scrubbed for.
 
-    Dead letters go by whom they mention. Raises what `Manifest.replace` does.
+    Args:
+        writer: Of the zone.
+        topic: The topic.
+        by: The rules.
+        now: The present time.
+
+    Returns:
+        The names of the new files.
+
+    Raises:
+        LandingError: What `Manifest.replace` raises.
     """
-    requests = Agreements(writer.manifest).deletions(topic)
+    requests = SharedState(writer.manifest).deletions(topic)
     made = []
-    for entry in writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live")):
+    for entry in writer.entries(topic, stages=CURRENT_STAGES):
         due = [request for request in requests if request.request_id not in entry.file.deletions]
         if due:
-            made.append(_write(writer, entry.file, due, by, now=now))
+            made.append(_scrub_file(writer, entry.file, due, by, now=now))
     return made
 
 
-def forget_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
-    """Remove the replaced files of a topic that are not scrubbed for every request; their names.
+def remove_unscrubbed(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str] | None:
+    """Remove the replaced files of a topic that are not scrubbed for every request.
 
-    One stays as long as a file with an offset of it is not scrubbed for every request, either, or not verified, such as
-    one in quarantine; None if any does. What is landed meanwhile replaces nothing, and holds up nothing.
+    A file stays as long as a current file with one of its offsets is not scrubbed for every request or is not verified,
+    for example because it is in quarantine. A file that lands meanwhile replaces nothing and delays nothing.
+
+    Returns:
+        The names of the removed files; None if any file had to stay.
     """
-    requests = {request.request_id for request in Agreements(writer.manifest).deletions(topic)}
-    found = writer.manifest.entries(writer.zone.name, topic, stages=("staged", "live"), verdicts=ALL_VERDICTS)
-    waits = meets(e.file.ranges for e in found if e.verdict != "verified" or e.file.deletions != requests)
+    requests = {request.request_id for request in SharedState(writer.manifest).deletions(topic)}
+    unfinished = []
+    for entry in writer.entries(topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS):
+        if entry.verdict != "verified" or entry.file.deletions != requests:
+            unfinished.append(entry.file.ranges)
+    waiting = RangeIndex(unfinished)
 
-    def stays(file: DataFile) -> bool:
-        return file.deletions >= requests or waits(file.ranges)
+    def must_stay(file: DataFile) -> bool:
+        return file.deletions >= requests or waiting.overlaps(file.ranges)
 
-    gone = sweep(writer.manifest, writer.zone, retired_before=now + _NEXT, topic=topic, but=stays)
-    left = writer.manifest.entries(writer.zone.name, topic, stages=("retired",))
-    return None if any(not entry.file.deletions >= requests for entry in left) else gone
+    removed = sweep(
+        writer.manifest,
+        writer.zone,
+        retired_before=now + _CLOCK_TICK,
+        topic=topic,
+        keep=must_stay,
+    )
+    for entry in writer.entries(topic, stages=("retired",)):
+        if not entry.file.deletions >= requests:
+            return None
+    return removed
 
 
-def _write(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:
-    gone, goes = Tally(), by.of(file)
+def _scrub_file(writer: ZoneWriter, file: DataFile, due: Sequence[DeletionRequest], by: Scrub, *, now: datetime) -> str:
+    removed = Tally()
+    is_deleted = by.rule_for(file)
 
     def kept() -> Iterator[Record]:
         for record in writer.records(file):
-            if goes(record, due):
-                gone.add(record)
+            if is_deleted(record, due):
+                removed.add(record)
             else:
                 yield record
 
-    draft = writer.zone.draft(
-        file.shard,
-        file.ranges,
+    return rewrite(
+        writer,
+        "scrub",
+        [file],
         kept(),
-        deletions=file.deletions | {request.request_id for request in due},
         kind=file.kind,
-        made_from=(file.name,),
+        deletions=file.deletions | {request.request_id for request in due},
+        now=now,
+        removed=removed,
     )
-    writer.replace("scrub", [file], draft, removed=gone.checksum, now=now)
-    return draft.file.name

@@ -1,38 +1,41 @@
-"""Everything that was checked when it was added, checked again: each file is read, and compared with the other zones'.
-
-Here belongs what only looks. Nothing is changed, and nothing is believed but the bytes that are there.
-"""
+"""Verification: repeats every check that was made when files were added. It reads each file and changes nothing."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import reduce
 from itertools import combinations
 from multiprocessing import get_context
-from operator import add
 
 from lake_assets.errors import OffsetsOverlap
-from lake_assets.landing.consume.refetch import lacking
-from lake_assets.landing.files.checksum import NOTHING
-from lake_assets.landing.files.entries import DataFile, compare, identity, offsets
+from lake_assets.landing.consume.refetch import missing_files
+from lake_assets.landing.files.checksum import total
+from lake_assets.landing.files.entries import DataFile, compare, identity_of, names_of, offsets
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
 from lake_assets.landing.manifest.compaction_choice import graph
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
+from lake_assets.landing.manifest.status import topics_of
 from lake_assets.landing.manifest.store import Manifest
-from lake_assets.landing.manifest.zones import topics_of
+from lake_assets.landing.operations.quarantine import quarantined
 
 Stored = tuple[Zone, DataFile]
 Check = Callable[[Stored], str | None]
 
+Progress = Callable[[int, int], None]
+"""Is called with the bytes read so far, and all bytes."""
+
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be. problem: in words, with offsets and checksums."""
+    """Something that is wrong with a file.
+
+    Attributes:
+        problem: In words, with offsets and checksums.
+    """
 
     zone: str
     name: str
@@ -41,7 +44,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Verification:
-    """files, records, bytes: what was read; bytes as in `DataFile.size`. findings: in a fixed order; none is well."""
+    """The result of a verification.
+
+    Attributes:
+        files: Number of files read.
+        records: Number of their records.
+        bytes: Bytes of their records, as in `DataFile.size`.
+        findings: In a fixed order; empty if nothing is wrong.
+    """
 
     files: int
     records: int
@@ -56,30 +66,43 @@ def verify(
     now: datetime,
     deadline: timedelta,
     processes: int = 1,
-    told: Callable[[int, int], None] = lambda done, of: None,
+    progress: Progress = lambda done, of: None,
 ) -> Verification:
-    """Read every file of the zones that readers may read, or that waits to be; and say what is wrong.
+    """Read every live and staged file of zones and return what is wrong.
 
-    deadline: how long a file may wait for the other zone's, and lie there before it is added. processes: that read at
-    the same time. told: hears after each file how many bytes are read, of how many.
+    Args:
+        manifest: The manifest.
+        zones: The zones to verify.
+        now: The present time.
+        deadline: How long a file may wait for the other zone's file, or lie in its folder before it is added.
+        processes: How many processes read at the same time.
+        progress: Called after each file.
     """
-    by_zone = {zone.name: zone for zone in zones}
-    entries = [e for e in manifest.entries(stages=("staged", "live")) if e.file.zone in by_zone]
-    findings = list(_damaged(manifest, by_zone, entries, min(processes, len(entries)), told))
-    findings += [f for zone in zones for f in _strays(manifest, zone, now - deadline)]
+    by_name = {zone.name: zone for zone in zones}
+    entries = _of_zones(by_name, manifest.entries(stages=CURRENT_STAGES))
+    findings = list(_damaged(manifest, by_name, entries, min(processes, len(entries)), progress))
+    for zone in zones:
+        findings += _strays(manifest, zone, now - deadline)
     findings += _differing(entries)
     findings += _overlapping(entries)
     findings += _unequal_to_their_origin(manifest, entries)
-    findings += [f for zone in zones for f in _lacking(manifest, zone.name)]
-    findings += [_overdue(e, now) for e in manifest.overdue(now, deadline) if e.file.zone in by_zone]
-    findings += [_quarantined(e) for e in quarantined(manifest) if e.file.zone in by_zone]
-    files = [e.file for e in entries]
-    return Verification(len(files), sum(f.count for f in files), sum(f.size for f in files), findings)
+    for zone in zones:
+        findings += _missing(manifest, zone.name)
+    for entry in _of_zones(by_name, manifest.overdue(now, deadline)):
+        findings.append(_overdue(entry, now))
+    for entry in _of_zones(by_name, quarantined(manifest)):
+        findings.append(_quarantined(entry))
+    files = files_of(entries)
+    return Verification(
+        files=len(files),
+        records=sum(file.count for file in files),
+        bytes=sum(file.size for file in files),
+        findings=findings,
+    )
 
 
-def quarantined(manifest: Manifest) -> list[Entry]:
-    """The files that differ from another zone's, and wait for somebody's decision."""
-    return manifest.entries(stages=ALL_STAGES, verdicts=("quarantined",))
+def _of_zones(zones: Collection[str], entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if entry.file.zone in zones]
 
 
 def _damaged(
@@ -87,58 +110,65 @@ def _damaged(
     zones: Mapping[str, Zone],
     entries: Sequence[Entry],
     processes: int,
-    told: Callable[[int, int], None],
+    progress: Progress,
 ) -> Iterator[Finding]:
-    stored = [(zones[e.file.zone], e.file) for e in entries]
-    done, total = 0, sum(e.file.size for e in entries)
-    with _readers(processes) as each:
-        for entry, problem in zip(entries, each(_problem, stored), strict=True):
-            done += entry.file.size
-            told(done, total)
-            zone, name = entry.file.zone, entry.file.name
-            if problem and manifest.entry(zone, name) == entry:  # else it was replaced meanwhile, and maybe swept
-                yield Finding(zone, name, problem)
+    stored = [(zones[entry.file.zone], entry.file) for entry in entries]
+    done = 0
+    all_bytes = sum(entry.file.size for entry in entries)
+    with _mapping(processes) as mapped:
+        for entry, problem in zip(entries, mapped(_problem, stored), strict=True):
+            file = entry.file
+            done += file.size
+            progress(done, all_bytes)
+            # A file that was replaced and swept meanwhile is no finding.
+            if problem and manifest.entry(file.zone, file.name) == entry:
+                yield Finding(file.zone, file.name, problem)
 
 
 @contextmanager
-def _readers(processes: int) -> Iterator[Callable[[Check, Iterable[Stored]], Iterable[str | None]]]:
-    """`map`, or the same by processes of their own: threads would wait for each other when they hash small records."""
+def _mapping(processes: int) -> Iterator[Callable[[Check, Iterable[Stored]], Iterable[str | None]]]:
+    """Yield `map`, or a `map` over several processes. Threads would block each other when they hash small records."""
     if processes <= 1:
         yield map
         return
-    with ProcessPoolExecutor(processes, get_context("spawn"), _leave_interrupts) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _ignore_interrupts) as pool:
         yield pool.map
 
 
-def _leave_interrupts() -> None:
-    """To the process that waits for this one: Ctrl-C reaches both."""
+def _ignore_interrupts() -> None:
+    """Leave Ctrl-C, which reaches all processes, to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _problem(stored: Stored) -> str | None:
-    """What is wrong with a file as it lies in its zone."""
     zone, file = stored
     damaged = zone.damage(file)
-    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".") if damaged else None
+    if damaged is None:
+        return None
+    return damaged.problem.removeprefix(f"{file.name} ").rstrip(".")
 
 
 def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Finding]:
-    """Files that lie there since before a time, and that no manifest names. Younger ones may be about to be added."""
+    """Yield files older than a time that the manifest does not name. Younger ones may be about to be added."""
+    # The folder is read first: a file that is added in between is then known.
     names = zone.names(before)
-    known = {e.file.name for e in manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)}
+    entries = manifest.entries(zone.name, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+    known = set(names_of(files_of(entries)))
     for name in names:
-        if name not in known:
-            what = "is a draft that nobody finished" if name.startswith(DRAFT) else "is not in the manifest"
-            yield Finding(zone.name, name, what)
+        if name in known:
+            continue
+        if name.startswith(DRAFT):
+            yield Finding(zone.name, name, "is a draft that nobody finished")
+        else:
+            yield Finding(zone.name, name, "is not in the manifest")
 
 
 def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Comparable files that are not equal, by what the manifest says of them."""
-    alike: dict[str, list[DataFile]] = {}
-    for entry in entries:
-        file = entry.file
-        alike.setdefault(identity(file.shard, file.ranges, file.deletions), []).append(file)
-    for files in alike.values():
+    """Yield comparable files that are not equal according to the manifest."""
+    comparable: dict[str, list[DataFile]] = {}
+    for file in files_of(entries):
+        comparable.setdefault(identity_of(file), []).append(file)
+    for files in comparable.values():
         for one, other in combinations(files, 2):
             if compare(one, other) == "corrupt":
                 problem = (
@@ -149,8 +179,8 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
     shards: dict[tuple[str, str], list[DataFile]] = {}
-    for entry in entries:
-        shards.setdefault((entry.file.zone, entry.file.shard), []).append(entry.file)
+    for file in files_of(entries):
+        shards.setdefault((file.zone, file.shard), []).append(file)
     for (zone, shard), files in sorted(shards.items()):
         try:
             graph(files)
@@ -159,32 +189,41 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
 
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Compacted files whose sum is not that of the files that they were made from, as far as these are known."""
-    known = {(e.file.zone, e.file.name): e.file for e in manifest.entries(stages=ALL_STAGES)}
-    for entry in entries:
-        file = entry.file
-        origin = [known.get((file.zone, name)) for name in file.made_from]
-        parts = [f for f in origin if f and f.shard == file.shard and f.deletions == file.deletions]
-        if parts and len(parts) == len(origin):
-            total = reduce(add, (f.checksum for f in parts), NOTHING)
-            if total != file.checksum:
-                yield Finding(file.zone, file.name, f"has the checksum {file.checksum}, what it was made from {total}")
+    """Yield compacted files whose checksum is not the sum of their origin's, if the manifest has all of the origin."""
+    every = files_of(manifest.entries(stages=ALL_STAGES))
+    known = {(file.zone, file.name): file for file in every}
+    for file in files_of(entries):
+        parts = []
+        for name in file.made_from:
+            part = known.get((file.zone, name))
+            if part and _holds_same_records(part, file):
+                parts.append(part)
+        if not parts or len(parts) < len(file.made_from):
+            continue
+        expected = total(part.checksum for part in parts)
+        if expected != file.checksum:
+            problem = f"has the checksum {file.checksum}, but the files that it was made from have {expected}"
+            yield Finding(file.zone, file.name, problem)
 
 
-def _lacking(manifest: Manifest, zone: str) -> Iterator[Finding]:
-    """What another zone has, and this one has nothing of, though it has landed what follows."""
+def _holds_same_records(origin: DataFile, file: DataFile) -> bool:
+    """Return whether the operation was a compaction, neither a reshard nor a scrub."""
+    return origin.shard == file.shard and origin.deletions == file.deletions
+
+
+def _missing(manifest: Manifest, zone: str) -> Iterator[Finding]:
+    """Yield files of another zone whose offsets a zone has not landed, although it has landed later ones."""
     for topic in topics_of(manifest):
-        for file in lacking(manifest, zone, topic):
-            problem = (
-                f"({offsets(file)}) of zone {file.zone} is missing here: it is landed again when the zone is started"
-            )
+        for file in missing_files(manifest, zone, topic):
+            problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
             yield Finding(zone, file.name, problem)
 
 
 def _overdue(entry: Entry, now: datetime) -> Finding:
     waited = int((now - entry.added_at).total_seconds())
     problem = (
-        f"({offsets(entry.file)}) has waited {waited} s for the other zone's: it lags, or a manifest write was lost"
+        f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
+        "that zone lags, or a manifest write was lost"
     )
     return Finding(entry.file.zone, entry.file.name, problem)
 

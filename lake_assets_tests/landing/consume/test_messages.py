@@ -28,7 +28,7 @@ from lake_assets.landing.consume.messages import (
     feeds,
     heartbeat_of,
 )
-from lake_assets.landing.manifest.schema import moment
+from lake_assets.landing.files.timestamps import moment
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 

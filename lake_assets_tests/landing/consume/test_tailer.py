@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
-from lake_assets.landing.consume.heartbeats import Heart
+from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT, Feed, heartbeat_of
 from lake_assets.landing.consume.tailer import Closed, Tail, step
@@ -111,7 +111,7 @@ def drained(servers: str, topics: Sequence[str], *, most: int, lives: int) -> di
         }
         with Reader(servers, starts) as reader:
             for _ in range(5) if life + 1 < lives else iter(lambda: reader.at_end, True):
-                step(reader, tails, lambda file: files[file.place].append(file), most=most, seconds=0.2)
+                step(reader, tails, lambda file: files[file.place].append(file), max_messages=most, seconds=0.2)
     return files
 
 
@@ -120,7 +120,7 @@ def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partit
     for topic in topics:
         KafkaTopic(kafka, topic).create(2)
     now = SIX
-    heart = Heart(kafka, tuple(topics), timedelta(minutes=2), clock=lambda: now)
+    heart = HeartbeatSender(kafka, tuple(topics), timedelta(minutes=2), clock=lambda: now)
     producer = Producer({"bootstrap.servers": kafka})
     for number in range(60):
         # The second topic's second partition gets one message at first, and nothing but heartbeats then.
@@ -128,7 +128,7 @@ def test_zones_of_different_speeds_close_the_same_files_of_kafka_and_idle_partit
         now = SIX + timedelta(seconds=10 * number)
         producer.produce(topic, signup(number), partition=partition, timestamp=int(now.timestamp() * 1000))
         producer.flush()
-        assert heart.beat() == (number % 12 == 0)
+        assert heart.send_if_due() == (number % 12 == 0)
     quick, slow = (drained(kafka, topics, most=most, lives=lives) for most, lives in ((1000, 1), (2, 4)))
     assert quick == slow
     idle = [record for file in quick[Place(topics[1], 1)] for record in file.records]
@@ -149,7 +149,7 @@ def test_offsets_that_kafka_does_not_have_are_told_and_never_skipped(kafka: str)
         told.append(place)
         reader.leave(place)
 
-    with Reader(kafka, {Place(topic, 0): 7, Place(topic, 1): None}, unreadable=leave) as reader:
+    with Reader(kafka, {Place(topic, 0): 7, Place(topic, 1): None}, on_unreadable=leave) as reader:
         consume(reader)
     assert told == [Place(topic, 0)]
     with pytest.raises(ServiceError, match=f"has no topic {topic}x"):

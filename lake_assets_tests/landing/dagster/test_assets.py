@@ -10,8 +10,9 @@ import dagster as dg
 
 from lake_assets.demo.membership_simulator import worked_example
 from lake_assets.errors import ServiceError
-from lake_assets.landing.dagster.assets import compaction_job, landing_definitions, reshard_job
+from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.landing.dagster.checks import LAG, load_key, zones_equal_check
+from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
 from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService
@@ -34,8 +35,8 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     landings.settle(first.landed_at + timedelta(hours=1))
     feeds, topic, now = landings.feeds, landings.feeds[0].topic, [NOW]
     settings = bare_home.model_copy(update={"landing_prefix": landings.prefix, "landing_file_messages": 100})
-    station = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
-    handed: dict[str, Any] = {"landing": SimpleNamespace(station=lambda: station)}
+    service = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: now[0])
+    handed: dict[str, Any] = {"landing": SimpleNamespace(service=lambda: service)}
     definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE)
     merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
     repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
@@ -54,7 +55,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
         return result.cursor, verdicts, new
 
     without = dg.build_sensor_context(
-        instance, "{}", repository_def=repository, resources={"landing": SimpleNamespace(station=dead)}
+        instance, "{}", repository_def=repository, resources={"landing": SimpleNamespace(service=dead)}
     )
     skipped = repository.get_sensor_def("landing_sensor").evaluate_tick(without)
     assert (skipped.cursor, skipped.asset_events) == ("{}", [])
@@ -96,7 +97,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
 
     landings.send([worked_example()[1]])
     landings.settle(first.landed_at + timedelta(hours=9))
-    with station.tailer(station.zones[0], topic=topic) as tailer:
+    with service.tailer(service.zones[0], topic=topic) as tailer:
         tailer.drain()
     cursor, verdicts, _ = tick(cursor, now[0] + 2 * DEADLINE)
     assert verdicts == [False] * 8, "a file waits for the other zone, and seven of eight times a zone for messages"

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from lake_assets.errors import FilesDiffer
-from lake_assets.landing.dagster.checks import AGREE, ZONES_EQUAL, load_key, zones_equal, zones_equal_evaluation
+from lake_assets.landing.dagster.checks import AGREE, ZONES_EQUAL, compare_zones, load_key, zones_equal_evaluation
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, Landed, sent
 
@@ -17,15 +17,15 @@ def test_what_differs_is_named_with_offsets_and_both_checksums(bare_home: Settin
     landed.land("a", 0, 0)
     with pytest.raises(FilesDiffer):
         landed.land("b", 0, 0, [sent(0, 0), sent(0, 1)])
-    at_once = zones_equal(landed.manifest, TOPIC, now=NOW, deadline=DEADLINE)
-    (bad,) = (entry.file for entry in at_once.differ)
+    at_once = compare_zones(landed.manifest, TOPIC, now=NOW, deadline=DEADLINE)
+    (bad,) = (entry.file for entry in at_once.quarantined)
     (good,) = landed.files("a")
     for part in (bad.name, "zone b", "p0:[0:2]", str(bad.checksum), str(good.checksum)):
         assert part in at_once.description
     event = zones_equal_evaluation(TOPIC, at_once)
     assert (event.asset_key, event.check_name, event.passed) == (load_key(TOPIC), ZONES_EQUAL, False)
-    later = zones_equal(landed.manifest, TOPIC, now=NOW + DEADLINE + timedelta(seconds=1), deadline=DEADLINE)
+    later = compare_zones(landed.manifest, TOPIC, now=NOW + DEADLINE + timedelta(seconds=1), deadline=DEADLINE)
     assert f"{good.name} of zone a" in later.description
     landed.manifest.discard("b", bad.name)
     landed.land("b", 0, 0)
-    assert zones_equal(landed.manifest, TOPIC, now=NOW, deadline=DEADLINE).description == AGREE
+    assert compare_zones(landed.manifest, TOPIC, now=NOW, deadline=DEADLINE).description == AGREE

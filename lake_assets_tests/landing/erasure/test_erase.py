@@ -17,9 +17,9 @@ from lake_assets.landing.erasure.certificate import landed_folder
 from lake_assets.landing.erasure.erase import LandedErasure
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.schema import milliseconds
-from lake_assets.landing.manifest.shared_state import Agreements
-from lake_assets.landing.manifest.zones import decide
+from lake_assets.landing.files.timestamps import milliseconds
+from lake_assets.landing.manifest.shared_state import SharedState
+from lake_assets.landing.operations.quarantine import decide
 from lake_assets_tests.incremental.crash_matrix import die
 from lake_assets_tests.landing.erasing_child import erase_account, erased
 from lake_assets_tests.landing.scenario import EVER, NOW, TOPIC, Landed
@@ -69,7 +69,7 @@ class Zones(Landed):
         writer.land(writer.zone.draft(str(shard), {0: span}, records), now=self.clock)
 
     def requests(self) -> list[int]:
-        return [request.sent_through for request in Agreements(self.manifest).deletions(TOPIC)]
+        return [request.sent_through for request in SharedState(self.manifest).deletions(TOPIC)]
 
 
 @pytest.fixture

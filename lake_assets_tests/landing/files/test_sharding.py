@@ -18,7 +18,7 @@ def places(shard: Shard) -> set[int]:
 
 @given(SHARDS, SHARDS)
 def test_shards_meet_where_a_record_may_be_in_both(one: Shard, other: Shard) -> None:
-    assert one.meets(other) == bool(places(one) & places(other))
+    assert one.overlaps(other) == bool(places(one) & places(other))
 
 
 @given(st.lists(SHARDS, max_size=8))

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, FileDamaged, LandingError, SumsDisagree, UsageError
 from lake_assets.landing.files import formats
+from lake_assets.landing.files.checked_reading import read_checked
 from lake_assets.landing.files.entries import SUFFIXES, Kind
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard, shards
-from lake_assets.landing.files.zone_folder import Zone, read_checked
+from lake_assets.landing.files.zone_folder import Zone
 from lake_assets_tests.landing.files.test_checksum import MESSAGES
 from lake_assets_tests.landing.made import record
 

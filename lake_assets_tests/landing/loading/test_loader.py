@@ -17,8 +17,8 @@ from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.loading.batch import Batch, commit
 from lake_assets.landing.loading.progress import read_progress
 from lake_assets.landing.manifest.compaction_choice import Limits
-from lake_assets.landing.manifest.zones import decide
 from lake_assets.landing.operations.compact import merge
+from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.verify import verify
 from lake_assets.membership.raw import RAW, SIGNUPS
@@ -150,7 +150,7 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
     assert len(gone[1].ranges) == 2
     assert {(f.zone, f.name) for f in found if "is missing here" in f.problem} == {("b", file.name) for file in gone}
     landings.die("landing-put:b")
-    assert not landings.tail("b").lacks
+    assert not landings.tail("b").not_refetched
     assert verify(landings.manifest, zones, now=NOW, deadline=timedelta(minutes=15)).findings == []
     assert landings.dead_letters("b") == broken
     landings.load()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
-from lake_assets.landing.loading.progress import Progress, read_progress, written
+from lake_assets.landing.loading.progress import Progress, progress_properties, read_progress
 
 SIX = datetime(2026, 1, 1, 6, 30, tzinfo=UTC)
 PARTITIONS = st.integers(0, 5)
@@ -25,9 +25,19 @@ PROGRESS = st.builds(
 @given(PROGRESS)
 def test_what_is_written_is_read_again_and_other_topics_stay(progress: Progress) -> None:
     other = Progress("other", {0: 7}, {0: SIX}, 3)
-    found = written(progress, written(other, {}))
+    found = progress_properties(progress, progress_properties(other, {}))
     assert read_progress(found, "t") == progress
     assert read_progress(found, "other") == Progress("other", {0: 7}, {0: SIX}, progress.batch)
+
+
+def test_the_stored_properties_have_a_fixed_form() -> None:
+    assert progress_properties(
+        Progress("t", {10: 5, 2: 7}, {2: SIX}, 3), {"lake.landing.offsets": '{"a":{"0":1}}'}
+    ) == {
+        "lake.landing.offsets": '{"a":{"0":1},"t":{"10":5,"2":7}}',
+        "lake.landing.heartbeats": '{"t":{"2":"2026-01-01T06:30:00+00:00"}}',
+        "lake.landing.batch": "3",
+    }
 
 
 def test_nothing_is_loaded_of_a_topic_that_no_property_names() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lake_assets.landing.files.sharding import Shard, complete
-from lake_assets.landing.manifest.coverage import Cover, limited, meets, ready
+from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
@@ -32,15 +32,5 @@ def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
         while is_ready(covers, partition, end):
             end += 1
         expected[partition] = end
-    assert ready(covers, starts) == expected
-    assert limited(starts, expected, most=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
-
-
-@given(st.lists(RANGES, max_size=12), RANGES)
-def test_files_meet_where_both_have_an_offset(
-    several: list[dict[int, tuple[int, int]]], one: dict[int, tuple[int, int]]
-) -> None:
-    def places(ranges: dict[int, tuple[int, int]]) -> set[tuple[int, int]]:
-        return {(p, offset) for p, (first, last) in ranges.items() for offset in range(first, last + 1)}
-
-    assert meets(several)(one) == any(places(other) & places(one) for other in several)
+    assert ready_ends(covers, starts) == expected
+    assert limit_ends(starts, expected, max_offsets=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}

@@ -13,7 +13,7 @@ from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.entries import DataFile, file_name
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.shared_state import Agreements, Round
+from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, sent
@@ -122,35 +122,35 @@ def test_replacing_what_somebody_else_has_replaced_is_refused(manifest: Manifest
 
 
 def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
-    agreements = Agreements(manifest)
+    state = SharedState(manifest)
     first = Round(str(WHOLE), 1, {0: 5}, (({0: (0, 2)}, {0: (3, 5)}),))
     second = Round(str(WHOLE), 2, {0: 8}, of=4)
-    assert agreements.agree(first) == first
-    assert agreements.agree(replace(first, cut={0: 8})) == first
-    assert agreements.agree(second) == second
-    assert agreements.rounds(WHOLE) == [first, second]
-    assert agreements.rounds(Shard(TOPIC, 1, 4)) == []
+    assert state.propose_round(first) == first
+    assert state.propose_round(replace(first, cut={0: 8})) == first
+    assert state.propose_round(second) == second
+    assert state.rounds(WHOLE) == [first, second]
+    assert state.rounds(Shard(TOPIC, 1, 4)) == []
 
 
 def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest: Manifest) -> None:
-    agreements = Agreements(manifest)
-    assert agreements.policies(TOPIC, 0, otherwise=POLICY) == [POLICY]
-    assert agreements.policies(TOPIC, 0, otherwise=replace(POLICY, max_messages=5)) == [POLICY]
+    state = SharedState(manifest)
+    assert state.policies(TOPIC, 0, default=POLICY) == [POLICY]
+    assert state.policies(TOPIC, 0, default=replace(POLICY, max_messages=5)) == [POLICY]
     manifest.add(file("b", 0, 9, b"x"), now=NOW)
     with pytest.raises(UsageError, match="Take a later offset, 11 at the least"):
-        agreements.set_policy(TOPIC, 0, replace(POLICY, from_offset=10))
+        state.set_policy(TOPIC, 0, replace(POLICY, from_offset=10))
     later = replace(POLICY, max_messages=5, from_offset=11)
-    agreements.set_policy(TOPIC, 0, later)
-    assert agreements.policies(TOPIC, 0, otherwise=POLICY) == [POLICY, later]
-    agreements.policies(TOPIC, 1, otherwise=POLICY)
-    changed = agreements.change_policies(TOPIC, max_bytes=500)
+    state.set_policy(TOPIC, 0, later)
+    assert state.policies(TOPIC, 0, default=POLICY) == [POLICY, later]
+    state.policies(TOPIC, 1, default=POLICY)
+    changed = state.change_policies(TOPIC, max_bytes=500)
     assert changed == {
         0: replace(later, max_bytes=500, from_offset=12),
         1: replace(POLICY, max_bytes=500, from_offset=1),
     }
-    assert agreements.policies(TOPIC, 0, otherwise=POLICY)[-1] == changed[0]
+    assert state.policies(TOPIC, 0, default=POLICY)[-1] == changed[0]
     with pytest.raises(UsageError, match="No cutover policy of nothing is recorded"):
-        agreements.change_policies("nothing", max_bytes=500)
+        state.change_policies("nothing", max_bytes=500)
 
 
 def test_a_released_file_takes_the_place_of_the_other_zones(configured: Settings) -> None:

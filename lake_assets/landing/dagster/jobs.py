@@ -1,0 +1,76 @@
+"""Compaction and reshard as Dagster jobs. Each run works on one shard, in both zones."""
+
+import dagster as dg
+
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.landing.consume.messages import feed_of
+from lake_assets.landing.dagster.sensors import SHARDS
+from lake_assets.landing.files.sharding import parse_shard
+from lake_assets.landing.landing_service import LandingService
+from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.operations.compact import merge
+from lake_assets.landing.operations.reshard import reshard_all
+
+_MEGABYTE = 1 << 20
+
+
+class CompactionConfig(dg.Config):
+    """Limits of the files that become one file: their number, and megabytes of records."""
+
+    max_files: int = 100
+    max_mb: int = 256
+
+
+class ReshardConfig(dg.Config):
+    """The new number of shards of the topic; it must be a multiple of the present number."""
+
+    shards: int
+
+
+def compaction_job(clock: Clock) -> dg.JobDefinition:
+    """Return the job that compacts the files of a shard."""
+
+    @dg.op(required_resource_keys={"landing"})
+    def compact_shard(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
+        service: LandingService = context.resources.landing.service()
+        shard = parse_shard(context.partition_key)
+        limits = Limits(config.max_files, config.max_mb * _MEGABYTE)
+        for writer in service.zones:
+            made = merge(writer, shard, limits, now=clock())
+            context.log.info(f"{shard} in zone {writer.zone.name}: {len(made)} columnar files made")
+
+    @dg.job(
+        name="landing_compaction",
+        partitions_def=SHARDS,
+        description=(
+            "Merges landed files of a shard into columnar files, the same in both zones. Files that one zone does not "
+            "have yet are merged by the next run."
+        ),
+    )
+    def job() -> None:
+        compact_shard()
+
+    return job
+
+
+def reshard_job(clock: Clock) -> dg.JobDefinition:
+    """Return the job that reshards a shard."""
+
+    @dg.op(required_resource_keys={"landing"})
+    def reshard_shard(context: dg.OpExecutionContext, config: ReshardConfig) -> None:
+        service: LandingService = context.resources.landing.service()
+        shard = parse_shard(context.partition_key)
+        distinct_id = feed_of(service.feeds, shard.topic).distinct_id_of
+        for zone, done in reshard_all(service.zones, shard, config.shards, distinct_id, clock):
+            state = f"waits for {done.waits_for}" if done.waits_for else "the old files have retired"
+            context.log.info(f"{shard} in zone {zone}: {len(done.copies)} copies made; {state}")
+
+    @dg.job(
+        name="landing_reshard",
+        partitions_def=SHARDS,
+        description="Splits a shard into several shards by distinct id, in both zones.",
+    )
+    def job() -> None:
+        reshard_shard()
+
+    return job
