@@ -23,7 +23,8 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import ENGAGEMENT, open_tables
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.services.engagement_stack import lake_services
 from lake_assets.settings import Settings

@@ -23,12 +23,13 @@ from confluent_kafka import Producer
 from pyspark.sql import functions as F
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.maintenance.maintain import write_anew
+from lake_assets.engagement.maintenance.maintain import rewrite_files
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST, LakeTables, open_tables
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
-from lake_assets.engagement.streams.pruning import dated
+from lake_assets.engagement.streams.pruning import scope_of_dates
 from lake_assets.engagement.streams.turn import open_stream
 from lake_assets.services.engagement_stack import lake_services
 from lake_assets.settings import Settings
@@ -89,7 +90,7 @@ def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
     made = spark.range(rows, numPartitions=4).withColumns(columns).drop("id")
     made = made.withColumn("engaged_at", F.col("engagement_date").cast("timestamp"))
     made.write.format("delta").mode("append").save(tables.location(ENGAGEMENT))
-    write_anew(tables, spark, [_org(number) for number in range(ORGS)], confirm=lambda: None)
+    rewrite_files(tables, spark, [_org(number) for number in range(ORGS)], confirm=lambda: None)
 
 
 def _recent(ids: int) -> Iterator[int]:
@@ -114,7 +115,7 @@ def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids:
     of_batch = F.col("batch_id") == report.batch.batch_id
     requests = tables.read(spark, MUTATION_REQUEST).where(of_batch).select("org_id", "first_date", "last_date")
     rows_before = tables.read(spark, ENGAGEMENT, version=before)
-    may_read = rows_before.where(dated(requests).condition).inputFiles()
+    may_read = rows_before.where(scope_of_dates(requests).condition).inputFiles()
     print(f"{run}: may read {len(may_read):,} of {len(rows_before.inputFiles()):,} files")
 
 

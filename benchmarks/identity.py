@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.requests.grouped import collapsed
+from lake_assets.engagement.requests.grouped import collapse_by_org
 from lake_assets.engagement.requests.identity import MutationRequest, collapse
 from lake_assets.services.service import free_port, running
 from lake_assets.services.stack import spark as spark_service
@@ -68,7 +68,7 @@ def _through_spark(spark: SparkSession, requests: int, orgs: int) -> None:
     """Chains, spread over the orgs; the second time of two counts, for the first warms Spark up."""
     for run in ("first", "again"):
         began = time.perf_counter()
-        changed = collapsed(_chains(spark, requests, orgs)).count()
+        changed = collapse_by_org(_chains(spark, requests, orgs)).count()
         seconds = time.perf_counter() - began
         print(f"Spark, {run}: {requests:,} requests of {orgs:,} orgs, {changed:,} ids: {seconds:.1f} s")
 

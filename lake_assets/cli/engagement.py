@@ -156,7 +156,7 @@ def metrics(
     if as_json:
         typer.echo(terminal.as_json(done))
         return
-    cells = "everything" if done.cells is None else f"{done.cells} days of orgs"
+    cells = "everything" if done.partitions is None else f"{done.partitions} days of orgs"
     typer.echo(f"{lake}: {cells} computed anew; the metrics show version {done.cursor}")
 
 

@@ -26,9 +26,10 @@ from lake_assets.engagement.metrics.refresh import EMAIL_KINDS, Metrics, read_me
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, open_tables
-from lake_assets.engagement.monitoring.audits import untold_batches
-from lake_assets.engagement.notifications.notify import counted
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
+from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.monitoring.audits import unnotified_batches
+from lake_assets.engagement.notifications.notify import total_counts
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.pages import terminal_engagement
 from lake_assets.services.engagement_stack import lake_services
@@ -118,7 +119,8 @@ class _Stage:
 def _told(report: BatchReport) -> str:
     """What a batch did: `batch 1: 812 inserted, 12 dead letters`."""
     data, dead = report.commits.get("data"), report.commits.get("dead_letter")
-    counts = {**(asdict(counted(data)) if data else {}), "dead letters": counted(dead).inserted if dead else 0}
+    counts = asdict(total_counts(data)) if data else {}
+    counts["dead letters"] = total_counts(dead).inserted if dead else 0
     done = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return f"batch {report.batch.batch_id}: {done or 'no row changed'}"
 
@@ -154,7 +156,7 @@ def _proofs(stage: _Stage, rows: Mapping[str, Person], dead: Counter[str], nowhe
     proofs = {
         "rows equal the replay, each once": left == sorted(rows.items()),
         "each broken message is a dead letter, with its reason, once": letters == dead,
-        "each data commit is told of in one notification": not untold_batches(tables),
+        "each data commit is told of in one notification": not unnotified_batches(tables),
         "metrics count the emails that are left": all(sum(metrics[kind]) == kinds[kind] for kind in EMAIL_KINDS),
         "who was erased is in no file of the lake, under any id": all(nowhere),
     }

@@ -23,7 +23,8 @@ from lake_assets.connections.addresses import kafka_address, zookeeper_address
 from lake_assets.engagement.metrics.refresh import metrics_cursor
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.model.lakes import LAKES, metrics_locations
-from lake_assets.engagement.model.tables import ENGAGEMENT, LakeTables, open_tables
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.monitoring.status import stream_status
 from lake_assets.errors import LakeError, ServiceError
 from lake_assets.incremental.execution.engine import Engine

@@ -15,7 +15,7 @@ from confluent_kafka.admin import NewPartitions
 
 from lake_assets.base.failpoints import PAUSE
 from lake_assets.connections.addresses import process_of
-from lake_assets.engagement.model.tables import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.errors import OffsetsMissing
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import Service, free_port, running

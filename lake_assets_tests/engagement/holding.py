@@ -6,7 +6,7 @@ from lake_assets.base.failpoints import CLAIM_CHECKED, HALF_OPTIMIZED, PAUSE
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.tables import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.turn import coordinator, take_turn
 from lake_assets.errors import TurnRefused
@@ -86,10 +86,10 @@ def overtaken(mail: Traffic, point: str) -> str:
     todo = left(mail, "ingestion")
     arrive(mail, "ingestion")
     take(mail)
-    epoch = mail.tables.epoch()
+    epoch = mail.tables.claims.token()
     attempt.go_on()
     said = attempt.said()
-    assert mail.tables.epoch() == epoch, "a former holder's token is left"
+    assert mail.tables.claims.token() == epoch, "a former holder's token is left"
     return f"the other does: {todo}; it stops: {said}"
 
 

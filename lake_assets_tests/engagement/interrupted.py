@@ -80,7 +80,7 @@ def prepare(mail: Traffic, name: StreamName) -> None:
 
 def points_of(mail: Traffic, name: StreamName) -> tuple[str, ...]:
     """The points of a batch; those of its turn aside."""
-    return batch_points(mail.stream(name).process_names)[:-2]
+    return batch_points(mail.stream(name).commit_names)[:-2]
 
 
 def opened(mail: Traffic, name: StreamName) -> Checkpoint | None:
@@ -94,7 +94,7 @@ def left(mail: Traffic, name: StreamName) -> str:
     batch = opened(mail, name)
     if batch is None:
         return ANEW
-    tables = {process.name: process.table for process in mail.stream(name).processes}
+    tables = {commit.name: commit.table for commit in mail.stream(name).commits}
     seen = {of: mail.tables.last_batch(tables[of], mail.lake.app_id(name, of)) for of in batch.unfinished}
     return ", ".join(f"{of} (written)" if seen[of] == batch.batch.batch_id else of for of in batch.unfinished)
 

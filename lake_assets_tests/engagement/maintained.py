@@ -5,7 +5,7 @@ from __future__ import annotations
 from lake_assets.base.failpoints import MAINTENANCE_POINTS
 from lake_assets.engagement.erasure.certificate import certify
 from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.model.tables import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets_tests.engagement.interrupted import arrive, contact, prepare, who
 from lake_assets_tests.engagement.scenario import Alone, Traffic

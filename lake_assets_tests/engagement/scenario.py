@@ -20,7 +20,8 @@ from lake_assets.base.failpoints import EXIT_CODE
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, NOTIFICATION, LakeTables, open_tables
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.requests.identity import MutationRequest, Op, Record
 from lake_assets.engagement.requests.retention_rules import RetentionOp
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch

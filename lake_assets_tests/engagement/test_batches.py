@@ -14,8 +14,8 @@ from lake_assets.demo.engagement_simulator import Message, Simulation, generate
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.requests.aliases import aliases
 from lake_assets.engagement.requests.identity import MutationRequest, collapse
-from lake_assets.engagement.requests.pending import met
-from lake_assets.engagement.requests.record_placement import placed
+from lake_assets.engagement.requests.pending import applicable
+from lake_assets.engagement.requests.record_placement import place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
 from lake_assets_tests.engagement.requests.test_aliases import follow
 from lake_assets_tests.engagement.requests.test_identity import START, chain
@@ -40,7 +40,7 @@ class Org:
         arrived = {row: found for row, found in arrived.items() if row not in set_aside}
         tried = [*self.parked, *requests]
         there = [identity for identity, _ in self.rows.values()]
-        found = met(tried, there, applied=self.applied, arrived=arrived.values())
+        found = applicable(tried, there, applied=self.applied, arrived=arrived.values())
         self.parked = [request for request in tried if request.request_id not in found]
         carried = [request for request in tried if request.request_id in found]
         self._move(arrived, carried)
@@ -53,7 +53,7 @@ class Org:
         places = {row: (final.get(who, who), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
             places[row] = follow(spans[who], who, at, otherwise=final.get(who, who)), at
-        places |= {record.engagement_id: (record.who_id, START) for record in placed(carried)}
+        places |= {record.engagement_id: (record.who_id, START) for record in place_records(carried)}
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
 
 
@@ -109,6 +109,6 @@ def test_a_row_that_a_parked_request_waited_for_goes_on_as_those_before_it_did()
 def test_a_request_counts_as_met_where_a_late_row_leads_alone() -> None:
     first, second, third = chain("a>b b>c c>d")
     once = [first]
-    assert met([third], [], applied=[first, second], arrived=[("a", START)]) == {"r2"}
-    assert met([third], [], applied=once, arrived=[("a", START)]) == set()
-    assert met([second], [], applied=once, arrived=[("a", START + timedelta(minutes=1))]) == set()
+    assert applicable([third], [], applied=[first, second], arrived=[("a", START)]) == {"r2"}
+    assert applicable([third], [], applied=once, arrived=[("a", START)]) == set()
+    assert applicable([second], [], applied=once, arrived=[("a", START + timedelta(minutes=1))]) == set()

@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
 from lake_assets.engagement.metrics.refresh import Metrics
-from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS
 from lake_assets.engagement.notifications.change_reader import ChangeReader
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import ChangesExpired, UsageError
@@ -100,6 +100,6 @@ def assert_what_is_not_told_is_not_read(follower: Follower) -> None:
     mail = follower.mail
     stream = mail.stream()
     mail.send(range(6))
-    run_batch(replace(stream, processes=stream.processes[:1]), Alone())
+    run_batch(replace(stream, commits=stream.commits[:1]), Alone())
     changes = follower.reader.read_changes(follower.cursor)
     assert (changes.cursor, changes.rows.count(), changes.notifications.count()) == (follower.cursor, 0, 0)

@@ -63,7 +63,7 @@ def test_the_page_says_nothing_else() -> None:
 def test_the_page_has_the_points_of_each_stream_also_where_they_are_not_played(name: StreamName) -> None:
     """A process does what is written of it only if nothing of it was there, and those after it are left."""
     tables = LakeTables(EMAIL_EVENT, "file:/nowhere")
-    processes = open_stream(name, tables, cast("SparkSession", None), "nowhere:1").process_names
+    processes = open_stream(name, tables, cast("SparkSession", None), "nowhere:1").commit_names
     expected = {"before-intent": ANEW, "after-intent": ", ".join(processes)}
     for number, process in enumerate(processes):
         rest = ", ".join(processes[number + 1 :])

@@ -18,7 +18,8 @@ from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, metrics_locations
 from lake_assets.engagement.model.offsets import OffsetRange
-from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_METRICS, open_tables
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
+from lake_assets.engagement.model.tables import open_tables
 from lake_assets.errors import FilesDiffer
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.monitoring.overview import overview

@@ -1,42 +1,38 @@
-"""The engagement lakes as Dagster's assets: one for each stream and for maintenance, whose run takes one turn, and the
-metrics behind them.
+"""The engagement lakes as Dagster assets: one for each stream, one for maintenance, and one for the metrics.
 
-What a stream does is told in `turn.py`, when it may in `ring.py`; here its report becomes what a person sees. The
-metrics are partitioned by org: a run for chosen orgs computes them anew, one without follows the notifications.
+A run of a stream or of maintenance takes one turn (see `streams.turn` and `model.turn_order`). The metrics are
+partitioned by org: a run with partitions recomputes these orgs, a run without partitions follows the notifications.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import dagster as dg
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.dagster.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
+from lake_assets.engagement.dagster.run_metadata import maintenance_metadata, refresh_metadata, turn_metadata
 from lake_assets.engagement.dagster.sensors import maintenance_sensor, metrics_sensor, turn_sensor
 from lake_assets.engagement.maintenance import maintain
-from lake_assets.engagement.maintenance.maintain import MaintenanceReport
-from lake_assets.engagement.metrics.refresh import Metrics, Refresh
+from lake_assets.engagement.metrics.refresh import Metrics
 from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.tables import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, Commit
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
 from lake_assets.engagement.model.turn_order import MAINTENANCE, check_turns
 from lake_assets.engagement.monitoring.audits import commit_of
-from lake_assets.engagement.monitoring.status import StreamStatus, stream_status
-from lake_assets.engagement.notifications.notify import Notification, counted
+from lake_assets.engagement.monitoring.status import stream_status
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn
+from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 
 GROUP = "engagement"
 RESOURCES = {"engagement", "spark"}
-Metadata = dict[str, Any]
 
 
 def engagement_key(lake: EngagementLake, name: str) -> dg.AssetKey:
-    """A stream's, or that of the metrics: engagement/<lake>/<name>."""
+    """Return the key of a stream, of maintenance, or of the metrics: engagement/<lake>/<name>."""
     return dg.AssetKey([GROUP, lake.name, name])
 
 
@@ -49,31 +45,41 @@ def engagement_definitions(
     max_wait: float,
     clock: Clock,
 ) -> dg.Definitions:
-    """Assets, checks, jobs and sensors of lakes. Their code location must also have the resources of `RESOURCES`.
+    """Return the assets, checks, jobs and sensors of lakes. Their code location must define `RESOURCES`.
 
-    seconds: stream → its interval. maintenance_seconds: from one maintenance to the next, at least. retain_hours: so
-    long old versions stay readable. max_wait: seconds that a run waits for its turn. `ConfigurationError` if those who
-    take turns would not go round.
+    Args:
+        seconds: Stream → interval between its turns.
+        maintenance_seconds: Minimum interval between two maintenances.
+        retain_hours: Hours for which old versions stay readable.
+        max_wait: Seconds that a run waits for its turn.
+        clock: Returns the present time for sensors.
+
+    Raises:
+        ConfigurationError: A stream could never get a turn.
     """
     check_turns()
-    found = [
-        stream_definitions(lake, s, seconds=seconds[s], max_wait=max_wait, clock=clock)
-        for lake in lakes
-        for s in STREAMS
-    ]
-    found += [
-        maintenance_definitions(
-            lake, seconds=maintenance_seconds, retain_hours=retain_hours, max_wait=max_wait, clock=clock
+    definitions = []
+    for lake in lakes:
+        for stream in STREAMS:
+            interval = seconds[stream]
+            definitions.append(stream_definitions(lake, stream, seconds=interval, max_wait=max_wait, clock=clock))
+        definitions.append(
+            maintenance_definitions(
+                lake,
+                seconds=maintenance_seconds,
+                retain_hours=retain_hours,
+                max_wait=max_wait,
+                clock=clock,
+            )
         )
-        for lake in lakes
-    ]
-    return dg.Definitions.merge(*found, *map(metrics_definitions, lakes))
+        definitions.append(metrics_definitions(lake))
+    return dg.Definitions.merge(*definitions)
 
 
 def stream_definitions(
     lake: EngagementLake, stream: StreamName, *, seconds: int, max_wait: float, clock: Clock
 ) -> dg.Definitions:
-    """One stream: its asset, its job and its sensor."""
+    """Return the asset, job and sensor of a stream."""
     asset = stream_asset(lake, stream, max_wait=max_wait)
     job = dg.define_asset_job(f"{lake.name}_{stream}_job", [asset])
     sensor = turn_sensor(lake, stream, job.name, asset.key, seconds=seconds, clock=clock)
@@ -83,31 +89,32 @@ def stream_definitions(
 def maintenance_definitions(
     lake: EngagementLake, *, seconds: int, retain_hours: int, max_wait: float, clock: Clock
 ) -> dg.Definitions:
-    """The maintenance of a lake: its asset, job and sensor."""
+    """Return the asset, job and sensor of a lake's maintenance."""
     asset = maintenance_asset(lake, retain_hours=retain_hours, max_wait=max_wait)
     job = dg.define_asset_job(f"{lake.name}_maintenance_job", [asset])
-    turns = {name: engagement_key(lake, name) for name in (*STREAMS, MAINTENANCE)}
-    sensor = maintenance_sensor(lake, job.name, turns, seconds=seconds, clock=clock)
+    turn_assets = {name: engagement_key(lake, name) for name in (*STREAMS, MAINTENANCE)}
+    sensor = maintenance_sensor(lake, job.name, turn_assets, seconds=seconds, clock=clock)
     return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
 
 
 def metrics_definitions(lake: EngagementLake) -> dg.Definitions:
-    """The metrics of a lake: their asset, job and sensor."""
+    """Return the asset, job and sensor of a lake's metrics."""
     orgs = dg.DynamicPartitionsDefinition(name=f"{lake.name}_org")
     asset = metrics_asset(lake, orgs)
     job = dg.define_asset_job(f"{lake.name}_metrics_job", [asset])
-    return dg.Definitions(assets=[asset], jobs=[job], sensors=[metrics_sensor(lake, job.name, asset.key, orgs)])
+    sensor = metrics_sensor(lake, job.name, asset.key, orgs)
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
 
 
 def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -> dg.AssetsDefinition:
-    """What a stream makes of its messages. A run takes one turn, with one batch at most."""
+    """Return the asset of a stream. A run takes one turn, with at most one batch."""
     key = engagement_key(lake, stream)
 
     @dg.asset(
         key=key,
         group_name=GROUP,
         kinds={"delta", "kafka", "spark"},
-        description=f"The {stream} of {lake.name}: a turn under the job coordinator, with one batch at most.",
+        description=f"The {stream} of {lake.name}: one turn under the job coordinator, with at most one batch.",
         required_resource_keys=RESOURCES,
         check_specs=check_specs(key, stream),
         pool=lake.app_name(stream),
@@ -121,21 +128,21 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
             with zookeeper_client(hosts) as zk:
                 report = take_turn(opened, coordinator(opened, zk, spark, timeout=max_wait), max_wait=max_wait)
             batch = report.batch.batch if report.batch else None
-            commits = committed(opened, batch)
-            verdicts = list(check_results(tables, spark, servers, stream, batch))
+            commits = batch_commits(opened, batch)
+            results = list(check_results(tables, spark, servers, stream, batch))
             status = stream_status(tables, stream, servers)
         except (TurnRefused, LockNotFree) as error:
             yield late_turn(error)
             raise failure(error) from error
         except LakeError as error:
             raise failure(error) from error
-        yield dg.MaterializeResult(metadata=turn_metadata(report, status, commits), check_results=verdicts)
+        yield dg.MaterializeResult(metadata=turn_metadata(report, status, commits), check_results=results)
 
     return step
 
 
 def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: float) -> dg.AssetsDefinition:
-    """The files of a lake, after one turn of maintenance. No dependency on the streams: no row comes of it."""
+    """Return the asset of a lake's maintenance. It does not depend on the streams, because it changes no row."""
     key = engagement_key(lake, MAINTENANCE)
 
     @dg.asset(
@@ -153,19 +160,19 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
             tables, hosts = services.tables(lake), services.zookeeper()
             spark = context.resources.spark.spark_session
             with zookeeper_client(hosts) as zk:
-                done = maintain.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
+                report = maintain.take_turn(tables, spark, zk, max_wait=max_wait, retain_hours=retain_hours)
         except (TurnRefused, LockNotFree) as error:
             yield late_turn(error)
             raise failure(error) from error
         except LakeError as error:
             raise failure(error) from error
-        yield dg.MaterializeResult(metadata=maintenance_metadata(done), check_results=[turn_in_time()])
+        yield dg.MaterializeResult(metadata=maintenance_metadata(report), check_results=[turn_in_time()])
 
     return step
 
 
 def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) -> dg.AssetsDefinition:
-    """The metrics, by org. Its step marks the orgs that it computed, and nothing else."""
+    """Return the asset of a lake's metrics, partitioned by org. A run materializes only the orgs that it recomputes."""
     key = engagement_key(lake, ENGAGEMENT_METRICS)
     columns = [dg.TableColumn(name, kind) for name, kind in ENGAGEMENT_METRICS_COLUMNS.items()]
     spec = dg.AssetSpec(
@@ -188,77 +195,27 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None] | dg.AssetMaterialization]:
         tables = context.resources.engagement.tables(lake)
-        is_chosen = context.has_partition_key or context.has_partition_key_range
-        chosen = list(context.partition_keys) if is_chosen else []
+        has_partitions = context.has_partition_key or context.has_partition_key_range
+        chosen = list(context.partition_keys) if has_partitions else []
         try:
-            done = Metrics(tables, context.resources.spark.spark_session).refresh(chosen)
+            refresh = Metrics(tables, context.resources.spark.spark_session).refresh(chosen)
         except LakeError as error:
             raise failure(error) from error
-        metadata = refresh_metadata(done)
+        metadata = refresh_metadata(refresh)
         if chosen:
             yield dg.MaterializeResult(metadata=metadata)
-        for org in sorted(set(tables.orgs() if done.orgs is None else done.orgs) - set(chosen)):
+        refreshed = tables.orgs() if refresh.orgs is None else refresh.orgs
+        for org in sorted(set(refreshed) - set(chosen)):
             yield dg.AssetMaterialization(key, partition=org, metadata=metadata)
 
     return step
 
 
-def committed(stream: Stream, batch: Batch | None) -> dict[str, Commit | None]:
-    """Process → what it committed of a batch, also in an earlier turn."""
+def batch_commits(stream: Stream, batch: Batch | None) -> dict[str, Commit | None]:
+    """Return the name of each commit of a batch → what it committed, in this or an earlier turn."""
     if batch is None:
         return {}
-    return {p.name: commit_of(stream.tables, stream.name, p.table, p.name, batch) for p in stream.processes}
-
-
-def turn_metadata(report: TurnReport, status: StreamStatus, commits: Mapping[str, Commit | None]) -> Metadata:
-    """A turn for people. Offsets are by Kafka partition, ends exclusive; lag: so many offsets are still to be read.
-
-    commits: as `committed` gives them.
-    """
-    shown: Metadata = {
-        "predecessor": report.predecessor or "none",
-        "lock wait (seconds)": round(report.waited, 3),
-        "lag": status.lag,
-        "batch": "none was due",
-    }
-    if report.batch is None:
-        return shown
-    batch = report.batch.batch
-    shown |= {
-        "batch": batch.batch_id,
-        "resumed": report.batch.resumed,
-        "dropped": report.batch.dropped,
-        "start offsets": json.dumps(dict(batch.messages.start)),
-        "end offsets": json.dumps(dict(batch.messages.end)),
-        "commit versions": json.dumps({name: c.version if c else None for name, c in commits.items()}),
-    }
-    if data := commits.get(Notification.of):
-        rows = counted(data)
-        shown |= {"commit version": data.version, "rows inserted": rows.inserted}
-        shown |= {"rows updated": rows.updated, "rows deleted": rows.deleted}
-    return shown
-
-
-def maintenance_metadata(done: MaintenanceReport) -> Metadata:
-    """A maintenance for people. Files and bytes are those of the present versions of all tables."""
-    return {
-        "files": done.after.files,
-        "files before": done.before.files,
-        "bytes": done.after.bytes,
-        "bytes before": done.before.bytes,
-        "files removed": sum(done.removed.values()),
-        "files removed by table": json.dumps(dict(done.removed)),
-        "orgs sorted": done.orgs,
-        "hours kept": done.kept_hours,
-    }
-
-
-def refresh_metadata(done: Refresh) -> Metadata:
-    """A refresh for people. Versions are those of the engagement table, but for the commit's."""
-    return {
-        "since version": done.since,
-        "as of version": done.cursor,
-        "orgs": "all" if done.orgs is None else len(done.orgs),
-        "days of orgs": "all" if done.cells is None else done.cells,
-        "commit version": done.commit.version if done.commit else "none",
-    }
+    found = {}
+    for commit in stream.commits:
+        found[commit.name] = commit_of(stream.tables, stream.name, commit.table, commit.name, batch)
+    return found

@@ -1,6 +1,6 @@
-"""What must hold after a turn, as Dagster's asset checks: their specifications, and the verdicts as results.
+"""The Dagster asset checks of a turn: their specifications and results.
 
-None blocks: a batch that is committed is not taken back. The step of a stream evaluates them after its turn.
+No check blocks, because a committed batch is not taken back. The step of a stream evaluates them after its turn.
 """
 
 from __future__ import annotations
@@ -12,10 +12,17 @@ import dagster as dg
 
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.tables import ENGAGEMENT, LakeTables
-from lake_assets.engagement.monitoring.audits import Sample, commit_of, dead_requests, repeated_ids, untold_batches
-from lake_assets.engagement.monitoring.reconciliation import Tally, tally
-from lake_assets.engagement.notifications.notify import Notification
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.monitoring.audits import (
+    Sample,
+    commit_of,
+    dead_requests,
+    repeated_ids,
+    unnotified_batches,
+)
+from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
+from lake_assets.engagement.notifications.notify import DATA_COMMIT
 from lake_assets.errors import CoordinationError
 
 if TYPE_CHECKING:
@@ -31,14 +38,14 @@ UNIQUE_IDS = "unique_engagement_ids"
 DEAD_REQUESTS = "no_dead_requests"
 
 DESCRIPTIONS = {
-    TURN_IN_TIME: "The stream had its turn before its longest wait was over.",
-    NOTIFICATIONS: "Each batch that changed rows was told of once.",
-    ROWS: "Kafka's messages in the range of the batch are its rows and dead letters together.",
-    REQUESTS: "Kafka's messages in the range of the batch are its requests, repeated ones and dead letters together.",
-    UNIQUE_IDS: "No engagement of the batch is there more than once.",
-    DEAD_REQUESTS: "No request met no row, however often it was tried. Send one that is wanted again, under a new id.",
+    TURN_IN_TIME: "The stream got its turn within its maximum wait.",
+    NOTIFICATIONS: "Each batch that changed rows has exactly one notification.",
+    ROWS: "Kafka's messages in the range of the batch equal its rows and dead letters.",
+    REQUESTS: "Kafka's messages in the range of the batch equal its requests, repeated requests and dead letters.",
+    UNIQUE_IDS: "No engagement of the batch is in the table more than once.",
+    DEAD_REQUESTS: "Every request found a row within its attempts. To repeat a dead one, send it with a new id.",
 }
-OF_STREAM: dict[StreamName, tuple[str, ...]] = {
+CHECKS_OF_STREAM: dict[StreamName, tuple[str, ...]] = {
     "ingestion": (TURN_IN_TIME, NOTIFICATIONS, ROWS, UNIQUE_IDS),
     "mutation": (TURN_IN_TIME, NOTIFICATIONS, REQUESTS, DEAD_REQUESTS),
     "retention": (TURN_IN_TIME, NOTIFICATIONS, REQUESTS),
@@ -46,57 +53,80 @@ OF_STREAM: dict[StreamName, tuple[str, ...]] = {
 
 
 def check_specs(key: dg.AssetKey, stream: StreamName) -> list[dg.AssetCheckSpec]:
-    """The checks of a stream."""
-    return [_spec(key, name) for name in OF_STREAM[stream]]
+    """Return the checks of a stream."""
+    return [_spec(key, name) for name in CHECKS_OF_STREAM[stream]]
 
 
 def turn_spec(key: dg.AssetKey) -> dg.AssetCheckSpec:
-    """The check of whoever takes turns."""
+    """Return the check of all assets that take turns."""
     return _spec(key, TURN_IN_TIME)
 
 
 def check_results(
     tables: LakeTables, spark: SparkSession, servers: str, stream: StreamName, batch: Batch | None
 ) -> Iterator[dg.AssetCheckResult]:
-    """The verdicts after a turn. batch: None if none was due."""
+    """Yield the results after a turn.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+        batch: None if no batch was due.
+    """
     yield turn_in_time()
-    untold = untold_batches(tables)
-    yield _result(NOTIFICATIONS, passed=not untold, metadata={"batches": ", ".join(untold) or "none"})
-    counted = tally(tables, spark, servers, stream, batch) if batch else Tally(0, {})
-    yield _result(
-        ROWS if stream == "ingestion" else REQUESTS,
-        passed=counted.balanced,
-        metadata={"records": counted.records, **counted.became},
-    )
+    yield _notifications(tables)
+    yield _reconciliation(tables, spark, servers, stream, batch)
     if stream == "ingestion":
         yield _unique_ids(tables, spark, batch)
     if stream == "mutation":
-        dead = dead_requests(spark, tables)
-        yield _result(DEAD_REQUESTS, passed=not dead.count, metadata=_told(dead), severity=dg.AssetCheckSeverity.WARN)
+        yield _dead_requests(tables, spark)
 
 
 def turn_in_time() -> dg.AssetCheckResult:
-    """The verdict on a turn that was had."""
+    """Return the result of a turn that was taken."""
     return _result(TURN_IN_TIME, passed=True)
 
 
 def late_turn(error: CoordinationError) -> dg.AssetCheckResult:
-    """The verdict on a turn that was not had: the error names who waits, and for whom."""
-    return _result(TURN_IN_TIME, passed=False, metadata={"why": error.problem})
+    """Return the result of a turn that was not taken. The error names the waiting stream and its predecessor."""
+    return _result(TURN_IN_TIME, passed=False, metadata={"reason": error.problem})
 
 
 def _spec(key: dg.AssetKey, name: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(name, asset=key, description=DESCRIPTIONS[name])
 
 
+def _notifications(tables: LakeTables) -> dg.AssetCheckResult:
+    wrong = unnotified_batches(tables)
+    return _result(NOTIFICATIONS, passed=not wrong, metadata={"batches": ", ".join(wrong) or "none"})
+
+
+def _reconciliation(
+    tables: LakeTables, spark: SparkSession, servers: str, stream: StreamName, batch: Batch | None
+) -> dg.AssetCheckResult:
+    found = Reconciliation(records=0, outcomes={})
+    if batch is not None:
+        found = reconcile(tables, spark, servers, stream, batch)
+    name = ROWS if stream == "ingestion" else REQUESTS
+    return _result(name, passed=found.balanced, metadata={"records": found.records, **found.outcomes})
+
+
 def _unique_ids(tables: LakeTables, spark: SparkSession, batch: Batch | None) -> dg.AssetCheckResult:
-    commit = commit_of(tables, "ingestion", ENGAGEMENT, Notification.of, batch) if batch else None
+    commit = commit_of(tables, "ingestion", ENGAGEMENT, DATA_COMMIT, batch) if batch else None
     repeated = repeated_ids(spark, tables, commit.version) if commit else Sample(0, ())
-    return _result(UNIQUE_IDS, passed=not repeated.count, metadata=_told(repeated))
+    return _result(UNIQUE_IDS, passed=not repeated.count, metadata=_sample_metadata(repeated))
 
 
-def _told(found: Sample) -> Metadata:
-    return {"count": found.count, "such as": ", ".join(found.ids) or "none"}
+def _dead_requests(tables: LakeTables, spark: SparkSession) -> dg.AssetCheckResult:
+    dead = dead_requests(spark, tables)
+    return _result(
+        DEAD_REQUESTS,
+        passed=not dead.count,
+        metadata=_sample_metadata(dead),
+        severity=dg.AssetCheckSeverity.WARN,
+    )
+
+
+def _sample_metadata(sample: Sample) -> Metadata:
+    return {"count": sample.count, "examples": ", ".join(sample.ids) or "none"}
 
 
 def _result(
@@ -107,5 +137,9 @@ def _result(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        check_name=name, passed=passed, severity=severity, description=DESCRIPTIONS[name], metadata=metadata
+        check_name=name,
+        passed=passed,
+        severity=severity,
+        description=DESCRIPTIONS[name],
+        metadata=metadata,
     )

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 from pyiceberg.io import load_file_io
 
 from lake_assets.base.id_matcher import IdMatcher
-from lake_assets.engagement.erasure.kafka_retention import Held, held
-from lake_assets.engagement.erasure.mentions import People, people, said, tells
+from lake_assets.engagement.erasure.kafka_retention import RetainedMessages, retained_messages
+from lake_assets.engagement.erasure.mentions import MatchersByOrg, decoded_text, matchers_by_org, mentions
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake
-from lake_assets.engagement.model.tables import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.errors import UsageError
 from lake_assets.incremental.erasure.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
 from lake_assets.incremental.maintenance.cleaning import ListedFile, listing, place
@@ -37,7 +37,7 @@ TEXTS = (MESSAGE, "insert_record")
 class LakeCertificate(Certificate):
     """Where an id of an org is under the folder of the lakes. kafka: the topics that still hold messages of it."""
 
-    kafka: tuple[Held, ...] = ()
+    kafka: tuple[RetainedMessages, ...] = ()
 
 
 def certify(
@@ -69,7 +69,8 @@ def certify(
         progress(done, size)
     created = [lake for lake in lakes if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}")]
     topics = [KafkaTopic(servers, lake.topic(stream)) for lake in created for stream in STREAMS]
-    kept = [found for topic in topics if (found := held(topic, partial(_tells, of=people([(org, value)]))))]
+    wanted = matchers_by_org([(org, value)])
+    kept = [found for topic in topics if (found := retained_messages(topic, partial(_tells, of=wanted)))]
     return LakeCertificate(f"org {org}", len(files), size, tuple(findings), tuple(undecoded), tuple(kept))
 
 
@@ -86,7 +87,7 @@ def _own_rows(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
         of = rows.column("org_id")
         rows = rows.filter(pc.or_kleene(pc.is_null(of), pc.fill_null(pc.equal(of, org), False)))
     for name in set(TEXTS) & set(rows.schema.names):
-        texts = [said(text, org if name == MESSAGE else None) for text in rows.column(name).to_pylist()]
+        texts = [decoded_text(text, org if name == MESSAGE else None) for text in rows.column(name).to_pylist()]
         rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(texts, pa.string()))
     return rows
 
@@ -96,8 +97,8 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 
-def _tells(message: bytes, *, of: People) -> bool:
-    return tells(message.decode(errors="replace"), of)
+def _tells(message: bytes, *, of: MatchersByOrg) -> bool:
+    return mentions(message.decode(errors="replace"), of)
 
 
 def _finding(file: ListedFile, root: str, count: int) -> Finding:

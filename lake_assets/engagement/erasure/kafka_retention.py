@@ -1,4 +1,4 @@
-"""Which messages of a topic Kafka still holds of somebody, and until when. Reads the topic, and changes nothing."""
+"""Which messages of a topic Kafka still retains about a person, and until when. Reads the topic, changes nothing."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 
 _FOREVER = -1
+MILLISECONDS = 1000
 
 
 @dataclass(frozen=True)
-class Held:
-    """So many messages of a topic. until: when the last of them is gone at the latest; None: they stay.
+class RetainedMessages:
+    """Messages of a topic that mention a person.
 
-    Kafka removes whole segments: one is closed `segment.ms` after its first message at the latest, and goes
-    `retention.ms` after its last.
+    Kafka removes whole segments. A segment is closed at the latest `segment.ms` after its first message, and removed
+    `retention.ms` after its last one.
+
+    Attributes:
+        messages: Number of messages.
+        until: Latest time at which Kafka removes the last of them; None if it never does.
     """
 
     topic: str
@@ -29,21 +34,29 @@ class Held:
     until: datetime | None
 
 
-def held(topic: KafkaTopic, tells: Callable[[bytes], bool]) -> Held | None:
-    """The messages of a topic that tell of somebody; None if there are none. Raises `ServiceError`."""
-    sent = [message.timestamp()[1] for message in _messages(topic) if tells(message.value() or b"")]
-    if not sent:
+def retained_messages(topic: KafkaTopic, mentions: Callable[[bytes], bool]) -> RetainedMessages | None:
+    """Return the messages of a topic that mention a person; None if there are none.
+
+    Args:
+        mentions: Whether the value of a message mentions the person.
+
+    Raises:
+        ServiceError: Kafka does not answer.
+    """
+    sent_at = [message.timestamp()[1] for message in _messages(topic) if mentions(message.value() or b"")]
+    if not sent_at:
         return None
     config = _config(topic)
-    lasting = int(config["retention.ms"])
-    if lasting == _FOREVER or config["cleanup.policy"] != "delete":
-        return Held(topic.topic, len(sent), None)
-    until = max(sent) + lasting + int(config["segment.ms"])
-    return Held(topic.topic, len(sent), datetime.fromtimestamp(until / 1000, UTC))
+    retention_ms = int(config["retention.ms"])
+    if retention_ms == _FOREVER or config["cleanup.policy"] != "delete":
+        return RetainedMessages(topic.topic, len(sent_at), None)
+    until_ms = max(sent_at) + retention_ms + int(config["segment.ms"])
+    until = datetime.fromtimestamp(until_ms / MILLISECONDS, UTC)
+    return RetainedMessages(topic.topic, len(sent_at), until)
 
 
 def _messages(topic: KafkaTopic) -> Iterator[Message]:
-    """Every message, from the first one of each partition to where reading catches up."""
+    """Yield every message of the topic, up to the present end of each partition."""
     earliest = topic.state().earliest
     consumer = Consumer(
         {
@@ -54,10 +67,10 @@ def _messages(topic: KafkaTopic) -> Iterator[Message]:
         }
     )
     try:
-        consumer.assign([TopicPartition(topic.topic, partition, start) for partition, start in earliest.items()])
+        consumer.assign([TopicPartition(topic.topic, partition, offset) for partition, offset in earliest.items()])
         ended: set[int | None] = set()
         while ended != set(earliest):
-            message = _next(consumer, topic)
+            message = _next_message(consumer, topic)
             if message.error() is None:
                 yield message
             else:
@@ -66,14 +79,15 @@ def _messages(topic: KafkaTopic) -> Iterator[Message]:
         consumer.close()
 
 
-def _next(consumer: Consumer, topic: KafkaTopic) -> Message:
-    """The next message, or the note that a partition has no more. `ServiceError` if neither comes."""
+def _next_message(consumer: Consumer, topic: KafkaTopic) -> Message:
+    """Return the next message, or the event that marks the end of a partition."""
     message = consumer.poll(TIMEOUT_SECONDS)
     error = message.error() if message else "no answer"
-    if message is None or (isinstance(error, KafkaError) and error.code() != KafkaError._PARTITION_EOF):
+    is_failure = isinstance(error, KafkaError) and error.code() != KafkaError._PARTITION_EOF
+    if message is None or is_failure:
         raise ServiceError(
-            f"Kafka at {topic.servers} does not give the messages of {topic.topic}: {error}.",
-            remedy="See whether its brokers are up, and certify again.",
+            f"Kafka at {topic.servers} does not return the messages of {topic.topic}: {error}.",
+            remedy="Check that its brokers are up, and certify again.",
         )
     return message
 
@@ -85,6 +99,7 @@ def _config(topic: KafkaTopic) -> dict[str, str]:
         entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
     except KafkaException as error:
         raise ServiceError(
-            f"Kafka at {topic.servers} does not tell how {topic.topic} is kept: {error}.", remedy="Certify again."
+            f"Kafka at {topic.servers} does not return the configuration of {topic.topic}: {error}.",
+            remedy="Certify again.",
         ) from error
     return {name: entry.value for name, entry in entries.items()}

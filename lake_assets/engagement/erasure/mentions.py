@@ -1,64 +1,82 @@
-"""Whom a text of JSON tells of: the same to the certificate, and to an erasure that takes messages away. Pure."""
+"""Which ids a JSON text mentions. The certificate and the redaction of messages use the same rule. Pure."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lake_assets.base.id_matcher import IdMatcher
 
-People = Mapping[str, Sequence[IdMatcher]]
-"""Org → ids of it that are looked for."""
+MatchersByOrg = Mapping[str, Sequence[IdMatcher]]
+"""Org → matchers of the ids to look for."""
 
 _ORG = "org_id"
 
 
-def people(ids: Iterable[tuple[str, str]]) -> People:
-    """Ids, each with its org before it, to look for."""
+def matchers_by_org(ids: Iterable[tuple[str, str]]) -> MatchersByOrg:
+    """Return matchers for (org, id) pairs."""
     found: defaultdict[str, list[IdMatcher]] = defaultdict(list)
-    for org, who in ids:
-        found[org].append(IdMatcher(who))
+    for org, who_id in ids:
+        found[org].append(IdMatcher(who_id))
     return dict(found)
 
 
-def tells(text: str | None, of: People) -> bool:
-    """Whether a text has one of the ids as a word, however it is spelled, and is not of another org."""
+def mentions(text: str | None, wanted: MatchersByOrg) -> bool:
+    """Return whether a text contains one of the ids as a word, in any JSON spelling, and is not of another org."""
     if text is None:
         return False
-    orgs, words = _decoded(text)
-    return any(needle.in_text(words) for org, ids in of.items() if _may_be(org, orgs) for needle in ids)
+    decoded = _decode(text)
+    for org, matchers in wanted.items():
+        if decoded.may_be_of(org) and any(matcher.in_text(decoded.text) for matcher in matchers):
+            return True
+    return False
 
 
-def said(text: str | None, org: str | None = None) -> str | None:
-    """What a text says, without escapes; of no JSON, the text. None if it is of another org. org: None for any."""
+def decoded_text(text: str | None, org: str | None = None) -> str | None:
+    """Return a JSON text without escapes; a text that is no JSON is returned as it is.
+
+    Args:
+        org: Return None if the text is of another org; None for any org.
+    """
     if text is None:
         return None
-    orgs, words = _decoded(text)
-    return words if org is None or _may_be(org, orgs) else None
+    decoded = _decode(text)
+    if org is not None and not decoded.may_be_of(org):
+        return None
+    return decoded.text
 
 
-def _may_be(org: str, named: frozenset[str]) -> bool:
-    """Whether a text is of an org; one that names none, or a blank, may be anybody's."""
-    return not named or org in named
+@dataclass(frozen=True)
+class _Decoded:
+    """A text without JSON escapes, and the orgs that it names."""
+
+    text: str
+    orgs: frozenset[str] = frozenset()
+
+    def may_be_of(self, org: str) -> bool:
+        """Return whether the text may be of an org. A text without an org, or with a blank one, may be of any."""
+        return not self.orgs or org in self.orgs
 
 
-def _decoded(text: str) -> tuple[frozenset[str], str]:
-    """The orgs that a text names, and what it says. Numbers count as they are spelled, as Spark takes them.
-
-    An object is its pairs: of a name that is there twice, both count.
-    """
+def _decode(text: str) -> _Decoded:
+    """Decode a JSON text. Numbers keep their spelling, as in Spark. If an object repeats a name, both values count."""
     try:
-        values = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
-        words = json.dumps(values, ensure_ascii=False)
+        value = json.loads(text, object_pairs_hook=tuple, parse_int=str, parse_float=str)
+        unescaped = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return frozenset(), text
-    pairs = values if isinstance(values, tuple) else ()
-    named = (_spelled(value) for name, value in pairs if name == _ORG and value is not None)
-    orgs = frozenset(org for org in named if org.strip())
-    return orgs, words.encode(errors="replace").decode()  # half a pair of surrogates can be written nowhere
+        return _Decoded(text)
+    pairs = value if isinstance(value, tuple) else ()
+    orgs = set()
+    for name, org in pairs:
+        if name == _ORG and org is not None:
+            orgs.add(_as_text(org))
+    named = frozenset(org for org in orgs if org.strip())
+    encodable = unescaped.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
+    return _Decoded(encodable, named)
 
 
-def _spelled(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,7 +1,7 @@
-"""The memory of erasures: a record of somebody erased that was sent by then, and comes late, makes no row any more.
+"""The registry of erased persons: late records about them, sent before the erasure, make no row.
 
-The table `erasure` has keyed hashes, no ids. Records are recognized in this process: no plan or log of Spark ever holds
-the key. Which erasures count is told by the intent of the batch: judged again, a record gets the same verdict.
+The table `erasure` stores keyed hashes, no ids. This process compares ids with it, so no plan or log of Spark contains
+the key. The intent of a batch fixes the version of the table, so a record that is checked again gets the same result.
 """
 
 from __future__ import annotations
@@ -9,121 +9,192 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
-from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import pyarrow as pa
 
-from lake_assets.engagement.model.checkpoint import Batch, opened
-from lake_assets.engagement.model.tables import DEAD_LETTER, ERASURE, LakeTables
+from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE
+from lake_assets.engagement.model.tables import LakeTables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 ERASED = "erased"
-"""The reason of a dead letter whose message is not kept: it would have brought somebody back."""
+"""Reason of a dead letter that would have brought an erased person back. Its message is not kept."""
 
-WHO = "who"
-"""What the ids are ids of, to the keyed hash."""
+HASHED_SUBJECT = "who"
+"""Name of the ids' subject in the keyed hash."""
 
-_UNTIL = pa.schema([("org_id", pa.string()), ("who_id", pa.string()), ("until", pa.timestamp("us", "UTC"))])
+_ERASED_UNTIL = pa.schema(
+    [
+        ("org_id", pa.string()),
+        ("who_id", pa.string()),
+        ("until", pa.timestamp("us", "UTC")),
+    ]
+)
 
-Hashed = tuple[str, str]
+HashedId = tuple[str, str]
 """(org, hash of an id)"""
 
-Until = Mapping[tuple[str, str], datetime]
-"""(org, id or its hash) → until when, inclusive, its records are erased."""
+ErasedUntil = Mapping[tuple[str, str], datetime]
+"""(org, id or its hash) → time until which its records are erased, inclusive."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Keeps the batches of a lake free of those who were erased."""
+class ErasureRegistry:
+    """Recognizes erased persons in the batches of a lake."""
 
     tables: LakeTables
     spark: SparkSession
 
-    def drop(self, judged: DataFrame, people: Mapping[str, str], batch: Batch, *, sound: bool = True) -> DataFrame:
-        """The same messages; of those that name somebody erased, `ERASED` is the reason, and message null.
+    def reject_erased(
+        self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool = True
+    ) -> DataFrame:
+        """Mark the messages that name an erased person as invalid.
 
-        judged: as `messages.judged` gives them. people: column that names a person → column of the record's time. One
-        without a time of its own may have been sent by then. sound: whether those without a reason are looked at, too.
-        As long as nobody was erased, nothing is computed.
+        Nothing is computed while nobody was erased.
+
+        Args:
+            messages: As `validate_messages` returns them.
+            people: Column that names a person → column with the time of the record. A record without a time is
+                treated as sent before the erasure.
+            include_valid: Whether to check valid messages, too.
+
+        Returns:
+            The same messages; where they name an erased person, reason is `ERASED` and message is null.
         """
         from pyspark.sql import functions as F
 
-        erased = self.erased(batch.reads[ERASURE]) if people else {}
-        looked_at = F.lit(True) if sound else F.col("reason").isNotNull()
-        found = self._named(judged.where(looked_at), people, erased) if erased else {}
-        if not found:
-            return judged
-        rows = [{"org_id": org, "who_id": who, "until": until} for (org, who), until in found.items()]
-        by_org = erased_by_org(self.spark.createDataFrame(pa.Table.from_pylist(rows, schema=_UNTIL)))
-        named = reduce(or_, (F.coalesce(_sent_by_then(who, at), F.lit(False)) for who, at in people.items()))
-        hit = looked_at & named
-        marked = judged.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
-        told = {"reason": F.when(hit, ERASED).otherwise(F.col("reason")), "message": F.when(~hit, F.col("message"))}
-        return marked.withColumns(told).select(*judged.columns)
+        erased = self._erased_in(messages, people, batch, include_valid=include_valid)
+        if not erased:
+            return messages
+        is_checked = F.lit(True) if include_valid else F.col("reason").isNotNull()
+        names_erased = F.lit(False)
+        for who_column, time_column in people.items():
+            names_erased |= F.coalesce(_sent_before_erasure(who_column, time_column), F.lit(False))
+        is_erased = is_checked & names_erased
+        by_org = erased_by_org(self.spark.createDataFrame(_erased_table(erased)))
+        joined = messages.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
+        marked = joined.withColumns(
+            {
+                "reason": F.when(is_erased, ERASED).otherwise(F.col("reason")),
+                "message": F.when(~is_erased, F.col("message")),
+            }
+        )
+        return marked.select(*messages.columns)
 
-    def erased(self, version: int) -> Until:
-        """Everybody erased, by hash, at a version of the table. `ConfigurationError` if another key was used."""
-        rows = opened(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
+    def _erased_in(
+        self, messages: DataFrame, people: Mapping[str, str], batch: Batch, *, include_valid: bool
+    ) -> ErasedUntil:
+        """Return the erased ids that messages name."""
+        if not people:
+            return {}
+        erased = self.erased_hashes(batch.reads[ERASURE])
+        if not erased:
+            return {}
+        checked = messages if include_valid else messages.where("reason is not null")
+        return self._named(checked, people, erased)
+
+    def erased_hashes(self, version: int) -> ErasedUntil:
+        """Return the hashes of all erased ids at a version of the table.
+
+        Raises:
+            ConfigurationError: They were hashed with another key.
+        """
+        rows = self._rows(version)
         self.tables.keyed.check(self.tables.location(ERASURE), (row["key_id"] for row in rows))
         until: dict[tuple[str, str], datetime] = {}
         for row in sorted(rows, key=lambda row: row["erased_until"]):
             until[row["org_id"], row["id_hash"]] = row["erased_until"]
         return until
 
-    def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[Hashed, list[str]]:
-        """Those of some ids, each with its org, that were erased at a version of the table; by (org, hash of a person).
+    def by_person(self, version: int, ids: Iterable[tuple[str, str]]) -> dict[HashedId, list[str]]:
+        """Group those of some ids that were erased at a version of the table by person.
 
-        In the order given. Ids are one person's if erasures, also one after the other, took them for that.
+        Ids belong to one person if erasures, also successive ones, treated them so.
+
+        Args:
+            ids: (org, id) pairs.
+
+        Returns:
+            (org, hash of the person) → ids, in the order given.
         """
-        rows = opened(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
-        same = nx.Graph(((row["org_id"], row["id_hash"]), (row["org_id"], row["person_hash"])) for row in rows)
-        whose = {one: min(person) for person in nx.connected_components(same) for one in person}
-        found: dict[Hashed, list[str]] = {}
-        for org, who in ids:
-            if (person := whose.get((org, self.hash(org, who)))) is not None:
-                found.setdefault(person, []).append(who)
+        person_of = self._person_of_hash(version)
+        found: dict[HashedId, list[str]] = {}
+        for org, who_id in ids:
+            person = person_of.get((org, self.hash(org, who_id)))
+            if person is not None:
+                found.setdefault(person, []).append(who_id)
         return found
 
-    def hash(self, org: str, who: str) -> str:
-        """The keyed hash of an id of an org."""
-        return self.tables.keyed.of(WHO, org, who)
+    def hash(self, org: str, who_id: str) -> str:
+        """Return the keyed hash of an id of an org."""
+        return self.tables.keyed.of(HASHED_SUBJECT, org, who_id)
 
-    def _named(self, judged: DataFrame, people: Iterable[str], erased: Until) -> Until:
-        """Those erased whom messages name, by id."""
+    def _person_of_hash(self, version: int) -> dict[HashedId, HashedId]:
+        same_person: nx.Graph[HashedId] = nx.Graph()
+        for row in self._rows(version):
+            same_person.add_edge((row["org_id"], row["id_hash"]), (row["org_id"], row["person_hash"]))
+        person_of: dict[HashedId, HashedId] = {}
+        for hashes in nx.connected_components(same_person):
+            person_of.update(dict.fromkeys(hashes, min(hashes)))
+        return person_of
+
+    def _rows(self, version: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = open_table(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
+        return rows
+
+    def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:
+        """Return the erased ids that the people columns of messages contain."""
         from pyspark.sql import functions as F
 
         orgs = sorted({org for org, _ in erased})
-        ids = F.explode(F.array_compact(F.array(*people))).alias("who")
-        named = judged.where(F.col("org_id").isin(orgs)).select("org_id", ids).distinct().toArrow().to_pylist()
-        hashed = {(row["org_id"], row["who"]): self.hash(row["org_id"], row["who"]) for row in named}
-        return {(org, who): erased[org, h] for (org, who), h in sorted(hashed.items()) if (org, h) in erased}
+        who_id = F.explode(F.array_compact(F.array(*people))).alias("who_id")
+        ids = messages.where(F.col("org_id").isin(orgs)).select("org_id", who_id).distinct()
+        found: dict[tuple[str, str], datetime] = {}
+        for row in ids.toArrow().to_pylist():
+            until = erased.get((row["org_id"], self.hash(row["org_id"], row["who_id"])))
+            if until is not None:
+                found[row["org_id"], row["who_id"]] = until
+        return dict(sorted(found.items()))
 
 
 def erased_by_org(people: DataFrame) -> DataFrame:
-    """One row for each org: of_org string, and erased, a map of an id to until when, inclusive, it is erased.
+    """Return one row for each org: of_org string, erased map of id → time until which it is erased, inclusive.
 
-    people: org_id string, who_id string, until timestamp.
+    Args:
+        people: org_id string, who_id string, until timestamp.
     """
     from pyspark.sql import functions as F
 
-    erased = F.map_from_entries(F.collect_list(F.struct("who_id", "until"))).alias("erased")
-    return people.groupBy(F.col("org_id").alias("of_org")).agg(erased)
+    entries = F.collect_list(F.struct("who_id", "until"))
+    by_org = people.groupBy(F.col("org_id").alias("of_org"))
+    return by_org.agg(F.map_from_entries(entries).alias("erased"))
 
 
-def dropped(tables: LakeTables, batch: Batch) -> int:
-    """How many messages of a finished batch were dropped: their dead letters tell."""
-    of_batch = [("batch_id", "=", batch.batch_id), ("topic", "=", batch.messages.topic), ("reason", "=", ERASED)]
-    return int(opened(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=of_batch).num_rows)
+def count_rejected(tables: LakeTables, batch: Batch) -> int:
+    """Return how many messages of a finished batch were rejected as `ERASED`."""
+    rejected = [
+        ("batch_id", "=", batch.batch_id),
+        ("topic", "=", batch.messages.topic),
+        ("reason", "=", ERASED),
+    ]
+    letters = open_table(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=rejected)
+    return int(letters.num_rows)
 
 
-def _sent_by_then(who: str, at: str) -> Column:
-    """Whether a column names somebody erased, and the record's time is not after it; null for nobody."""
+def _erased_table(erased: ErasedUntil) -> pa.Table:
+    rows = [{"org_id": org, "who_id": who_id, "until": until} for (org, who_id), until in erased.items()]
+    return pa.Table.from_pylist(rows, schema=_ERASED_UNTIL)
+
+
+def _sent_before_erasure(who_column: str, time_column: str) -> Column:
+    """Return whether a column names an erased person, and a time is not after the erasure; null for nobody."""
     from pyspark.sql import functions as F
 
-    until = F.try_element_at("erased", F.col(who))
-    return until.isNotNull() & (F.col(at).isNull() | (F.col(at) <= until))
+    until = F.try_element_at("erased", F.col(who_column))
+    sent_at = F.col(time_column)
+    return until.isNotNull() & (sent_at.isNull() | (sent_at <= until))

@@ -1,28 +1,23 @@
-"""The maintenance of a lake: its files made large and sorted, and what no version needs any more removed.
+"""Maintenance of a lake: rewrite its files large and sorted, and remove files that no version needs any more.
 
-It takes a turn as a stream does, after retention: then no batch is open, and mutation has seen every row that came. It
-commits nothing but rows written anew, so called again after it died anywhere, it ends the same.
-
-VACUUM gets an inventory, listed while the lock is held. Whatever a former holder left there can be committed no more,
-for its batch was finished by another; and what a later one writes is not in it. So orphans go with the rest, at once,
-but for those of `UNLOCKED` tables.
+Maintenance takes a turn as a stream does, after retention. Then no batch is open, and mutation has processed every row.
+It commits only rewritten rows, so if it is killed anywhere and called again, it ends with the same rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
 
 from lake_assets.base.failpoints import HALF_OPTIMIZED, reach
 from lake_assets.coordination import JobCoordinator
-from lake_assets.engagement.model.checkpoint import opened
-from lake_assets.engagement.model.tables import (
+from lake_assets.engagement.maintenance.vacuum import session_conf, vacuum
+from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.table_schemas import (
     CHECKPOINT,
     DEAD_LETTER,
     ENGAGEMENT,
@@ -31,8 +26,8 @@ from lake_assets.engagement.model.tables import (
     MUTATION_REQUEST,
     NOTIFICATION,
     ORG,
-    LakeTables,
 )
+from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import MAINTENANCE, coordinator_of
 from lake_assets.engagement.streams.batch import Guard
 
@@ -50,27 +45,24 @@ TABLES = (
     ENGAGEMENT_METRICS,
     CHECKPOINT,
 )
+COMPACTED_TABLES = (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
+"""Tables whose small files are compacted without sorting."""
 
-UNLOCKED = frozenset({ORG, ENGAGEMENT_METRICS})
-"""Tables that are also written without the lock; they hold no id of a person."""
+UNLOCKED_TABLES = frozenset({ORG, ENGAGEMENT_METRICS})
+"""Tables that are also written without the lock. They contain no id of a person."""
 
-WRITING_HOURS = 1
-"""So long at most somebody writes a file of theirs before it is committed."""
+MIN_UNLOCKED_HOURS = 1
+"""Hours for which files of unlocked tables are kept: longer than any write takes from its first file to its commit."""
 
-FORGOTTEN = "lake.forgotten"
-"""Property of the erasure table: the last batch of retention whose erasures no old file knows any more."""
+CLEANED_UP_TO = "lake.forgotten"
+"""Property of the erasure table: the last batch of retention whose erased ids are in no old file any more."""
 
-_INVENTORY = "lake_inventory"
-_INVENTORY_SCHEMA = pa.schema(
-    [("path", pa.string()), ("length", pa.int64()), ("isDir", pa.bool_()), ("modificationTime", pa.int64())]
-)
-_UNCHECKED = "spark.databricks.delta.retentionDurationCheck.enabled"
-_FILE_SIZE = "spark.databricks.delta.optimize.maxFileSize"
+_MAX_FILE_SIZE = "spark.databricks.delta.optimize.maxFileSize"
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the present versions of all tables of a lake consist of, as their logs tell."""
+    """Files and bytes in the present versions of all tables of a lake."""
 
     files: int
     bytes: int
@@ -78,9 +70,14 @@ class Size:
 
 @dataclass(frozen=True)
 class MaintenanceReport:
-    """orgs: whose rows were written anew. kept_hours: so long old versions stay readable; 0 after an erasure.
+    """The result of a maintenance.
 
-    removed: table → files of former versions, and those of no version. before, after: what the tables consisted of.
+    Attributes:
+        orgs: Number of orgs whose rows were rewritten.
+        kept_hours: Hours for which old versions stay readable; 0 after an erasure.
+        removed: Table → number of removed files, of former versions and of no version.
+        before: Size of the tables before.
+        after: Size of the tables after.
     """
 
     orgs: int
@@ -91,16 +88,28 @@ class MaintenanceReport:
 
 
 def coordinator(tables: LakeTables, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
-    """The side of maintenance of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
+    """Return the job coordinator of a lake's maintenance.
+
+    Args:
+        zk: A started client.
+        timeout: Seconds to wait for the lock.
+    """
     return coordinator_of(MAINTENANCE, tables, zk, spark, timeout=timeout)
 
 
 def take_turn(
     tables: LakeTables, spark: SparkSession, zk: KazooClient, *, max_wait: float, retain_hours: int
 ) -> MaintenanceReport:
-    """A turn of maintenance. max_wait: seconds. Raises what the coordinator raises. retain_hours: as for `maintain`.
+    """Take a turn of maintenance.
 
-    A turn that stopped is to be taken again: nobody else gets one before.
+    If a turn stops before its end, nobody else gets a turn until maintenance has taken it again.
+
+    Args:
+        max_wait: Seconds to wait for the turn.
+        retain_hours: As for `maintain`.
+
+    Raises:
+        CoordinationError: The turn was refused, or the lock was lost.
     """
     coordinated = coordinator(tables, zk, spark, timeout=max_wait)
     with coordinated.turn(max_wait=max_wait):
@@ -108,127 +117,105 @@ def take_turn(
 
 
 def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_hours: int) -> MaintenanceReport:
-    """Optimize and vacuum the tables of a lake, in a turn of its own: no batch may be open.
+    """Optimize and vacuum the tables of a lake. No batch may be open.
 
-    retain_hours: so long a reader may want an old version, or its changes. After an erasure nothing old is kept.
+    Args:
+        guard: Claimed first, and confirmed before each statement.
+        retain_hours: Hours for which old versions and their changes stay readable. After an erasure none are kept.
     """
     confirm = partial(_confirm, tables, guard, guard.claim())
     before = size(tables)
-    erased, orgs = _last_erasure(tables), changed_orgs(tables)
-    kept = retain_hours if erased == _forgotten(tables) else 0
-    write_anew(tables, spark, orgs, confirm)
+    last_erasure = _last_erasure(tables)
+    orgs = changed_orgs(tables)
+    nothing_erased = last_erasure == _cleaned_up_to(tables)
+    kept_hours = retain_hours if nothing_erased else 0
+    rewrite_files(tables, spark, orgs, confirm)
     reach("maintenance-optimized")
     removed = {}
     for table in TABLES:
-        hours = max(retain_hours, WRITING_HOURS) if table in UNLOCKED else kept
-        removed[table] = _vacuum(tables, spark, table, hours, confirm)
+        hours = kept_hours
+        if table in UNLOCKED_TABLES:
+            hours = max(retain_hours, MIN_UNLOCKED_HOURS)
+        removed[table] = vacuum(tables, spark, table, hours, confirm)
         reach("maintenance-half-vacuumed")
-    if kept == 0:
+    if kept_hours == 0:
         confirm()
-        spark.sql(f"ALTER TABLE {tables.identifier(ERASURE)} SET TBLPROPERTIES ('{FORGOTTEN}' = '{erased}')")
+        _record_clean_up(tables, spark, last_erasure)
     reach("maintenance-recorded")
-    return MaintenanceReport(len(orgs), kept, removed, before, size(tables))
+    return MaintenanceReport(len(orgs), kept_hours, removed, before, size(tables))
 
 
 def _confirm(tables: LakeTables, guard: Guard, token: int) -> None:
-    """Before each statement: it may wait long for its turn in Spark, and the one before may have taken long."""
+    """Check the lock and the claim: a statement may wait long for its turn in Spark, or run long."""
     guard.confirm()
-    tables.check_claimed(token)
+    tables.claims.check(token)
 
 
 def size(tables: LakeTables) -> Size:
-    """Of a lake as it stands."""
-    sizes = [_file_sizes(tables.location(table)) for table in TABLES]
-    return Size(sum(map(len, sizes)), sum(map(sum, sizes)))
-
-
-def _file_sizes(location: str) -> list[int]:
-    files = pa.table(opened(location).get_add_actions())
-    return [int(size) for size in files.column("size_bytes").to_pylist()]
+    """Return the present size of a lake, from its tables' logs."""
+    files = 0
+    total_bytes = 0
+    for table in TABLES:
+        actions = pa.table(open_table(tables.location(table)).get_add_actions())
+        sizes = actions.column("size_bytes").to_pylist()
+        files += len(sizes)
+        total_bytes += int(sum(sizes))
+    return Size(files, total_bytes)
 
 
 def changed_orgs(tables: LakeTables) -> list[str]:
-    """The orgs with commits of data since they were last written anew, as notifications tell."""
-    since = next((c.version for c in tables.history(ENGAGEMENT) if c.operation == "OPTIMIZE"), -1)
-    told = opened(tables.location(NOTIFICATION)).to_pyarrow_table(columns=["org_id"], filters=[("version", ">", since)])
-    return sorted(set(told.column("org_id").to_pylist()))
+    """Return the orgs with notifications since the engagement table was optimized last, sorted."""
+    optimized_at = -1
+    for commit in tables.history(ENGAGEMENT):
+        if commit.operation == "OPTIMIZE":
+            optimized_at = commit.version
+            break
+    notifications = open_table(tables.location(NOTIFICATION)).to_pyarrow_table(
+        columns=["org_id"],
+        filters=[("version", ">", optimized_at)],
+    )
+    return sorted(set(notifications.column("org_id").to_pylist()))
 
 
-def write_anew(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], confirm: Callable[[], None]) -> None:
-    """Rows of these orgs sorted by date in files of the lake's size, none of them deleted by a vector alone.
+def rewrite_files(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], confirm: Callable[[], None]) -> None:
+    """Sort the rows of some orgs by date into files of the lake's size, and purge deletion vectors.
 
-    confirm: called before each statement; raises when another one may write by now.
+    Args:
+        confirm: Called before each statement; raises if somebody else may write by now.
     """
-    with _conf(spark, _FILE_SIZE, tables.lake.max_file_bytes):
-        for statement in _rewrites(tables, orgs):
+    with session_conf(spark, _MAX_FILE_SIZE, tables.lake.max_file_bytes):
+        for statement in _rewrite_statements(tables, orgs):
             confirm()
             spark.sql(statement)
             reach(HALF_OPTIMIZED)
 
 
-def _rewrites(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:
+def _rewrite_statements(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:
     engagement = tables.identifier(ENGAGEMENT)
     if orgs:
-        yield f"OPTIMIZE {engagement} WHERE org_id IN ({', '.join(map(_literal, orgs))}) ZORDER BY (engagement_date)"
+        literals = ", ".join(_sql_literal(org) for org in orgs)
+        yield f"OPTIMIZE {engagement} WHERE org_id IN ({literals}) ZORDER BY (engagement_date)"
     yield f"REORG TABLE {engagement} APPLY (PURGE)"
-    for table in (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE):
+    for table in COMPACTED_TABLES:
         yield f"OPTIMIZE {tables.identifier(table)}"
 
 
-def _vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, confirm: Callable[[], None]) -> int:
-    """Remove what no version of the last hours needs; how many files."""
-    location, before = tables.location(table), tables.version(table)
-    found = list(_inventory(location))
-    if sum(not entry["isDir"] for entry in found) == len(opened(location).file_uris()):
-        return 0  # nothing is there but what the present version needs
-    files = spark.createDataFrame(pa.Table.from_pylist(found, schema=_INVENTORY_SCHEMA))
-    files.createOrReplaceTempView(_INVENTORY)
-    confirm()  # after the listing: while it was made, nobody else wrote
-    with _conf(spark, _UNCHECKED, "false"):
-        listed = f"(SELECT * FROM {_INVENTORY})"
-        spark.sql(f"VACUUM {tables.identifier(table)} USING INVENTORY {listed} RETAIN {hours:d} HOURS")
-    ended = (c for c in tables.history(table, since=before) if c.operation == "VACUUM END")
-    return sum(int(commit.metrics["numDeletedFiles"]) for commit in ended)
-
-
-def _inventory(location: str) -> Iterator[dict[str, Any]]:
-    """The files and folders of a table, but for its log and hidden ones, as VACUUM wants them."""
-    store, folder = FileSystem.from_uri(location)
-    base = location.replace("file:///", "file:/")  # as Hadoop spells it
-    for info in store.get_file_info(FileSelector(folder, recursive=True)):
-        inside = info.path.removeprefix(folder.rstrip("/") + "/")
-        if not any(name.startswith(".") or name == "_delta_log" for name in inside.split("/")):
-            yield _entry(info, f"{base}/{inside}")
-
-
-def _entry(info: FileInfo, path: str) -> dict[str, Any]:
-    return {
-        "path": path,
-        "length": info.size or 0,
-        "isDir": info.type is FileType.Directory,
-        "modificationTime": (info.mtime_ns or 0) // 1_000_000,
-    }
-
-
-def _last_erasure(tables: LakeTables) -> int:
-    """The last batch of retention that erased somebody; 0 if none did."""
-    batches = opened(tables.location(ERASURE)).to_pyarrow_table(columns=["batch_id"]).column("batch_id").to_pylist()
-    return max(batches, default=0)
-
-
-def _forgotten(tables: LakeTables) -> int:
-    return int(opened(tables.location(ERASURE)).metadata().configuration.get(FORGOTTEN, 0))
-
-
-def _literal(text: str) -> str:
-    """A text for the condition of OPTIMIZE, which takes no parameters: by its bytes, so nothing in it is SQL."""
+def _sql_literal(text: str) -> str:
+    """Return a SQL literal for OPTIMIZE, which takes no parameters. Written as bytes, so no text can inject SQL."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
-@contextmanager
-def _conf(spark: SparkSession, name: str, value: object) -> Iterator[None]:
-    spark.conf.set(name, str(value))
-    try:
-        yield
-    finally:
-        spark.conf.unset(name)
+def _last_erasure(tables: LakeTables) -> int:
+    """Return the last batch of retention that erased somebody; 0 if none did."""
+    erasures = open_table(tables.location(ERASURE)).to_pyarrow_table(columns=["batch_id"])
+    return max(erasures.column("batch_id").to_pylist(), default=0)
+
+
+def _cleaned_up_to(tables: LakeTables) -> int:
+    properties = open_table(tables.location(ERASURE)).metadata().configuration
+    return int(properties.get(CLEANED_UP_TO, 0))
+
+
+def _record_clean_up(tables: LakeTables, spark: SparkSession, last_erasure: int) -> None:
+    erasure = tables.identifier(ERASURE)
+    spark.sql(f"ALTER TABLE {erasure} SET TBLPROPERTIES ('{CLEANED_UP_TO}' = '{last_erasure}')")

@@ -1,9 +1,9 @@
-"""A lake goes on with another ZooKeeper: one that it moved to, or one whose data were lost.
+"""Moving a lake to another ZooKeeper, or to one that has lost its data.
 
-Tokens are ZooKeeper's transaction ids, and a new ensemble counts from the start: each turn would take the token that
-the lake was claimed with before for that of a later holder. And its registry is empty, so that a first stream would
-run before one whose batch is open. Both are put right under the lock of the new one. What it cannot see is a process
-that still holds the lock of the old one: there must be none.
+Fencing tokens are ZooKeeper's transaction ids, and a new ensemble counts from the start: every turn would take the
+token of the former claim for that of a later holder. The new registry is empty, so a first stream would run before the
+stream whose batch is open. This module corrects both under the lock of the new ensemble. It cannot see a process that
+still holds the lock of the old one: there must be none.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reclaimed:
-    """before: the token that the lake was claimed with; None if it never was. token: of the new ZooKeeper.
+    """The result of moving a lake.
 
-    replaced: whether the first was greater, and the second is there now. next: the stream whose batch is open, which
-    alone gets the next turn; None if none is.
+    Attributes:
+        before: Token of the former claim; None if the lake was never claimed.
+        token: Token of the new ZooKeeper.
+        replaced: Whether the former token was greater, and was replaced.
+        next: Stream whose batch is open, and which alone gets the next turn; None if no batch is open.
     """
 
     before: int | None
@@ -36,22 +39,34 @@ class Reclaimed:
 
 
 def reclaim(tables: LakeTables, spark: SparkSession, zk: KazooClient, *, timeout: float) -> Reclaimed:
-    """Let the turns of a lake be granted by this ZooKeeper. Safe to repeat; killed anywhere it is called again.
+    """Let this ZooKeeper grant the turns of a lake. If it is killed anywhere, it can be called again.
 
-    zk: started. timeout: seconds that the lock may take to be free, else `LockNotFree`. Nobody may be at work on the
-    lake with another ZooKeeper. Raises `LockLost`.
+    Nobody may work on the lake with another ZooKeeper.
+
+    Args:
+        zk: A started client.
+        timeout: Seconds to wait for the lock.
+
+    Raises:
+        LockNotFree: The lock was not free in time.
+        LockLost: The lock was lost meanwhile.
     """
     coordinated = coordinator_of(STREAMS[0], tables, zk, spark, timeout=timeout)
     with coordinated.locked() as token:
-        before, unfinished = tables.epoch(), _unfinished(tables)
+        before = tables.claims.token()
+        unfinished = _unfinished_stream(tables)
         if unfinished is not None:
             coordinated.give_turn(unfinished)
         reach(TURN_GIVEN)
         coordinated.confirm()
-        return Reclaimed(before, token, tables.reclaim(spark, token), unfinished)
+        replaced = tables.claims.lower(spark, token)
+        return Reclaimed(before, token, replaced, unfinished)
 
 
-def _unfinished(tables: LakeTables) -> StreamName | None:
-    """The stream with an open batch. No other gets a turn meanwhile, so there is one at most."""
-    found = ((name, tables.checkpoints.read(tables.lake.app_name(name))) for name in STREAMS)
-    return next((name for name, last in found if last is not None and not last.finished), None)
+def _unfinished_stream(tables: LakeTables) -> StreamName | None:
+    """Return the stream with an open batch. No other stream gets a turn meanwhile, so there is at most one."""
+    for name in STREAMS:
+        last = tables.checkpoints.read(tables.lake.app_name(name))
+        if last is not None and not last.finished:
+            return name
+    return None

@@ -1,29 +1,23 @@
 """The metrics of a lake: emails and calls, and their rates, by org, day, rep, cadence and template.
 
-A Delta table, `engagement_metrics`, that follows the engagement table: what notifications name since the last time is
-computed anew, whole days of orgs, and nothing else is touched. How far it has come is the batch id of its last commit,
-so cells and cursor are durable together; killed before or after the commit, the next refresh ends the same.
+The Delta table `engagement_metrics` follows the engagement table: a refresh recomputes the metric partitions (a day of
+an org) that notifications name since the last refresh, and no others. The batch id of the last commit contains the
+cursor, so partitions and cursor are durable together. If a refresh is killed before or after its commit, the next one
+ends with the same metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
-from lake_assets.engagement.metrics.metric_partitions import Cell, blocks
+from lake_assets.engagement.metrics.metric_partitions import MetricPartition, partition_blocks
 from lake_assets.engagement.model import idempotent
-from lake_assets.engagement.model.checkpoint import opened
-from lake_assets.engagement.model.tables import (
-    ENGAGEMENT,
-    ENGAGEMENT_METRICS,
-    ENGAGEMENT_METRICS_COLUMNS,
-    Commit,
-    LakeTables,
-)
+from lake_assets.engagement.model.delta_log import Commit, open_table
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.change_reader import ChangeReader
 from lake_assets.errors import ChangesExpired
 
@@ -47,99 +41,131 @@ RATES: Mapping[str, tuple[str, str]] = {
     "bounce_rate": ("bounced", "sent"),
     **{f"{outcome}_rate": (outcome, "calls") for outcome in CALL_OUTCOMES},
 }
-"""Rate → what it is a part of, and the whole; null where the whole is 0. Each is counted on its own day: what was sent
-late and opened early the next day is an opening of that day, whose rate may so exceed 1."""
+"""Rate → (part, whole); null where the whole is 0.
+
+Each event counts on its own day. An email that is sent late and opened the next day is an opening of that day, so a
+rate may exceed 1.
+"""
 
 REBUILDS = 1_000_000
-"""A commit's batch id is cursor * REBUILDS + n: the n-th time that somebody asked for a rebuild at this cursor."""
+"""The batch id of a commit is cursor * REBUILDS + n, for the n-th requested rebuild at that cursor."""
 
 
 @dataclass(frozen=True)
 class Refresh:
-    """What a refresh did. since, cursor: versions of the engagement table that the metrics showed before, and show now.
+    """The result of a refresh.
 
-    orgs: whose cells were computed anew, sorted; None: everybody's. cells: so many; None: all. commit: None if nothing
-    was to do.
+    Attributes:
+        since: Version of the engagement table that the metrics showed before.
+        cursor: Version of the engagement table that the metrics show now.
+        orgs: Orgs with recomputed partitions, sorted; None for all orgs.
+        partitions: Number of recomputed partitions; None for all partitions.
+        commit: None if there was nothing to do.
     """
 
     since: int
     cursor: int
     orgs: tuple[str, ...] | None
-    cells: int | None
+    partitions: int | None
     commit: Commit | None
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """The metrics of one lake. One refresh at a time gets through; Delta refuses or skips the other."""
+    """The metrics of one lake. If two refreshes run at the same time, Delta refuses or skips one of them."""
 
     tables: LakeTables
     spark: SparkSession
 
     def refresh(self, orgs: Collection[str] = ()) -> Refresh:
-        """Compute the cells anew that changed since the last time; of these orgs, all cells.
+        """Recompute the partitions that changed since the last refresh, and all partitions of some orgs.
 
-        Everything, the first time and when the changes have expired. Commits that changed no row move the cursor alone.
-        Raises what Delta does if somebody else commits to the same cells meanwhile: then nothing was written.
+        Everything is recomputed at the first refresh and when the changes have expired. Commits that changed no row
+        only move the cursor. If another refresh commits to the same partitions, this one raises Delta's error and has
+        written nothing.
+
+        Args:
+            orgs: Orgs whose partitions are all recomputed.
         """
         before = _last_batch(self.tables)
         since = before // REBUILDS
-        cursor, cells = self._changed(since)
+        cursor, changed = self._changed(since)
         if cursor == since and not orgs:
-            return Refresh(since, cursor, (), 0, None)
+            return Refresh(since, cursor, orgs=(), partitions=0, commit=None)
         batch_id = max(cursor * REBUILDS, before + 1)
-        commit = self._write(batch_id, cursor, _everything() if cells is None else _within(cells, orgs))
-        if orgs and _last_batch(self.tables) > batch_id:  # Delta skipped it: a later one came first
+        condition = _all_rows() if changed is None else _in_partitions(changed, orgs)
+        commit = self._write(batch_id, cursor, condition)
+        skipped_by_delta = bool(orgs) and _last_batch(self.tables) > batch_id
+        if skipped_by_delta:
             return self.refresh(orgs)
-        if cells is None:
-            return Refresh(since, cursor, None, None, commit)
-        return Refresh(since, cursor, tuple(sorted({*orgs, *(cell.org_id for cell in cells)})), len(cells), commit)
+        if changed is None:
+            return Refresh(since, cursor, orgs=None, partitions=None, commit=commit)
+        refreshed_orgs = {*orgs, *(partition.org_id for partition in changed)}
+        return Refresh(
+            since,
+            cursor,
+            orgs=tuple(sorted(refreshed_orgs)),
+            partitions=len(changed),
+            commit=commit,
+        )
 
-    def _changed(self, since: int) -> tuple[int, list[Cell] | None]:
-        """The next cursor, and the cells that changed before it; None: all."""
+    def _changed(self, since: int) -> tuple[int, list[MetricPartition] | None]:
+        """Return the next cursor, and the partitions that changed before it; None for all partitions."""
         try:
             changes = ChangeReader(self.tables, self.spark).read_changes(since)
         except ChangesExpired as expired:
             return expired.version, None
-        if not since and changes.cursor:
+        is_first_refresh = not since and changes.cursor
+        if is_first_refresh:
             return changes.cursor, None
-        return changes.cursor, [Cell(*row) for row in changes.rows.select(*Cell._fields).distinct().collect()]
+        rows = changes.rows.select(*MetricPartition._fields).distinct().collect()
+        return changes.cursor, [MetricPartition(*row) for row in rows]
 
-    def _write(self, batch_id: int, cursor: int, cells: Column) -> Commit | None:
-        """Replace cells, in one commit, by what they are as of a version of the engagement table."""
+    def _write(self, batch_id: int, cursor: int, condition: Column) -> Commit | None:
+        """Replace the rows that meet a condition by the metrics at a version of the engagement table, in one commit."""
         before = self.tables.version(ENGAGEMENT_METRICS)
-        rows = measured(self.tables.read(self.spark, ENGAGEMENT, version=cursor).where(cells))
-        writer = rows.writeTo(self.tables.identifier(ENGAGEMENT_METRICS))
-        reach(METRICS_COMPUTED)
+        engagements = self.tables.read(self.spark, ENGAGEMENT, version=cursor).where(condition)
         app_id = _app_id(self.tables)
-        writer.options(**idempotent.options(app_id, batch_id)).overwrite(cells)
+        writer = compute_metrics(engagements).writeTo(self.tables.identifier(ENGAGEMENT_METRICS))
+        reach(METRICS_COMPUTED)
+        writer.options(**idempotent.write_options(app_id, batch_id)).overwrite(condition)
         reach(METRICS_WRITTEN)
         return self.tables.commit_of(ENGAGEMENT_METRICS, app_id=app_id, batch_id=batch_id, since=before)
 
 
 def metrics_cursor(tables: LakeTables) -> int:
-    """The version of the engagement table that the metrics show; 0 if they were never computed. Needs no Spark."""
+    """Return the version of the engagement table that the metrics show; 0 if none were computed. Needs no Spark."""
     return _last_batch(tables) // REBUILDS
 
 
 def read_metrics(tables: LakeTables, orgs: Collection[str] = ()) -> pa.Table:
-    """The metrics of these orgs, or of all: `ENGAGEMENT_METRICS_COLUMNS`, in memory. Needs no Spark."""
+    """Return metrics in memory: `ENGAGEMENT_METRICS_COLUMNS`. Needs no Spark.
+
+    Args:
+        orgs: Orgs to read; empty for all orgs.
+    """
     only = [("org_id", "in", sorted(orgs))] if orgs else None
-    return opened(tables.location(ENGAGEMENT_METRICS)).to_pyarrow_table(filters=only)
+    return open_table(tables.location(ENGAGEMENT_METRICS)).to_pyarrow_table(filters=only)
 
 
-def measured(engagements: DataFrame) -> DataFrame:
-    """The metrics of rows of the engagement table: `ENGAGEMENT_METRICS_COLUMNS`, a row for each of `DIMENSIONS`.
+def compute_metrics(engagements: DataFrame) -> DataFrame:
+    """Compute the metrics of rows of the engagement table, one row for each combination of `DIMENSIONS`.
 
-    Rows of other kinds than emails and calls count nowhere; calls with another outcome, or none, only among the calls.
+    Only emails and calls count. A call with another outcome than `CALL_OUTCOMES`, or none, counts among the calls only.
+
+    Returns:
+        `ENGAGEMENT_METRICS_COLUMNS`.
     """
     from pyspark.sql import functions as F
 
-    kind, outcome = F.col("kind"), F.col("outcome")
+    kind = F.col("kind")
+    is_call = kind == CALL
     counts = [F.count_if(kind == name).alias(name) for name in EMAIL_KINDS]
-    counts.append(F.count_if(kind == CALL).alias("calls"))
-    counts += [F.count_if((kind == CALL) & (outcome == told)).alias(name) for name, told in CALL_OUTCOMES.items()]
-    totals = engagements.where(kind.isin(*EMAIL_KINDS, CALL)).groupBy(*DIMENSIONS).agg(*counts)
+    counts.append(F.count_if(is_call).alias("calls"))
+    for column, outcome in CALL_OUTCOMES.items():
+        counts.append(F.count_if(is_call & (F.col("outcome") == outcome)).alias(column))
+    counted = engagements.where(kind.isin(*EMAIL_KINDS, CALL))
+    totals = counted.groupBy(*DIMENSIONS).agg(*counts)
     rates = {name: F.try_divide(part, whole) for name, (part, whole) in RATES.items()}
     return totals.withColumns(rates).select(*ENGAGEMENT_METRICS_COLUMNS)
 
@@ -152,17 +178,21 @@ def _last_batch(tables: LakeTables) -> int:
     return tables.last_batch(ENGAGEMENT_METRICS, _app_id(tables))
 
 
-def _everything() -> Column:
+def _all_rows() -> Column:
     from pyspark.sql import functions as F
 
     return F.lit(True)
 
 
-def _within(cells: Iterable[Cell], orgs: Collection[str]) -> Column:
-    """Whether a row lies in one of the cells, or is of one of the orgs."""
+def _in_partitions(partitions: Iterable[MetricPartition], orgs: Collection[str]) -> Column:
+    """Return whether a row is in one of the partitions, or of one of the orgs."""
     from pyspark.sql import functions as F
 
-    org, day = F.col("org_id"), F.col("engagement_date")
-    within = [org.isin(sorted(orgs))] if orgs else []
-    within += [org.isin(*block.orgs) & day.isin(*block.days) for block in blocks(cells)]
-    return reduce(or_, within, F.lit(False))
+    org = F.col("org_id")
+    day = F.col("engagement_date")
+    condition = F.lit(False)
+    if orgs:
+        condition |= org.isin(sorted(orgs))
+    for block in partition_blocks(partitions):
+        condition |= org.isin(*block.orgs) & day.isin(*block.days)
+    return condition

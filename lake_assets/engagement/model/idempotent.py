@@ -1,7 +1,7 @@
-"""A write of a batch, which Delta does once: it skips a batch id that it has seen, or a later one, under the same id.
+"""Idempotent Delta writes of a batch: Delta skips a batch id that is not greater than the last one of the same app id.
 
-The id (`txnAppId`) names lake, stream and process, the version (`txnVersion`) is the batch's. The history of a table
-does not tell them, so the commit carries them as its user metadata, too.
+The app id (`txnAppId`) names lake, stream and commit; `txnVersion` is the batch id. A table's history does not contain
+them, so the commit also stores them as its user metadata.
 """
 
 from __future__ import annotations
@@ -17,25 +17,33 @@ _CONF = "spark.databricks.delta."
 
 
 def mark(app_id: str, batch_id: int) -> str:
-    """The user metadata of a batch's commit."""
+    """Return the user metadata of a batch's commit."""
     return f"{app_id}:{batch_id}"
 
 
-def marked(mark: str | None) -> tuple[str, int]:
-    """The id and the batch that a commit's user metadata tells; an empty id if it is no `mark`."""
-    app_id, _, number = (mark or "").rpartition(":")
-    return (app_id, int(number)) if number.isdecimal() else ("", 0)
+def parse_mark(mark: str | None) -> tuple[str, int]:
+    """Return the app id and the batch id of a commit's user metadata; ("", 0) if it is not a `mark`."""
+    app_id, _, batch_id = (mark or "").rpartition(":")
+    if not batch_id.isdecimal():
+        return "", 0
+    return app_id, int(batch_id)
 
 
-def options(app_id: str, batch_id: int) -> dict[str, str]:
-    """For the write of a DataFrame: they hold for this write alone."""
-    return {"txnAppId": app_id, "txnVersion": str(batch_id), "userMetadata": mark(app_id, batch_id)}
+def write_options(app_id: str, batch_id: int) -> dict[str, str]:
+    """Return the options of a DataFrame write. They apply to that write only."""
+    return {
+        "txnAppId": app_id,
+        "txnVersion": str(batch_id),
+        "userMetadata": mark(app_id, batch_id),
+    }
 
 
 @contextmanager
-def statement(spark: SparkSession, app_id: str, batch_id: int) -> Iterator[None]:
-    """The one statement of SQL within is the batch's. Left in the session's configuration, the ids would make Delta
-    skip the next statement: they are taken out again, whatever comes of it.
+def batch_statement(spark: SparkSession, app_id: str, batch_id: int) -> Iterator[None]:
+    """Run one SQL statement as a commit of the batch.
+
+    The ids stand in the session's configuration, and would make Delta skip the next statement. So they are always
+    removed on exit.
     """
     conf = {
         f"{_CONF}write.txnAppId": app_id,

@@ -1,4 +1,4 @@
-"""What a topic holds, asked of Kafka; and the messages of a range of offsets, as Spark reads them."""
+"""A Kafka topic: its present offsets, and the messages of an offset range as a DataFrame."""
 
 from __future__ import annotations
 
@@ -19,28 +19,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KafkaTopic:
-    """A topic of a cluster. servers: `host:port`, comma-separated."""
+    """A topic of a cluster.
+
+    Attributes:
+        servers: `host:port`, comma-separated.
+    """
 
     servers: str
     topic: str
 
     def state(self) -> TopicState:
-        """The topic as it stands. `ServiceError` if Kafka or the topic is not there.
+        """Return the topic's present offsets.
 
-        An open transaction ends what can be read: so the same range always holds the same messages.
+        An open transaction limits the end offset, so the same range always holds the same messages.
+
+        Raises:
+            ServiceError: Kafka does not answer, or has no such topic.
         """
         admin = AdminClient(client(self.servers))
         try:
-            asked = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
-            described = asked[self.topic].result()
-            partitions = [TopicPartition(self.topic, p.id) for p in described.partitions]
-            earliest, end = _offsets(admin, partitions, EARLIEST), _offsets(admin, partitions, END)
+            answers = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
+            description = answers[self.topic].result()
+            partitions = [TopicPartition(self.topic, p.id) for p in description.partitions]
+            earliest = _offsets(admin, partitions, EARLIEST)
+            end = _offsets(admin, partitions, END)
         except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
-        return TopicState(self.topic, str(described.topic_id), earliest, end)
+        return TopicState(self.topic, str(description.topic_id), earliest, end)
 
     def create(self, partitions: int) -> bool:
-        """Create the topic unless it is there, replicated as the brokers say by default; whether it was created."""
+        """Create the topic unless it exists, with the brokers' default replication.
+
+        Returns:
+            Whether it was created.
+        """
         admin = AdminClient(client(self.servers))
         try:
             admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
@@ -51,9 +63,14 @@ class KafkaTopic:
         return True
 
     def read(self, spark: SparkSession, wanted: OffsetRange) -> DataFrame:
-        """The committed messages of a range: topic string, partition int, offset long, value binary.
+        """Return the committed messages of an offset range. Gaps in the offsets are no loss.
 
-        Raises `TopicReplaced` and `OffsetsMissing` if they are not there any more; gaps are no loss.
+        Returns:
+            topic string, partition int, offset long, value binary.
+
+        Raises:
+            TopicReplaced: The topic was deleted and created again.
+            OffsetsMissing: Offsets of the range are gone.
         """
         check_readable(self.state(), wanted)
         options = {
@@ -64,22 +81,26 @@ class KafkaTopic:
             "endingOffsets": _as_json(wanted.topic, wanted.end),
             "failOnDataLoss": "true",
         }
-        return spark.read.format("kafka").options(**options).load().select("topic", "partition", "offset", "value")
+        messages = spark.read.format("kafka").options(**options).load()
+        return messages.select("topic", "partition", "offset", "value")
 
     def _unreachable(self, error: KafkaError) -> ServiceError:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return ServiceError(
-                f"Kafka at {self.servers} has no topic {self.topic}.", remedy="Create it, or correct the lake's topics."
+                f"Kafka at {self.servers} has no topic {self.topic}.",
+                remedy="Create it, or correct the lake's topics.",
             )
         return ServiceError(
-            f"Kafka at {self.servers} does not tell of topic {self.topic}: {error.str()}.",
+            f"Kafka at {self.servers} does not answer about topic {self.topic}: {error.str()}.",
             remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
         )
 
 
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: OffsetSpec) -> Offsets:
-    return {partition: offset for (_, partition), offset in offsets(admin, partitions, which).items()}
+    found = offsets(admin, partitions, which)
+    return {partition: offset for (_, partition), offset in found.items()}
 
 
 def _as_json(topic: str, offsets: Offsets) -> str:
-    return json.dumps({topic: {str(p): at for p, at in sorted(offsets.items())}})
+    by_partition = {str(partition): offset for partition, offset in sorted(offsets.items())}
+    return json.dumps({topic: by_partition})

@@ -1,6 +1,6 @@
-"""What an engagement lake is: a configuration. Every kind of activity is kept by the same code.
+"""The configuration of an engagement lake. The same code serves every kind of activity.
 
-Here belongs what can be said without looking at a table or a topic. Nothing here reads, writes or imports Spark.
+This module reads and writes nothing, and does not import Spark.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ StreamName = Literal["ingestion", "mutation", "retention"]
 STREAMS: tuple[StreamName, ...] = get_args(StreamName)
 
 FIELD_TYPES = frozenset({"string", "int", "bigint", "double", "boolean", "date", "timestamp"})
-"""Types of Spark SQL that a field of the `engagement` struct may have: those that a JSON scalar can be cast to."""
+"""Spark SQL types of the fields in the `engagement` struct: those that a JSON scalar can be cast to."""
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_POSITIVE = ("max_records", "max_attempts", "max_file_bytes")
+DEFAULT_MAX_FILE_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class EngagementLake:
     """A lake of one kind of activity.
 
-    name: also the folder of its tables, and the first word of its transaction ids: it never changes.
-    fields: what the `engagement` struct of a row holds: name → type, of `FIELD_TYPES`.
-    topics: stream → Kafka topic; by default `<name>.<stream>`.
-    max_records: so many messages at most make a batch.
-    max_attempts: in so many batches a mutation request is tried that meets no row; then it is dead.
-    max_file_bytes: so large maintenance makes the files of `engagement`, at most.
+    Attributes:
+        name: Also the folder of its tables and the prefix of its transaction ids, so it never changes.
+        fields: Fields of the `engagement` struct: name → type, one of `FIELD_TYPES`.
+        topics: Stream → Kafka topic; by default `<name>.<stream>`.
+        max_records: Maximum number of messages in a batch.
+        max_attempts: Number of batches that try a mutation request without rows before it is dead.
+        max_file_bytes: Maximum size of the files that maintenance writes for `engagement`.
     """
 
     name: str
@@ -39,45 +42,47 @@ class EngagementLake:
     topics: Mapping[StreamName, str] = field(default_factory=dict)
     max_records: int = 1_000_000
     max_attempts: int = 24
-    max_file_bytes: int = 128 * 1024 * 1024
+    max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
 
     def __post_init__(self) -> None:
-        _require(IDENTIFIER, self.name, "The name of an engagement lake")
+        _require_match(IDENTIFIER, self.name, "The name of an engagement lake")
+        self._check_fields()
+        for stream in STREAMS:
+            _require_match(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
+        for limit in _POSITIVE:
+            value = getattr(self, limit)
+            if value < 1:
+                raise ConfigurationError(f"{limit} of {self.name} is {value}.", remedy="Set it to 1 or more.")
+
+    def _check_fields(self) -> None:
+        if not self.fields:
+            raise ConfigurationError(f"{self.name} has no fields.", remedy="Name at least one field.")
         for name, kind in self.fields.items():
-            _require(IDENTIFIER, name, f"A field of {self.name}")
+            _require_match(IDENTIFIER, name, f"A field of {self.name}")
             if kind not in FIELD_TYPES:
                 raise ConfigurationError(
                     f"The field {name} of {self.name} has the type {kind!r}.",
                     remedy=f"Use one of {', '.join(sorted(FIELD_TYPES))}.",
                 )
-        for stream in STREAMS:
-            _require(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
-        if not self.fields:
-            raise ConfigurationError(f"{self.name} has no fields.", remedy="Name one at least.")
-        for limit in ("max_records", "max_attempts", "max_file_bytes"):
-            if getattr(self, limit) < 1:
-                raise ConfigurationError(
-                    f"{limit} of {self.name} is {getattr(self, limit)}.", remedy="Set it to 1 or more."
-                )
 
     def topic(self, stream: StreamName) -> str:
-        """The Kafka topic that a stream reads."""
+        """Return the Kafka topic that a stream reads."""
         return self.topics.get(stream, self.app_name(stream))
 
     @property
     def lock(self) -> str:
-        """What the coordinator calls the resource that the streams share."""
+        """The coordinator's name of the resource that the streams share."""
         return f"engagement.{self.name}"
 
     def app_name(self, stream: StreamName) -> str:
-        """What a stream is called in notifications, in the checkpoint and by the coordinator."""
+        """Return the name of a stream in notifications, in the checkpoint and for the coordinator."""
         return f"{self.name}.{stream}"
 
-    def app_id(self, stream: StreamName, process: str) -> str:
-        """The transaction id (`txnAppId`) of what a process of a stream writes, in whichever table."""
-        return f"{self.app_name(stream)}.{process}"
+    def app_id(self, stream: StreamName, commit: str) -> str:
+        """Return the transaction app id (`txnAppId`) of one of a stream's commits."""
+        return f"{self.app_name(stream)}.{commit}"
 
 
-def _require(pattern: re.Pattern[str], value: str, what: str) -> None:
+def _require_match(pattern: re.Pattern[str], value: str, what: str) -> None:
     if not pattern.fullmatch(value):
         raise ConfigurationError(f"{what} is {value!r}.", remedy=f"Use a name that matches {pattern.pattern}.")

@@ -1,7 +1,7 @@
-"""Which messages the next batch of a stream takes: decided here, from what a topic holds and what was read. Pure.
+"""Which offsets the next batch of a stream reads, computed from the topic's offsets and the last batch. Pure.
 
-Offsets are per partition, and an end is exclusive. They have gaps (transactions, compaction): a range of so many
-offsets holds at most so many messages.
+Offsets are per partition, and an end is exclusive. Offsets have gaps (transactions, compaction), so a range holds at
+most as many messages as offsets.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ Offsets = Mapping[int, int]
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as it stands. topic_id: Kafka's own; a topic that is made again has another one.
+    """The present offsets of a topic.
 
-    earliest: the first offset that is still there. end: the one after the last message that a reader of committed
-    messages can read. Both name every partition.
+    Attributes:
+        topic_id: Kafka's own id; a topic that is deleted and created again gets another one.
+        earliest: First available offset of every partition.
+        end: Offset after the last message that a reader of committed messages can read, of every partition.
     """
 
     topic: str
@@ -31,7 +33,7 @@ class TopicState:
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What one batch reads: from `start`, inclusive, to `end`, exclusive, of the same partitions."""
+    """The offsets that a batch reads: from `start`, inclusive, to `end`, exclusive, of the same partitions."""
 
     topic: str
     topic_id: str
@@ -40,47 +42,68 @@ class OffsetRange:
 
     @property
     def count(self) -> int:
-        """So many offsets, and at most so many messages."""
-        return sum(self.end[p] - self.start[p] for p in self.end)
+        """Number of offsets, an upper bound of the number of messages."""
+        return sum(self.end[partition] - self.start[partition] for partition in self.end)
 
 
 def next_range(state: TopicState, last: OffsetRange | None, *, max_records: int) -> OffsetRange:
-    """The range behind the last one, of max_records offsets at most, shared by the partitions as they lag.
+    """Return the range after the last one, divided among the partitions in proportion to their lag.
 
-    A partition that was never read starts at its earliest offset. Raises `TopicReplaced` and `OffsetsMissing`.
+    Args:
+        last: Range of the last batch; None for the first batch. A new partition starts at its earliest offset.
+        max_records: Maximum number of offsets in the range.
+
+    Raises:
+        TopicReplaced: The topic was deleted and created again.
+        OffsetsMissing: Kafka has removed offsets after the last range.
     """
+    already_read: Offsets = {}
     if last is not None:
         _check_continues(state, last)
-    read: Offsets = {} if last is None else last.end
-    start = {p: read.get(p, earliest) for p, earliest in sorted(state.earliest.items())}
-    taken = share({p: state.end[p] - at for p, at in start.items()}, max_records)
-    return OffsetRange(state.topic, state.topic_id, start, {p: at + taken[p] for p, at in start.items()})
+        already_read = last.end
+    start = {partition: already_read.get(partition, earliest) for partition, earliest in sorted(state.earliest.items())}
+    lags = {partition: state.end[partition] - offset for partition, offset in start.items()}
+    taken = share(lags, max_records)
+    end = {partition: offset + taken[partition] for partition, offset in start.items()}
+    return OffsetRange(state.topic, state.topic_id, start, end)
 
 
 def share(lags: Offsets, most: int) -> dict[int, int]:
-    """What each partition may take so that all take `most` together, or everything if that is less."""
+    """Return how many offsets to take of each partition, in proportion to the lags.
+
+    Args:
+        most: Total to take; everything is taken if the total lag is less.
+    """
     total = sum(lags.values())
     if total <= most:
         return dict(lags)
-    taken = {p: lag * most // total for p, lag in lags.items()}
-    for p, lag in sorted(lags.items()):
-        if sum(taken.values()) < most and taken[p] < lag:
-            taken[p] += 1
+    taken = {partition: lag * most // total for partition, lag in lags.items()}
+    left = most - sum(taken.values())
+    for partition, lag in sorted(lags.items()):
+        if left and taken[partition] < lag:
+            taken[partition] += 1
+            left -= 1
     return taken
 
 
 def check_readable(state: TopicState, wanted: OffsetRange) -> None:
-    """A range that was decided on earlier can still be read in full: raises as `next_range` does."""
+    """Check that an earlier range can still be read in full.
+
+    Raises:
+        TopicReplaced: The topic was deleted and created again.
+        OffsetsMissing: Kafka has removed offsets of the range.
+    """
     _check_same_topic(state, wanted)
     for partition, start in wanted.start.items():
-        if wanted.end[partition] > start:
-            _check_holds(state, partition, start, wanted.end[partition])
+        end = wanted.end[partition]
+        if end > start:
+            _check_has_offsets(state, partition, start, end)
 
 
 def _check_continues(state: TopicState, last: OffsetRange) -> None:
     _check_same_topic(state, last)
-    for partition, at in last.end.items():
-        _check_holds(state, partition, at, at)
+    for partition, offset in last.end.items():
+        _check_has_offsets(state, partition, offset, offset)
 
 
 def _check_same_topic(state: TopicState, known: OffsetRange) -> None:
@@ -89,7 +112,8 @@ def _check_same_topic(state: TopicState, known: OffsetRange) -> None:
         raise TopicReplaced(state.topic, expected=expected, found=state.topic_id)
 
 
-def _check_holds(state: TopicState, partition: int, start: int, end: int) -> None:
-    earliest, last = state.earliest.get(partition, 0), state.end.get(partition, 0)
+def _check_has_offsets(state: TopicState, partition: int, start: int, end: int) -> None:
+    earliest = state.earliest.get(partition, 0)
+    last = state.end.get(partition, 0)
     if start < earliest or end > last:
         raise OffsetsMissing(state.topic, partition, expected=start, earliest=earliest, end=last)

@@ -1,4 +1,4 @@
-"""Who takes turns on a lake, and after whom."""
+"""Which stream may take its turn on a lake after which."""
 
 from __future__ import annotations
 
@@ -15,29 +15,38 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREDECESSORS: Mapping[str, str] = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
-"""Stream → who must have run last: mutation finds what ingestion brought, retention the ids that mutation left."""
+"""Stream → the stream whose turn must be the last one. Mutation needs the rows of ingestion, retention its ids."""
 
 MAINTENANCE = "maintenance"
-FOLLOWED: StreamName = "retention"
-AFTER = (FOLLOWED, MAINTENANCE)
-"""Who must have run last, for maintenance: retention follows mutation alone, so no row waits to be looked at by it."""
+FOLLOWED_BY_MAINTENANCE: StreamName = "retention"
+MAINTENANCE_PREDECESSORS = (FOLLOWED_BY_MAINTENANCE, MAINTENANCE)
+"""Accepted predecessors of maintenance. Retention follows mutation only, so mutation has then seen every new row."""
 
-TURN_ORDER: Mapping[str, str | tuple[str, ...]] = {**PREDECESSORS, MAINTENANCE: AFTER}
-"""All who take turns on a lake → who must have run last."""
+TURN_ORDER: Mapping[str, str | tuple[str, ...]] = {**PREDECESSORS, MAINTENANCE: MAINTENANCE_PREDECESSORS}
+"""All who take turns on a lake → their accepted predecessors."""
 
 
 def check_turns() -> None:
-    """`ConfigurationError` if the turns of `TURN_ORDER` would not go round, naming who waits, and for whom."""
+    """Check that every stream of `TURN_ORDER` can get a turn.
+
+    Raises:
+        ConfigurationError: A stream would wait for ever; the message names it and its predecessor.
+    """
     check_turn_order(stream(name, predecessor) for name, predecessor in TURN_ORDER.items())
 
 
 def coordinator_of(
     name: str, tables: LakeTables, zk: KazooClient, spark: SparkSession, *, timeout: float
 ) -> JobCoordinator:
-    """A side of the lock of a lake, by its name in `TURN_ORDER`; `ConfigurationError` as `check_turns`.
+    """Return the job coordinator of one of `TURN_ORDER` for the lock of a lake.
 
-    zk: started. timeout: seconds that it waits for the lock.
+    Args:
+        zk: A started client.
+        timeout: Seconds to wait for the lock.
+
+    Raises:
+        ConfigurationError: As for `check_turns`.
     """
     check_turns()
-    claim = partial(tables.claim, spark)
+    claim = partial(tables.claims.claim, spark)
     return JobCoordinator(tables.lake.lock, name, TURN_ORDER[name], zk, timeout, claim=claim)

@@ -1,4 +1,4 @@
-"""What must hold of a lake after each turn, counted anew: from the tables and their logs. Changes nothing."""
+"""Audits of a lake after each turn, from its tables and their logs. They change nothing."""
 
 from __future__ import annotations
 
@@ -8,82 +8,104 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION, Commit, LakeTables
-from lake_assets.engagement.notifications.notify import Notification
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SAMPLE = 10
-"""So many ids are named of those that are wrong."""
+SAMPLE_SIZE = 10
+"""Maximum number of wrong ids that an audit lists."""
 
-RECENT = 1_000
-"""So many of a table's newest commits are looked at: each is a file of its log."""
+RECENT_COMMITS = 1_000
+"""Number of a table's newest commits that an audit reads. Each is a file of the table's log."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """So many that are wrong, and some of them, sorted."""
+    """Wrong entries.
+
+    Attributes:
+        count: Number of all of them.
+        ids: Up to `SAMPLE_SIZE` of them, sorted.
+    """
 
     count: int
     ids: tuple[str, ...]
 
 
-def commit_of(tables: LakeTables, stream: StreamName, table: str, process: str, batch: Batch) -> Commit | None:
-    """What a process of a batch committed, now or in an earlier turn; None if it committed nothing."""
-    app_id = tables.lake.app_id(stream, process)
+def commit_of(tables: LakeTables, stream: StreamName, table: str, name: str, batch: Batch) -> Commit | None:
+    """Return what a named commit of a batch committed, in this or an earlier turn; None if nothing."""
+    app_id = tables.lake.app_id(stream, name)
     return tables.commit_of(table, app_id=app_id, batch_id=batch.batch_id, since=batch.reads[table])
 
 
 def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sample:
-    """Engagements that a commit inserted and that are there more than once, by org and id."""
+    """Return engagements that a commit inserted and that the table has more than once, as org/id."""
     from pyspark.sql import functions as F
 
     key = ["org_id", "engagement_id"]
     inserted = tables.changes(spark, ENGAGEMENT, version).where("_change_type = 'insert'").select(key).distinct()
-    there = tables.read(spark, ENGAGEMENT, version).join(inserted, key, "left_semi").groupBy(key).count()
-    return _sample(there.where("count > 1").select(F.concat_ws("/", *key)))
+    rows = tables.read(spark, ENGAGEMENT, version).join(inserted, key, "left_semi")
+    repeated = rows.groupBy(key).count().where("count > 1")
+    return _sample(repeated.select(F.concat_ws("/", *key)))
 
 
 def dead_requests(spark: SparkSession, tables: LakeTables) -> Sample:
-    """Requests of mutation that met no row, however often they were tried, by org and id."""
+    """Return mutation requests that are dead because no attempt found a row, as org/id."""
     from pyspark.sql import functions as F
 
     dead = tables.read(spark, MUTATION_REQUEST).where("status = 'dead'")
     return _sample(dead.select(F.concat_ws("/", "org_id", "request_id")).distinct())
 
 
-def untold_batches(tables: LakeTables) -> list[str]:
-    """The batches that changed rows and were not told of just once, as `mark` names them; of the `RECENT` ones."""
-    written, told = _batches(tables, ENGAGEMENT), _batches(tables, NOTIFICATION)
+def unnotified_batches(tables: LakeTables) -> list[str]:
+    """Return the recent batches that changed rows and do not have exactly one notification, as `mark` names them."""
+    written = _recent_batches(tables, ENGAGEMENT)
+    notified = _recent_batches(tables, NOTIFICATION)
     found = []
     for stream in STREAMS:
-        writer, teller = (tables.lake.app_id(stream, name) for name in (Notification.of, Notification.name))
-        last = tables.last_batch(NOTIFICATION, teller)
-        found += [idempotent.mark(writer, b) for b in untold(written.get(writer, []), told.get(teller, []), last)]
+        writer = tables.lake.app_id(stream, DATA_COMMIT)
+        notifier = tables.lake.app_id(stream, NotificationCommit.name)
+        last = tables.last_batch(NOTIFICATION, notifier)
+        for batch_id in unnotified(written.get(writer, []), notified.get(notifier, []), last):
+            found.append(idempotent.mark(writer, batch_id))
     return found
 
 
-def untold(written: Collection[int], told: Sequence[int], last: int) -> list[int]:
-    """The batches written that were not told of just once, sorted. Pure.
+def unnotified(written: Collection[int], notified: Sequence[int], last: int) -> list[int]:
+    """Return the written batches that do not have exactly one notification, sorted. Pure.
 
-    told: as far back as a log reaches; what is older is taken to be well. last: the newest that was ever told of.
+    Args:
+        notified: Batches with a notification, as far back as the log reaches. Older ones are taken to be right.
+        last: The newest batch that ever had a notification.
     """
-    first = min(told, default=last + 1)
-    return sorted(b for b in set(written) if b > last or (b >= first and told.count(b) != 1))
+    first = min(notified, default=last + 1)
+    found = []
+    for batch_id in sorted(set(written)):
+        is_newer = batch_id > last
+        is_in_log = batch_id >= first
+        if is_newer or (is_in_log and notified.count(batch_id) != 1):
+            found.append(batch_id)
+    return found
 
 
-def _batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:
-    """Transaction id → the ids of its recent batches, as the log of a table tells of them."""
+def _recent_batches(tables: LakeTables, table: str) -> Mapping[str, list[int]]:
+    """Return app id → ids of its batches among the recent commits of a table."""
+    since = max(0, tables.version(table) - RECENT_COMMITS)
     found: dict[str, list[int]] = {}
-    for commit in tables.history(table, since=max(0, tables.version(table) - RECENT)):
-        app_id, batch_id = idempotent.marked(commit.mark)
+    for commit in tables.history(table, since=since):
+        app_id, batch_id = idempotent.parse_mark(commit.mark)
         found.setdefault(app_id, []).append(batch_id)
     return found
 
 
 def _sample(ids: DataFrame) -> Sample:
-    """ids: one column string."""
-    named = [row[0] for row in ids.orderBy(ids.columns[0]).limit(SAMPLE).collect()]
-    return Sample(ids.count() if len(named) == SAMPLE else len(named), tuple(named))
+    """Take a sample of a DataFrame with one column of strings."""
+    rows = ids.orderBy(ids.columns[0]).limit(SAMPLE_SIZE).collect()
+    listed = tuple(row[0] for row in rows)
+    count = ids.count() if len(listed) == SAMPLE_SIZE else len(listed)
+    return Sample(count, listed)

@@ -1,25 +1,26 @@
-"""What became of the messages of a batch: counted in Kafka, and again in what the batch has left. Changes nothing."""
+"""Reconciliation of a batch with Kafka: its messages are counted in Kafka, and again in what the batch has written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from lake_assets.engagement.erasure.registry import Memory
+from lake_assets.engagement.erasure.registry import ErasedUntil, ErasureRegistry
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.messages import RETENTION_FORMAT, mutation_format
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST, LakeTables
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.monitoring.audits import commit_of
-from lake_assets.engagement.notifications.notify import Notification, counted
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, total_counts
 from lake_assets.engagement.requests.pending import Status
 from lake_assets.engagement.requests.retention_rules import RETENTION_OPS, RetentionRequest, cut_off
-from lake_assets.engagement.streams.message_validation import DeadLetters, Messages
-from lake_assets.engagement.streams.mutation import Requests
-from lake_assets.engagement.streams.redaction import Erasures
+from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit
+from lake_assets.engagement.streams.mutation import RequestCommit
+from lake_assets.engagement.streams.redaction import ErasureCommit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,106 +29,144 @@ if TYPE_CHECKING:
 
     from lake_assets.engagement.model.messages import Format
 
-_ID, _PLACE = ["org_id", "request_id"], ["partition", "offset"]
+_REQUEST_KEY = ["org_id", "request_id"]
+_PLACE = ["partition", "offset"]
+_RETENTION_COLUMNS = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 
 
 @dataclass(frozen=True)
-class Tally:
-    """The messages of a batch. records: so many Kafka holds. became: what → how many of them."""
+class Reconciliation:
+    """The messages of a batch.
+
+    Attributes:
+        records: Number of messages in Kafka.
+        outcomes: Outcome → number of messages.
+    """
 
     records: int
-    became: Mapping[str, int]
+    outcomes: Mapping[str, int]
 
     @property
     def balanced(self) -> bool:
-        """Whether each message became one thing."""
-        return self.records == sum(self.became.values())
+        """Whether each message has one outcome."""
+        return self.records == sum(self.outcomes.values())
 
 
-def tally(tables: LakeTables, spark: SparkSession, servers: str, stream: StreamName, batch: Batch) -> Tally:
-    """Of a finished batch. servers: of Kafka. Raises `TopicReplaced` and `OffsetsMissing`."""
-    records = KafkaTopic(servers, batch.messages.topic).read(spark, batch.messages).count()
-    dead = _inserted(tables, stream, DEAD_LETTER, DeadLetters.name, batch)
-    return Tally(records, {**_BECAME[stream](tables, spark, servers, batch), "dead letters": dead})
+def reconcile(
+    tables: LakeTables, spark: SparkSession, servers: str, stream: StreamName, batch: Batch
+) -> Reconciliation:
+    """Count the messages of a finished batch, and their outcomes.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+
+    Raises:
+        TopicReplaced: The topic was deleted and created again.
+        OffsetsMissing: Kafka has removed messages of the batch.
+    """
+    return _BatchReconciler(tables, spark, servers, stream, batch).reconcile()
 
 
-def _rows(tables: LakeTables, spark: SparkSession, servers: str, batch: Batch) -> dict[str, int]:
-    """Of ingestion: a sound message is a row."""
-    return {"rows": _inserted(tables, "ingestion", ENGAGEMENT, Notification.of, batch)}
+@dataclass(frozen=True)
+class _BatchReconciler:
+    tables: LakeTables
+    spark: SparkSession
+    servers: str
+    stream: StreamName
+    batch: Batch
+
+    def reconcile(self) -> Reconciliation:
+        topic = KafkaTopic(self.servers, self.batch.messages.topic)
+        records = topic.read(self.spark, self.batch.messages).count()
+        outcomes = _OUTCOMES_OF_VALID[self.stream](self)
+        outcomes["dead letters"] = self._inserted(DEAD_LETTER, DeadLetterCommit.name)
+        return Reconciliation(records, outcomes)
+
+    def count_rows(self) -> dict[str, int]:
+        """Count the outcomes of ingestion: a valid message is a row."""
+        return {"rows": self._inserted(ENGAGEMENT, DATA_COMMIT)}
+
+    def count_requests(self) -> dict[str, int]:
+        """Count the outcomes of mutation: a valid message is a request in its first attempt, or repeats a request."""
+        from pyspark.sql import functions as F
+
+        is_of_batch = F.col("batch_id") == self.batch.batch_id
+        log = self.tables.read(self.spark, MUTATION_REQUEST, self._version(MUTATION_REQUEST, RequestCommit.name))
+        first_attempts = log.where(is_of_batch & (F.col("attempts") == 1))
+        is_of_topic = F.col("topic") == self.batch.messages.topic
+        dead_letters = self.tables.read(self.spark, DEAD_LETTER).where(is_of_topic & is_of_batch)
+        accounted_for = first_attempts.select(_PLACE).unionByName(dead_letters.select(_PLACE))
+        others = self._valid(mutation_format(self.tables.lake)).join(accounted_for, _PLACE, "left_anti")
+        repeated = others.join(log.select(_REQUEST_KEY).distinct(), _REQUEST_KEY, "left_semi")
+        rows = first_attempts.groupBy("status").count().collect()
+        count_of = {row["status"]: row["count"] for row in rows}
+        outcomes = {status: count_of.get(status, 0) for status in get_args(Status)}
+        outcomes["repeated"] = repeated.count()
+        return outcomes
+
+    def count_retention(self) -> dict[str, int]:
+        """Count the outcomes of retention: a valid message is a registered erasure, or an org without older rows."""
+        columns = ["org_id", *_RETENTION_COLUMNS]
+        requests = []
+        for row in self._valid(RETENTION_FORMAT).select(columns).toArrow().to_pylist():
+            org = row.pop("org_id")
+            requests.append((org, RetentionRequest(**row)))
+        registry = ErasureRegistry(self.tables, self.spark)
+        erased = registry.erased_hashes(self._version(ERASURE, ErasureCommit.name))
+        oldest = self._oldest_rows(requests)
+        counts: Counter[str] = Counter()
+        for org, request in requests:
+            limit = cut_off([request])
+            if limit is None:
+                is_done = _is_registered(registry, erased, org, request)
+            else:
+                is_done = org not in oldest or oldest[org] >= limit
+            counts[request.op] += is_done
+        return {op: counts[op] for op in RETENTION_OPS}
+
+    def _oldest_rows(self, requests: Sequence[tuple[str, RetentionRequest]]) -> dict[str, datetime]:
+        """Return org → engaged_at of the oldest row that the batch has left, up to the day of the last cut-off."""
+        from pyspark.sql import functions as F
+
+        cut_offs: dict[str, datetime] = {}
+        for org, request in requests:
+            limit = cut_off([request])
+            if limit is not None:
+                cut_offs[org] = max(limit, cut_offs.get(org, limit))
+        if not cut_offs:
+            return {}
+        last_day = max(cut_offs.values()).date()
+        is_concerned = F.col("org_id").isin(sorted(cut_offs)) & (F.col("engagement_date") <= F.lit(last_day))
+        rows = self.tables.read(self.spark, ENGAGEMENT, self._version(ENGAGEMENT, DATA_COMMIT)).where(is_concerned)
+        oldest = rows.groupBy("org_id").agg(F.min("engaged_at").alias("oldest"))
+        found: list[dict[str, Any]] = oldest.toArrow().to_pylist()
+        return {row["org_id"]: row["oldest"] for row in found}
+
+    def _valid(self, message_format: Format) -> DataFrame:
+        """Return the valid messages of the batch."""
+        topic = KafkaTopic(self.servers, self.batch.messages.topic)
+        messages = BatchMessages(self.tables, self.spark, topic, message_format)
+        return messages.validated(self.batch).where("reason is null")
+
+    def _inserted(self, table: str, name: str) -> int:
+        commit = commit_of(self.tables, self.stream, table, name, self.batch)
+        return total_counts(commit).inserted if commit else 0
+
+    def _version(self, table: str, name: str) -> int:
+        """Return the version that a named commit of the batch left of a table."""
+        commit = commit_of(self.tables, self.stream, table, name, self.batch)
+        return commit.version if commit else self.tables.version(table)
 
 
-def _requests(tables: LakeTables, spark: SparkSession, servers: str, batch: Batch) -> dict[str, int]:
-    """Of mutation: a sound message is a request that is tried for the first time, or has the id of one."""
-    from pyspark.sql import functions as F
-
-    version = _version(tables, "mutation", MUTATION_REQUEST, Requests.name, batch)
-    log = tables.read(spark, MUTATION_REQUEST, version)
-    new = log.where((F.col("batch_id") == batch.batch_id) & (F.col("attempts") == 1))
-    of_batch = (F.col("topic") == batch.messages.topic) & (F.col("batch_id") == batch.batch_id)
-    dead = tables.read(spark, DEAD_LETTER).where(of_batch)
-    sound = _sound(tables, spark, servers, batch, mutation_format(tables.lake))
-    others = sound.join(new.select(_PLACE).unionByName(dead.select(_PLACE)), _PLACE, "left_anti")
-    repeated = others.join(log.select(_ID).distinct(), _ID, "left_semi").count()
-    counts = Counter({row["status"]: row["count"] for row in new.groupBy("status").count().collect()})
-    return {**{status: counts[status] for status in get_args(Status)}, "repeated": repeated}
-
-
-def _limits(tables: LakeTables, spark: SparkSession, servers: str, batch: Batch) -> dict[str, int]:
-    """Of retention: a sound message is a person who is remembered as erased, or an org without rows too old for it."""
-    columns = ["org_id", "request_id", "op", "ttl_days", "who_id", "requested_at"]
-    found = _sound(tables, spark, servers, batch, RETENTION_FORMAT).select(columns).toArrow().to_pylist()
-    requests = [(row.pop("org_id"), RetentionRequest(**row)) for row in found]
-    memory = Memory(tables, spark)
-    erased = memory.erased(_version(tables, "retention", ERASURE, Erasures.name, batch))
-    oldest = _oldest(tables, spark, batch, [(org, at) for org, r in requests if (at := cut_off([r]))])
-
-    def done(org: str, request: RetentionRequest) -> bool:
-        limit = cut_off([request])
-        if limit is not None:
-            return org not in oldest or oldest[org] >= limit
-        until = erased.get((org, memory.hash(org, str(request.who_id))))
-        return until is not None and until >= request.requested_at
-
-    counts = Counter(request.op for org, request in requests if done(org, request))
-    return {op: counts[op] for op in RETENTION_OPS}
-
-
-def _oldest(
-    tables: LakeTables, spark: SparkSession, batch: Batch, cut_offs: list[tuple[str, datetime]]
-) -> dict[str, datetime]:
-    """Org → when the oldest of its rows engaged that a batch of retention has left, of the days up to all cut-offs."""
-    from pyspark.sql import functions as F
-
-    if not cut_offs:
-        return {}
-    version = _version(tables, "retention", ENGAGEMENT, Notification.of, batch)
-    of_org = F.col("org_id").isin(sorted({org for org, _ in cut_offs}))
-    in_days = F.col("engagement_date") <= F.lit(max(at for _, at in cut_offs).date())
-    left = tables.read(spark, ENGAGEMENT, version).where(of_org & in_days)
-    rows: list[dict[str, Any]] = left.groupBy("org_id").agg(F.min("engaged_at").alias("oldest")).toArrow().to_pylist()
-    return {row["org_id"]: row["oldest"] for row in rows}
-
-
-_BECAME: Mapping[StreamName, Callable[[LakeTables, SparkSession, str, Batch], dict[str, int]]] = {
-    "ingestion": _rows,
-    "mutation": _requests,
-    "retention": _limits,
+_OUTCOMES_OF_VALID: Mapping[StreamName, Callable[[_BatchReconciler], dict[str, int]]] = {
+    "ingestion": _BatchReconciler.count_rows,
+    "mutation": _BatchReconciler.count_requests,
+    "retention": _BatchReconciler.count_retention,
 }
-"""Stream → what its sound messages became: what → how many."""
+"""Stream → function that counts the outcomes of its valid messages."""
 
 
-def _sound(tables: LakeTables, spark: SparkSession, servers: str, batch: Batch, shape: Format) -> DataFrame:
-    """The messages of a batch that nothing is wrong with, as `messages.judged` gives them."""
-    topic = KafkaTopic(servers, batch.messages.topic)
-    return Messages(tables, spark, topic, shape).of(batch).where("reason is null")
-
-
-def _inserted(tables: LakeTables, stream: StreamName, table: str, process: str, batch: Batch) -> int:
-    commit = commit_of(tables, stream, table, process, batch)
-    return counted(commit).inserted if commit else 0
-
-
-def _version(tables: LakeTables, stream: StreamName, table: str, process: str, batch: Batch) -> int:
-    """Of a table as a process of the batch left it."""
-    commit = commit_of(tables, stream, table, process, batch)
-    return commit.version if commit else tables.version(table)
+def _is_registered(registry: ErasureRegistry, erased: ErasedUntil, org: str, request: RetentionRequest) -> bool:
+    """Return whether the registry has the person of a gdpr request, up to the time of the request."""
+    until = erased.get((org, registry.hash(org, str(request.who_id))))
+    return until is not None and until >= request.requested_at

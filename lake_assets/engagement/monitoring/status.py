@@ -1,4 +1,4 @@
-"""How far the streams of a lake are. Reads checkpoints and Kafka; starts no Spark, changes nothing."""
+"""The progress of a lake's streams. Reads checkpoints and Kafka; starts no Spark, changes nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from lake_assets.engagement.model.tables import LakeTables
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """batch_id: its last batch; None if it never ran. unfinished: the processes of it that are not done.
+    """The progress of a stream.
 
-    read: the offsets that its batches end at. lag: so many offsets are behind them.
+    Attributes:
+        batch_id: Its last batch; None if it never ran.
+        unfinished: Commits of that batch that are not done.
+        read: End offsets of that batch, exclusive.
+        lag: Number of offsets that are still to be read.
     """
 
     app_name: str
@@ -25,15 +29,25 @@ class StreamStatus:
 
 
 def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamStatus:
-    """One stream's. servers: of Kafka, `host:port`, comma-separated. Raises `ServiceError`."""
-    lake = tables.lake
-    checkpoint = tables.checkpoints.read(lake.app_name(name))
-    topic = KafkaTopic(servers, lake.topic(name)).state()
-    read = checkpoint.batch.messages.end if checkpoint else {}
-    return StreamStatus(
-        lake.app_name(name),
-        checkpoint.batch.batch_id if checkpoint else None,
-        checkpoint.unfinished if checkpoint else (),
-        read,
-        sum(end - read.get(partition, topic.earliest[partition]) for partition, end in topic.end.items()),
-    )
+    """Return the status of a stream.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+
+    Raises:
+        ServiceError: Kafka does not answer.
+    """
+    app_name = tables.lake.app_name(name)
+    checkpoint = tables.checkpoints.read(app_name)
+    topic = KafkaTopic(servers, tables.lake.topic(name)).state()
+    batch_id: int | None = None
+    unfinished: tuple[str, ...] = ()
+    read: Offsets = {}
+    if checkpoint is not None:
+        batch_id = checkpoint.batch.batch_id
+        unfinished = checkpoint.unfinished
+        read = checkpoint.batch.messages.end
+    lag = 0
+    for partition, end in topic.end.items():
+        lag += end - read.get(partition, topic.earliest[partition])
+    return StreamStatus(app_name, batch_id, unfinished, read, lag)

@@ -1,4 +1,4 @@
-"""The notification of a data commit: what a downstream reader polls. One row for each org that the commit touched."""
+"""The notification of a data commit, which downstream readers poll: one row for each org whose rows changed."""
 
 from __future__ import annotations
 
@@ -8,49 +8,65 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.tables import ENGAGEMENT, NOTIFICATION, NOTIFICATION_COLUMNS, Commit, LakeTables
+from lake_assets.engagement.model.delta_log import Commit
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION, NOTIFICATION_COLUMNS
+from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.errors import CountsDiffer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TYPES = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
-"""Type of change in the change data feed → the column that counts it."""
+DATA_COMMIT = "data"
+"""Name of the commit of each stream that changes the engagement table, and that a notification describes."""
+
+_COUNTED_BY = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
+"""Change type in the change data feed → the column that counts it."""
 
 
 @dataclass
 class Counts:
-    """So many rows of an org, or of all."""
+    """Numbers of changed rows, of one org or of all."""
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
 
+    def add(self, other: Counts) -> None:
+        self.inserted += other.inserted
+        self.updated += other.updated
+        self.deleted += other.deleted
+
 
 @dataclass(frozen=True)
-class Notification:
-    """The process that tells what the process `of` committed. app_name: the stream that both belong to."""
+class NotificationCommit:
+    """Appends the notifications of the batch's data commit.
+
+    Attributes:
+        app_name: Stream that makes both commits.
+    """
 
     tables: LakeTables
     spark: SparkSession
     app_name: str
-    of: str = "data"
     name: str = "notification"
     table: str = NOTIFICATION
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        """One row for each org, all in one commit; none if nothing was committed. Raises `CountsDiffer`."""
-        version = done[self.of]
+        """Append one row for each org, all in one commit; nothing if the batch has no data commit.
+
+        Raises:
+            CountsDiffer: The change data feed and the metrics of the data commit disagree.
+        """
+        version = done[DATA_COMMIT]
         if version is None:
             return
         commit = self.tables.commit_at(ENGAGEMENT, version)
         counts = counts_by_org(self.spark, self.tables, version)
         check_totals(commit, counts, self.tables.location(ENGAGEMENT))
-        rows = [self._row(org, found, commit) for org, found in sorted(counts.items())]
+        rows = [self._row(org, org_counts, commit) for org, org_counts in sorted(counts.items())]
         schema = ", ".join(f"{name} {kind}" for name, kind in NOTIFICATION_COLUMNS.items())
-        self.tables.append(
-            NOTIFICATION, self.spark.createDataFrame(rows, schema), app_id=app_id, batch_id=batch.batch_id
-        )
+        notifications = self.spark.createDataFrame(rows, schema)
+        self.tables.append(NOTIFICATION, notifications, app_id=app_id, batch_id=batch.batch_id)
 
     def _row(self, org: str, counts: Counts, commit: Commit) -> dict[str, Any]:
         return {
@@ -65,24 +81,32 @@ class Notification:
 
 
 def counts_by_org(spark: SparkSession, tables: LakeTables, version: int) -> dict[str, Counts]:
-    """What one commit of the engagement table did to each org, by its change data feed."""
+    """Count the changes of one commit of the engagement table by org, from its change data feed."""
+    changes = tables.changes(spark, ENGAGEMENT, version).groupBy("org_id", "_change_type").count()
     found: defaultdict[str, Counts] = defaultdict(Counts)
-    for row in tables.changes(spark, ENGAGEMENT, version).groupBy("org_id", "_change_type").count().collect():
-        if column := _TYPES.get(row["_change_type"]):
+    for row in changes.collect():
+        column = _COUNTED_BY.get(row["_change_type"])
+        if column is not None:
             setattr(found[row["org_id"]], column, row["count"])
     return dict(found)
 
 
 def check_totals(commit: Commit, counts: Mapping[str, Counts], table: str) -> None:
-    """What a commit did to all orgs is what its metrics say, of an append or a merge; else `CountsDiffer`."""
-    told = counted(commit)
-    fed = Counts(*(sum(getattr(c, name) for c in counts.values()) for name in asdict(told)))
-    if fed != told:
-        raise CountsDiffer(table, commit.version, feed=fed, metrics=told)
+    """Check that the counts of all orgs equal the metrics of the commit, an append or a merge.
+
+    Raises:
+        CountsDiffer: They disagree.
+    """
+    in_metrics = total_counts(commit)
+    in_feed = Counts()
+    for org_counts in counts.values():
+        in_feed.add(org_counts)
+    if in_feed != in_metrics:
+        raise CountsDiffer(table, commit.version, feed=in_feed, metrics=in_metrics)
 
 
-def counted(commit: Commit) -> Counts:
-    """What a commit did to all orgs together, by its own metrics: of an append or a merge."""
+def total_counts(commit: Commit) -> Counts:
+    """Return the counts of all orgs together, from the metrics of an append or a merge."""
     return Counts(
         inserted=_metric(commit, "numTargetRowsInserted", "numOutputRows"),
         updated=_metric(commit, "numTargetRowsUpdated"),
@@ -91,5 +115,8 @@ def counted(commit: Commit) -> Counts:
 
 
 def _metric(commit: Commit, *names: str) -> int:
-    """The first of the metrics that the commit has: a merge has other ones than an append."""
-    return next((int(commit.metrics[name]) for name in names if name in commit.metrics), 0)
+    """Return the first of the metrics that the commit has: a merge has other ones than an append."""
+    for name in names:
+        if name in commit.metrics:
+            return int(commit.metrics[name])
+    return 0

@@ -1,9 +1,9 @@
 """Where rows belong that arrive under an id after requests of that id were applied: one alias for each span of time.
 
-The truth is replay, as in `identity`: of the applied requests, those that were executed since the row engaged act on
-it, in order. The first of them that names its id decides, with all that follows: so an alias holds from one request of
-its id to the next. Requests of the batch that catches the row take their places among them, for one that was parked may
-be older than what was applied; they act on whatever they meet, whenever it engaged.
+Replay defines the right result, as in `identity`: the applied requests that were executed since the row engaged act on
+it, in order. The first of them that names the row's id decides, together with all that follow. So an alias holds from
+one request of its id to the next. Requests of the batch that processes the row take their places among them, because a
+pending one may be older than applied ones. They act on every row that they meet, whenever it engaged.
 """
 
 from __future__ import annotations
@@ -12,14 +12,30 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from lake_assets.engagement.requests.identity import Final, MutationRequest, collapse, in_order
+from lake_assets.engagement.requests.identity import FinalIds, MutationRequest, collapse, in_order, prepend
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span of time: after < engaged_at <= until.
+
+    Attributes:
+        after: Exclusive; None for no bound.
+        until: Inclusive, when the request was executed; None for no bound, for a request of the batch.
+    """
+
+    after: datetime | None
+    until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Late rows of old_id belong to new_id, None: they go. For rows with after < engaged_at <= until.
+    """Late rows of old_id with after < engaged_at <= until belong to new_id.
 
-    after: exclusive, None for no bound. until: inclusive, when the request was executed; None for one of the batch.
+    Attributes:
+        new_id: None if the rows are deleted.
+        after: As in `Span`.
+        until: As in `Span`.
     """
 
     old_id: str
@@ -28,38 +44,49 @@ class Alias:
     until: datetime | None
 
 
-Span = tuple[datetime | None, datetime | None]
-
-
 def aliases(applied: Iterable[MutationRequest], batch: Iterable[MutationRequest] = ()) -> list[Alias]:
-    """The aliases that the applied requests of one org leave, in whatever order given. Of an id, no two overlap.
+    """Return the aliases that the applied requests of one org leave.
 
-    batch: requests that are applied only now. Spans in which late rows go where these lead every row are left out:
-    without a batch, those in which rows keep their id.
+    Args:
+        applied: Requests of former batches, in any order.
+        batch: Requests that are applied only now.
+
+    Returns:
+        Aliases in order; those of one id do not overlap. Spans in which late rows go where `batch` moves every row are
+        left out. Without a batch, those are the spans in which rows keep their id.
     """
-    now = list(batch)
-    led = collapse(now)
-    final: Final = {}
+    batch_requests = list(batch)
+    batch_ids = {request.request_id for request in batch_requests}
+    moved_by_batch = collapse(batch_requests)
+    requests = in_order([*applied, *batch_requests])
+    spans = _spans(requests, batch_ids)
+    final_ids: FinalIds = {}
     found: list[Alias] = []
-    for request, span in reversed(_with_spans(in_order([*applied, *now]), {request.request_id for request in now})):
-        outcome, old = request.outcome, request.old_id
-        final[old] = None if outcome is None else final.get(outcome, outcome)
-        if span is not None and final[old] != led.get(old, old):
-            found.append(Alias(old, final[old], *span))
+    for request, span in zip(reversed(requests), reversed(spans), strict=True):
+        old_id = request.old_id
+        new_id = prepend(request, final_ids)
+        if span is not None and new_id != moved_by_batch.get(old_id, old_id):
+            found.append(Alias(old_id, new_id, span.after, span.until))
     return sorted(found, key=lambda alias: (alias.old_id, alias.until is None, alias.until))
 
 
-def _with_spans(ordered: Iterable[MutationRequest], new: Collection[str]) -> list[tuple[MutationRequest, Span | None]]:
-    """Each request with the time for which it decides: since the one before it that names the same id. None: no time.
+def _spans(ordered: Iterable[MutationRequest], batch_ids: Collection[str]) -> list[Span | None]:
+    """Return the span that each request decides: since the former request of the same id. None if it is empty.
 
-    new: ids of those of the batch. The first of these decides for all that engaged since.
+    Args:
+        batch_ids: Ids of the batch's requests. The first of these decides for all rows that engaged since.
     """
-    last: dict[str, datetime | None] = {}
-    paired: list[tuple[MutationRequest, Span | None]] = []
+    decided_until: dict[str, datetime | None] = {}
+    spans: list[Span | None] = []
     for request in ordered:
-        known, after = request.old_id in last, last.get(request.old_id)
-        until = None if request.request_id in new else request.executed_at
-        empty = known and (after is None or after == until)
-        paired.append((request, None if empty else (after, until)))
-        last[request.old_id] = None if known and after is None else until
-    return paired
+        is_known = request.old_id in decided_until
+        after = decided_until.get(request.old_id)
+        until = None if request.request_id in batch_ids else request.executed_at
+        everything_decided = is_known and after is None
+        if everything_decided:
+            spans.append(None)
+            continue
+        is_empty = is_known and after == until
+        spans.append(None if is_empty else Span(after, until))
+        decided_until[request.old_id] = until
+    return spans

@@ -1,4 +1,4 @@
-"""What is pure here, requests by org, for many orgs at once on Spark's executors: this package must be there."""
+"""The functions of this package applied by org on Spark's executors, which must have this package."""
 
 from __future__ import annotations
 
@@ -8,129 +8,179 @@ from typing import TYPE_CHECKING, Any
 
 from lake_assets.engagement.requests.aliases import aliases
 from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
-from lake_assets.engagement.requests.pending import met, status
-from lake_assets.engagement.requests.record_placement import placed
-from lake_assets.engagement.requests.retention_rules import RetentionRequest, cut_off, erased, persons
+from lake_assets.engagement.requests.pending import applicable, status_after_attempt
+from lake_assets.engagement.requests.record_placement import place_records
+from lake_assets.engagement.requests.retention_rules import (
+    RetentionRequest,
+    cut_off,
+    erased_ids,
+    least_id_of_person,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
 COLLAPSED = "org_id string, old_id string, new_id string"
-ALIASED = f"{COLLAPSED}, after timestamp, until timestamp"
-PLACED = "org_id string, engagement_id string, request_id string, who_id string"
-LIMITED = "org_id string, who_id string, person string, until timestamp"
+ALIASES = f"{COLLAPSED}, after timestamp, until timestamp"
+PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string"
+RETENTION_LIMITS = "org_id string, who_id string, person string, until timestamp"
+RECORD_IDS = ("record_engagement_id", "record_who_id")
+"""Columns that describe the record of a request; null if it carries none."""
+
 _RETENTION_REQUEST = ("request_id", "op", "ttl_days", "who_id", "requested_at")
 _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", "offset")
-_NEW = "of_batch"
-RECORD_IDS = ("record_engagement_id", "record_who_id")
-"""What tells of a request's record here; null if it carries none."""
+_IS_OF_BATCH = "of_batch"
 
 
-def collapsed(requests: DataFrame) -> DataFrame:
-    """One row for each id of an org that changes: `COLLAPSED`. new_id is null where its rows are deleted.
+def collapse_by_org(requests: DataFrame) -> DataFrame:
+    """Return one row for each id of an org whose rows change. All requests of an org are processed in one task.
 
-    requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete), executed_at
-    timestamp, partition int, offset long. All requests of an org meet in one task.
+    Args:
+        requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete),
+            executed_at timestamp, partition int, offset long.
+
+    Returns:
+        `COLLAPSED`. new_id is null where rows are deleted.
     """
-    return requests.select("org_id", *_REQUEST).groupBy("org_id").applyInPandas(_collapse_org, COLLAPSED)
+    by_org = requests.select("org_id", *_REQUEST).groupBy("org_id")
+    return by_org.applyInPandas(_collapse_org, COLLAPSED)
 
 
-def aliased(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """The aliases that applied requests leave among those of a batch, by org: `ALIASED`. Both as for `collapsed`."""
-    both = _told_apart(applied, batch.select("org_id", *_REQUEST))
-    return both.groupBy("org_id").applyInPandas(_alias_org, ALIASED)
+def aliases_by_org(applied: DataFrame, batch: DataFrame) -> DataFrame:
+    """Return the aliases that applied requests leave beside the requests of a batch: `ALIASES`.
 
-
-def placed_records(requests: DataFrame) -> DataFrame:
-    """Where the records of requests end, by org: `PLACED`. who_id is null where no row is left.
-
-    requests: as for `collapsed`, and `RECORD_IDS`, strings.
+    Args:
+        applied: As for `collapse_by_org`.
+        batch: As for `collapse_by_org`.
     """
-    return requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id").applyInPandas(_place_org, PLACED)
+    both = _union(applied, batch.select("org_id", *_REQUEST))
+    return both.groupBy("org_id").applyInPandas(_aliases_of_org, ALIASES)
 
 
-def limited(requests: DataFrame, applied: DataFrame) -> DataFrame:
-    """What requests for retention remove: `LIMITED`. until: so long an id's engagements are erased, inclusive; person:
-    the least id of whose it is. Where who_id is null, the cut-off of the org, exclusive.
+def place_records_by_org(requests: DataFrame) -> DataFrame:
+    """Return where the records of requests end: `PLACED_RECORDS`. who_id is null where no row is left.
 
-    requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp. applied:
-    requests of mutation, as for `collapsed`.
+    Args:
+        requests: As for `collapse_by_org`, and `RECORD_IDS`, strings.
     """
-    asked = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
-    return asked.cogroup(applied.select("org_id", *_REQUEST).groupBy("org_id")).applyInPandas(_limit_org, LIMITED)
+    by_org = requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id")
+    return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
 
 
-def tried(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
-    """The requests with one more attempt, and their status after it.
+def limits_by_org(requests: DataFrame, applied: DataFrame) -> DataFrame:
+    """Return what retention requests remove.
 
-    requests: columns as for `placed_records`, attempts int, status string, and any others. applied: as for `collapsed`,
-    those before. present: org_id string, who_id string: ids that hold rows; arrived timestamp: when those engaged that
-    just came, null for rows that were there. Of orgs that request nothing there must be none.
+    Args:
+        requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp.
+        applied: Mutation requests, as for `collapse_by_org`.
+
+    Returns:
+        `RETENTION_LIMITS`. A row with a who_id erases that id; until is inclusive, person is the least id of the same
+        person. A row without a who_id is the cut-off of the org; until is exclusive.
+    """
+    requests_by_org = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
+    applied_by_org = applied.select("org_id", *_REQUEST).groupBy("org_id")
+    return requests_by_org.cogroup(applied_by_org).applyInPandas(_limits_of_org, RETENTION_LIMITS)
+
+
+def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
+    """Return the requests with one more attempt and their status after it.
+
+    Args:
+        requests: Columns as for `place_records_by_org`, attempts int, status string, and any others.
+        applied: Requests of former batches, as for `collapse_by_org`.
+        present: Ids that have rows: org_id string, who_id string, arrived timestamp. arrived is engaged_at of a new
+            row, null for former rows. It must not contain orgs without requests.
     """
 
-    def try_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
-        asked, former = frame[frame[_NEW]], frame[~frame[_NEW]]
-        came = ids["arrived"].notna()
-        arrived = zip(_values(ids["who_id"][came]), _values(ids["arrived"][came]), strict=True)
-        found = met(_with_records(asked), _values(ids["who_id"][~came]), applied=_requests(former), arrived=arrived)
+    def attempt_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
+        asked = frame[frame[_IS_OF_BATCH]]
+        former = frame[~frame[_IS_OF_BATCH]]
+        is_new = ids["arrived"].notna()
+        new_rows = zip(_values(ids["who_id"][is_new]), _values(ids["arrived"][is_new]), strict=True)
+        found = applicable(
+            _requests_with_records(asked),
+            _values(ids["who_id"][~is_new]),
+            applied=_requests(former),
+            arrived=new_rows,
+        )
         columns = {name: _values(asked[name]) for name in names}
         columns["attempts"] = [count + 1 for count in columns["attempts"]]
         columns["status"] = [
-            status(found=request in found, attempts=count, max_attempts=max_attempts)
-            for request, count in zip(columns["request_id"], columns["attempts"], strict=True)
+            status_after_attempt(found=request_id in found, attempts=attempts, max_attempts=max_attempts)
+            for request_id, attempts in zip(columns["request_id"], columns["attempts"], strict=True)
         ]
         return _frame(columns, zip(*columns.values(), strict=True))
 
     names = requests.columns
-    by_org = _told_apart(applied, requests).groupBy("org_id")
-    return by_org.cogroup(present.groupBy("org_id")).applyInPandas(try_org, requests.schema)
+    requests_by_org = _union(applied, requests).groupBy("org_id")
+    return requests_by_org.cogroup(present.groupBy("org_id")).applyInPandas(attempt_org, requests.schema)
 
 
-def _told_apart(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """The requests applied before and those of a batch, with the columns of these, and `_NEW`: whether it is one."""
+def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
+    """Return applied requests and those of a batch, with the columns of the batch and `_IS_OF_BATCH`."""
     from pyspark.sql import functions as F
 
-    before = applied.select("org_id", *_REQUEST).withColumn(_NEW, F.lit(False))
-    return batch.withColumn(_NEW, F.lit(True)).unionByName(before, allowMissingColumns=True)
+    former = applied.select("org_id", *_REQUEST).withColumn(_IS_OF_BATCH, F.lit(False))
+    return batch.withColumn(_IS_OF_BATCH, F.lit(True)).unionByName(former, allowMissingColumns=True)
 
 
 def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
-    org, final = _org(frame), collapse(_requests(frame))
-    return _frame(_names(COLLAPSED), ((org, old_id, new_id) for old_id, new_id in final.items()))
-
-
-def _alias_org(frame: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame)
-    found = aliases(_requests(frame[~frame[_NEW]]), _requests(frame[frame[_NEW]]))
-    return _frame(_names(ALIASED), ((org, *astuple(alias)) for alias in found))
+    final_ids = collapse(_requests(frame))
+    rows = [(org, old_id, new_id) for old_id, new_id in final_ids.items()]
+    return _frame(_names(COLLAPSED), rows)
 
 
-def _place_org(frame: pd.DataFrame) -> pd.DataFrame:
-    org, found = _org(frame), placed(_with_records(frame))
-    return _frame(_names(PLACED), ((org, *astuple(record)) for record in found))
+def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
+    org = _org(frame)
+    former = _requests(frame[~frame[_IS_OF_BATCH]])
+    batch = _requests(frame[frame[_IS_OF_BATCH]])
+    rows = [(org, *astuple(alias)) for alias in aliases(former, batch)]
+    return _frame(_names(ALIASES), rows)
 
 
-def _limit_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
-    org, whole = _org(frame if len(frame) else applied), frame.astype({"ttl_days": "Int64"})
-    columns = (_values(whole[name]) for name in _RETENTION_REQUEST)
-    requests = [RetentionRequest(*values) for values in zip(*columns, strict=True)]
+def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
+    org = _org(frame)
+    rows = [(org, *astuple(record)) for record in place_records(_requests_with_records(frame))]
+    return _frame(_names(PLACED_RECORDS), rows)
+
+
+def _limits_of_org(frame: pd.DataFrame, applied: pd.DataFrame) -> pd.DataFrame:
+    org = _org(frame if len(frame) else applied)
+    requests = _retention_requests(frame)
     links = list(_requests(applied))
-    until, least = erased(requests, links), persons(links)
-    limits = [(None, None, cut_off(requests)), *((who, least.get(who, who), at) for who, at in until.items())]
-    return _frame(_names(LIMITED), ((org, *limit) for limit in limits if limit[2] is not None))
+    least_id = least_id_of_person(links)
+    rows: list[tuple[object, ...]] = []
+    oldest_kept = cut_off(requests)
+    if oldest_kept is not None:
+        rows.append((org, None, None, oldest_kept))
+    for who_id, until in erased_ids(requests, links).items():
+        person = least_id.get(who_id, who_id)
+        rows.append((org, who_id, person, until))
+    return _frame(_names(RETENTION_LIMITS), rows)
+
+
+def _retention_requests(frame: pd.DataFrame) -> list[RetentionRequest]:
+    integers = frame.astype({"ttl_days": "Int64"})
+    columns = [_values(integers[name]) for name in _RETENTION_REQUEST]
+    return [RetentionRequest(*values) for values in zip(*columns, strict=True)]
 
 
 def _requests(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    columns = (_values(frame[name]) for name in _REQUEST)
-    return (MutationRequest(*values) for values in zip(*columns, strict=True))
+    columns = [_values(frame[name]) for name in _REQUEST]
+    for values in zip(*columns, strict=True):
+        yield MutationRequest(*values)
 
 
-def _with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
-    carried = zip(*(_values(frame[name]) for name in RECORD_IDS), strict=True)
-    for request, (engagement_id, who_id) in zip(_requests(frame), carried, strict=True):
-        carries = engagement_id is not None
-        yield replace(request, record=Record(engagement_id, who_id)) if carries else request
+def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
+    columns = [_values(frame[name]) for name in RECORD_IDS]
+    for request, engagement_id, who_id in zip(_requests(frame), *columns, strict=True):
+        if engagement_id is None:
+            yield request
+        else:
+            yield replace(request, record=Record(engagement_id, who_id))
 
 
 def _org(frame: pd.DataFrame) -> str:
@@ -149,8 +199,8 @@ def _values(column: pd.Series[Any]) -> list[Any]:
 def _frame(names: Iterable[str], rows: Iterable[tuple[object, ...]]) -> pd.DataFrame:
     """Build the frame that a function returns to Spark.
 
-    Every function here builds its result from Python values, and returns no column that it was given: if the rows of an
-    org come in more than one Arrow batch, a column of strings has several chunks, and Spark takes no such column (Y1).
+    Every function here builds its result from Python values, and returns no column that it was given. If the rows of an
+    org come in more than one Arrow batch, a column of strings has several chunks, and Spark rejects it (Y1).
     """
     import pandas as pd
 

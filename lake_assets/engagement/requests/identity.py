@@ -1,8 +1,9 @@
 """What becomes of the ids of an org when conversions, merges and deletions are replayed: one map, not a sequence.
 
-The truth is replay: the requests in order of (executed_at, Kafka partition, offset), each acting on every row whose
-current id is its old_id. Following the edges to their end is not that: it forgets time. After 2→3 and then 1→2, the
-rows of 1 stay at 2. So requests are walked backwards: whatever follows a request is known when it is reached.
+Replay defines the right result: the requests in order of (executed_at, Kafka partition, offset), each acting on every
+row whose current id is its old_id. Following edges to their end gives other results, because it ignores time: after 2→3
+and then 1→2, the rows of 1 stay at 2. So requests are processed backwards: when a request is reached, the effect of all
+later requests is known.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from lake_assets.errors import UsageError
 Op = Literal["convert", "merge", "delete"]
 OPS: tuple[Op, ...] = get_args(Op)
 
-Final = dict[str, str | None]
-"""Id → the id that its rows end under, or None if they go. Ids that keep their rows are not in it."""
+FinalIds = dict[str, str | None]
+"""Id → the id that its rows end under; None if they are deleted. Ids that keep their rows are absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An engagement that a request carries: it replaces the row of its engagement_id, or is inserted, under who_id."""
+    """An engagement that a request carries. It replaces the row of its engagement_id, or is inserted, under who_id."""
 
     engagement_id: str
     who_id: str
@@ -33,11 +34,17 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class MutationRequest:
-    """A request to move all rows of old_id to new_id (convert, merge), or to delete them; new_id then means nothing.
+    """A request to move all rows of old_id to new_id (convert, merge), or to delete them.
 
-    executed_at: when its sender carried it out. partition, offset: where in Kafka it is. record: is put in place when
-    the rows have moved, so this request does not move it. Raises `UsageError` for an op that is none, and for one that
-    lacks the new_id it needs.
+    Attributes:
+        new_id: Has no meaning for a delete.
+        executed_at: When the sender executed the operation.
+        partition: Kafka partition of the message.
+        offset: Kafka offset of the message.
+        record: Put in place after the rows have moved, so this request does not move it.
+
+    Raises:
+        UsageError: The op is unknown, or a convert or merge has no new_id.
     """
 
     request_id: str
@@ -56,25 +63,28 @@ class MutationRequest:
             raise UsageError(f"Request {self.request_id}, a {self.op}, has no new_id.", remedy="Name the new_id.")
 
     @property
-    def outcome(self) -> str | None:
-        """The id that it leaves the rows of old_id under; None: it deletes them."""
+    def target(self) -> str | None:
+        """The id under which the request leaves the rows of old_id; None if it deletes them."""
         return None if self.op == "delete" else self.new_id
 
 
-def collapse(requests: Iterable[MutationRequest]) -> Final:
-    """The map that, applied once, leaves the same rows as replaying the requests of one org, in whatever order given.
+def collapse(requests: Iterable[MutationRequest]) -> FinalIds:
+    """Return the map that, applied once, leaves the same rows as replaying the requests of one org.
 
-    A request id counts once, where it is first. Of batches that do not overlap in time, collapsing one after the other
-    is collapsing them together.
+    A request id counts once, where it is first. For batches that do not overlap in time, collapsing one after the other
+    equals collapsing them together.
+
+    Args:
+        requests: Requests in any order.
     """
-    final: Final = {}
+    final_ids: FinalIds = {}
     for component in components(in_order(requests)):
-        final.update(_final_states(component))
-    return dict(sorted(final.items()))
+        final_ids.update(_final_ids(component))
+    return dict(sorted(final_ids.items()))
 
 
 def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
-    """The requests as replay takes them, each request id once."""
+    """Return the requests in the order of replay, each request id once."""
     first: dict[str, MutationRequest] = {}
     for request in sorted(requests, key=_position):
         first.setdefault(request.request_id, request)
@@ -82,33 +92,50 @@ def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
 
 
 def components(ordered: Sequence[MutationRequest]) -> Iterator[list[MutationRequest]]:
-    """The requests apart by the ids that they connect: no two components have an id in common. Order is kept."""
-    number = {identity: i for i, ids in enumerate(nx.connected_components(linked(ordered))) for identity in ids}
-    apart: dict[int, list[MutationRequest]] = {}
+    """Split requests into groups that have no id in common. Order is kept within a group."""
+    component_of: dict[str, int] = {}
+    for number, ids in enumerate(nx.connected_components(id_graph(ordered))):
+        component_of.update(dict.fromkeys(ids, number))
+    groups: dict[int, list[MutationRequest]] = {}
     for request in ordered:
-        apart.setdefault(number[request.old_id], []).append(request)
-    yield from apart.values()
+        number = component_of[request.old_id]
+        groups.setdefault(number, []).append(request)
+    yield from groups.values()
 
 
-def linked(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
-    """The ids that requests name, two of them joined where rows move from one to the other."""
+def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
+    """Return the graph of the ids that requests name. An edge joins two ids between which rows move."""
     graph: nx.Graph[str] = nx.Graph()
     for request in requests:
         graph.add_node(request.old_id)
-        if request.outcome is not None:
-            graph.add_edge(request.old_id, request.outcome)
+        if request.target is not None:
+            graph.add_edge(request.old_id, request.target)
     return graph
 
 
-def _final_states(ordered: Sequence[MutationRequest]) -> Final:
-    final: Final = {}
+def prepend(request: MutationRequest, final_ids: FinalIds) -> str | None:
+    """Add a request to the map of all later requests, and return the final id of the rows that it moves."""
+    target = request.target
+    final = None if target is None else final_ids.get(target, target)
+    final_ids[request.old_id] = final
+    return final
+
+
+def _final_ids(ordered: Sequence[MutationRequest]) -> FinalIds:
+    final_ids: FinalIds = {}
     for request in reversed(ordered):
-        outcome = request.outcome
-        final[request.old_id] = None if outcome is None else final.get(outcome, outcome)
-    return {identity: state for identity, state in final.items() if state != identity}
+        prepend(request, final_ids)
+    return {identity: final for identity, final in final_ids.items() if final != identity}
 
 
 def _position(request: MutationRequest) -> tuple[datetime, int, int, str, str, str, str]:
-    """Where it stands in replay. What follows the offset matters only if two requests claim the same one."""
-    at = (request.executed_at, request.partition, request.offset)
-    return (*at, request.request_id, request.op, request.old_id, request.new_id or "")
+    """Return the sort key of replay. The parts after the offset matter only if two requests have the same offset."""
+    return (
+        request.executed_at,
+        request.partition,
+        request.offset,
+        request.request_id,
+        request.op,
+        request.old_id,
+        request.new_id or "",
+    )

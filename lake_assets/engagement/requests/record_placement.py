@@ -1,7 +1,7 @@
-"""Where the records end that requests carry: of each engagement, which record counts, and under which id. Pure.
+"""Where the records end that requests carry: the current record of each engagement, and its final id. Pure.
 
-The truth is replay, as in `identity`: a record is put in place after the rows of its request have moved, and moves with
-the requests that follow. Of several records of one engagement the last counts.
+Replay defines the right result, as in `identity`: a record is put in place after the rows of its request have moved,
+and later requests move it. The last record of an engagement is current.
 """
 
 from __future__ import annotations
@@ -9,26 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lake_assets.engagement.requests.identity import Final, MutationRequest, in_order
+from lake_assets.engagement.requests.identity import FinalIds, MutationRequest, in_order, prepend
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """The record of an engagement that counts: the request that carries it, and its last id; None: no row is left."""
+class PlacedRecord:
+    """The current record of an engagement.
+
+    Attributes:
+        request_id: The request that carries the record.
+        who_id: Final id of the record; None if it is deleted.
+    """
 
     engagement_id: str
     request_id: str
     who_id: str | None
 
 
-def placed(requests: Iterable[MutationRequest]) -> list[Placed]:
-    """The records of one org's requests, in whatever order given; by engagement_id, each once."""
-    final: Final = {}
-    found: dict[str, Placed] = {}
+def place_records(requests: Iterable[MutationRequest]) -> list[PlacedRecord]:
+    """Return the current record of each engagement, sorted by engagement_id.
+
+    Args:
+        requests: Requests of one org, in any order.
+    """
+    final_ids: FinalIds = {}
+    found: dict[str, PlacedRecord] = {}
     for request in reversed(in_order(requests)):
-        if (record := request.record) is not None and record.engagement_id not in found:
-            who = final.get(record.who_id, record.who_id)
-            found[record.engagement_id] = Placed(record.engagement_id, request.request_id, who)
-        outcome = request.outcome
-        final[request.old_id] = None if outcome is None else final.get(outcome, outcome)
-    return [found[engagement] for engagement in sorted(found)]
+        record = request.record
+        if record is not None and record.engagement_id not in found:
+            who_id = final_ids.get(record.who_id, record.who_id)
+            found[record.engagement_id] = PlacedRecord(record.engagement_id, request.request_id, who_id)
+        prepend(request, final_ids)
+    return [found[engagement_id] for engagement_id in sorted(found)]

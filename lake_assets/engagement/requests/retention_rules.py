@@ -1,7 +1,6 @@
-"""What a request for retention removes: what is older than an org keeps it, and a person under all of their ids.
+"""What a retention request removes: engagements older than an org keeps them, and a person under all of their ids.
 
-Cut-offs come from the time of the request, never from a clock: whoever carries it out, and however late, removes the
-same rows.
+Cut-offs come from the time of the request, not from a clock. So a request removes the same rows whenever it is applied.
 """
 
 from __future__ import annotations
@@ -13,20 +12,24 @@ from typing import Literal, get_args
 
 import networkx as nx
 
-from lake_assets.engagement.requests.identity import MutationRequest, linked
+from lake_assets.engagement.requests.identity import MutationRequest, id_graph
 from lake_assets.errors import UsageError
 
 RetentionOp = Literal["ttl", "gdpr"]
 RETENTION_OPS: tuple[RetentionOp, ...] = get_args(RetentionOp)
 TTL_DAYS = (1, 36_500)
-"""The least and the greatest number of days that an org may keep engagements: cut-offs are dates that exist."""
+"""Minimum and maximum number of days that an org may keep engagements, so that every cut-off is a valid date."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRequest:
-    """A request of an org: keep engagements ttl_days long (ttl), or erase the person behind who_id (gdpr).
+    """A request of an org to keep engagements for ttl_days (ttl), or to erase the person with who_id (gdpr).
 
-    requested_at: when its sender made it. Raises `UsageError` for an op that is none, and for one that lacks its value.
+    Attributes:
+        requested_at: When the sender made the request.
+
+    Raises:
+        UsageError: The op is unknown, or its value is missing or out of range.
     """
 
     request_id: str
@@ -38,45 +41,70 @@ class RetentionRequest:
     def __post_init__(self) -> None:
         if self.op not in RETENTION_OPS:
             raise UsageError(
-                f"Request {self.request_id} asks for {self.op!r}.", remedy=f"Ask for one of {RETENTION_OPS}."
+                f"Request {self.request_id} asks for {self.op!r}.",
+                remedy=f"Ask for one of {RETENTION_OPS}.",
             )
         if self.op == "ttl":
-            check_days(f"Request {self.request_id}", self.ttl_days)
+            check_ttl_days(f"Request {self.request_id}", self.ttl_days)
         if self.op == "gdpr" and self.who_id is None:
             raise UsageError(f"Request {self.request_id}, a gdpr, has no who_id.", remedy="Name the who_id.")
 
 
-def check_days(who: str, days: int | None) -> None:
-    """`UsageError` unless it is so many days that engagements may be kept: `TTL_DAYS`."""
-    least, greatest = TTL_DAYS
-    if days is None or not least <= days <= greatest:
-        raise UsageError(f"{who} keeps {days} days.", remedy=f"Keep {least} to {greatest} days.")
+def check_ttl_days(who: str, days: int | None) -> None:
+    """Check that a number of days is within `TTL_DAYS`.
+
+    Args:
+        who: Subject of the error message.
+
+    Raises:
+        UsageError: It is None or out of range.
+    """
+    minimum, maximum = TTL_DAYS
+    if days is None or not minimum <= days <= maximum:
+        raise UsageError(f"{who} keeps {days} days.", remedy=f"Keep {minimum} to {maximum} days.")
 
 
 def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:
-    """What engaged before this is older than one of the requests of an org keeps it. None if none of them says."""
-    kept = ((r.requested_at, r.ttl_days) for r in requests if r.op == "ttl")
-    return max((at - timedelta(days=days) for at, days in kept if days is not None), default=None)
+    """Return the time, exclusive, before which engagements of an org are deleted; None without a ttl request."""
+    latest: datetime | None = None
+    for request in requests:
+        if request.op == "ttl" and request.ttl_days is not None:
+            oldest_kept = request.requested_at - timedelta(days=request.ttl_days)
+            latest = oldest_kept if latest is None else max(latest, oldest_kept)
+    return latest
 
 
-def erased(requests: Iterable[RetentionRequest], applied: Iterable[MutationRequest]) -> dict[str, datetime]:
-    """Id → until when, inclusive, its engagements are erased: of each person, every id, in order of the ids.
+def erased_ids(requests: Iterable[RetentionRequest], applied: Iterable[MutationRequest]) -> dict[str, datetime]:
+    """Return every id of the erased persons of one org.
 
-    requests, applied: those of one org. Ids are one person's if applied conversions and merges connect them, in
-    whichever direction and at whatever time: of an id that served two persons both are erased, rather than none.
+    Ids belong to one person if applied conversions and merges connect them, in either direction and at any time. If an
+    id served two persons, both are erased.
+
+    Args:
+        requests: Retention requests of the org.
+        applied: Applied mutation requests of the org.
+
+    Returns:
+        Id → time until which its engagements are erased, inclusive; sorted by id.
     """
-    people = linked(applied)
-    until: dict[str, datetime] = {}
-    for request in sorted((r for r in requests if r.op == "gdpr"), key=lambda r: r.requested_at):
-        until |= dict.fromkeys(_all_ids(people, str(request.who_id)), request.requested_at)
-    return dict(sorted(until.items()))
+    graph = id_graph(applied)
+    erasures = [request for request in requests if request.op == "gdpr"]
+    erased_until: dict[str, datetime] = {}
+    for request in sorted(erasures, key=lambda erasure: erasure.requested_at):
+        for identity in _ids_of_person(graph, str(request.who_id)):
+            erased_until[identity] = request.requested_at
+    return dict(sorted(erased_until.items()))
 
 
-def persons(applied: Iterable[MutationRequest]) -> dict[str, str]:
-    """Each id that applied requests name → the least id of the same person, as `erased` takes them for one."""
-    people = nx.connected_components(linked(applied))
-    return {identity: min(person) for person in people for identity in person}
+def least_id_of_person(applied: Iterable[MutationRequest]) -> dict[str, str]:
+    """Return each id that applied requests name → the least id of the same person, as `erased_ids` connects them."""
+    least: dict[str, str] = {}
+    for ids in nx.connected_components(id_graph(applied)):
+        least.update(dict.fromkeys(ids, min(ids)))
+    return least
 
 
-def _all_ids(people: nx.Graph[str], who_id: str) -> set[str]:
-    return set(nx.node_connected_component(people, who_id)) if who_id in people else {who_id}
+def _ids_of_person(graph: nx.Graph[str], who_id: str) -> set[str]:
+    if who_id not in graph:
+        return {who_id}
+    return set(nx.node_connected_component(graph, who_id))

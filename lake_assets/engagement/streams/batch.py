@@ -1,8 +1,8 @@
-"""The micro-batch: an intent that is durable before the first write, then each process as an idempotent commit.
+"""The micro-batch: an intent that is durable before the first write, then a sequence of idempotent commits.
 
-The checkpoint of a stream holds its last batch. While a process of it is not done, no other batch begins: that process
-alone is done again, with the same messages and the same versions of what it read beside them. So what is written
-follows from the intent, whoever writes it and how often, and Delta keeps the first of equal (transaction id, batch id).
+The checkpoint of a stream stores its last batch. While one of its commits is not done, no other batch begins. That
+commit is repeated with the same messages and the same table versions. So everything written is a function of the
+intent, and of writes with equal (app id, batch id) Delta keeps only the first.
 """
 
 from __future__ import annotations
@@ -12,16 +12,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lake_assets.base.failpoints import reach_in_batch
-from lake_assets.engagement.erasure.registry import dropped
+from lake_assets.engagement.erasure.registry import count_rejected
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
+from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import TopicState, next_range
-from lake_assets.engagement.model.tables import Commit, LakeTables
+from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.errors import CheckpointLost
 
 
-class Process(Protocol):
-    """One of the commits of a batch. name: also in its transaction id. table: the one that it writes."""
+class BatchCommit(Protocol):
+    """One of the commits that a batch makes.
+
+    Attributes:
+        name: Also the last part of the transaction app id.
+        table: The table that it writes.
+    """
 
     @property
     def name(self) -> str: ...
@@ -30,14 +36,18 @@ class Process(Protocol):
     def table(self) -> str: ...
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        """Write, under the id and the batch's number. done: the versions that earlier processes committed."""
+        """Write to the table as (app id, batch id).
+
+        Args:
+            done: Name of each former commit of the batch → the version that it made; None if it committed nothing.
+        """
 
 
 class Guard(Protocol):
-    """What keeps others away meanwhile, as the job coordinator does. Both raise when it cannot any more."""
+    """Excludes other writers, as the job coordinator does. Both methods raise if it no longer can."""
 
     def claim(self) -> int:
-        """Called before the first read that a batch depends on; without a batch it is not called."""
+        """Claim the lake and return the token. Called before the first read that a batch depends on."""
 
     def confirm(self) -> None:
         """Called before each commit."""
@@ -45,32 +55,42 @@ class Guard(Protocol):
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a lake. reads: the tables whose versions belong to the intent, beside those that are written.
+    """A stream of a lake.
 
-    waiting: whether a batch is due although no message came, by the versions that the last batch left.
+    Attributes:
+        topic: Function that returns the present offsets of the stream's topic.
+        commits: The commits of each batch, in order.
+        reads: Tables whose versions are part of the intent, beside the tables that the commits write.
+        has_work: Whether a batch is due without a new message, given table → version that the last batch left.
     """
 
     name: StreamName
     tables: LakeTables
     topic: Callable[[], TopicState]
-    processes: tuple[Process, ...]
+    commits: tuple[BatchCommit, ...]
     reads: tuple[str, ...]
-    waiting: Callable[[Mapping[str, int]], bool] = lambda since: False
+    has_work: Callable[[Mapping[str, int]], bool] = lambda since: False
 
     @property
     def app_name(self) -> str:
         return self.tables.lake.app_name(self.name)
 
     @property
-    def process_names(self) -> tuple[str, ...]:
-        return tuple(process.name for process in self.processes)
+    def commit_names(self) -> tuple[str, ...]:
+        return tuple(commit.name for commit in self.commits)
+
+    def app_id(self, commit: BatchCommit) -> str:
+        return self.tables.lake.app_id(self.name, commit.name)
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What a turn did. resumed: it went on with a batch that an earlier turn had begun. commits: process → commit.
+    """The result of a batch in one turn.
 
-    dropped: messages of the whole batch that name somebody who was erased, so that they made no row.
+    Attributes:
+        resumed: Whether an earlier turn had begun the batch.
+        commits: Name of each commit of this turn → what it committed; None if nothing.
+        dropped: Number of messages of the whole batch that make no row because they name an erased person.
     """
 
     batch: Batch
@@ -80,76 +100,99 @@ class BatchReport:
 
 
 def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
-    """Finish the batch that is open, or do the next one; None if none is due. Only one may run at a time.
+    """Finish the open batch, or run the next one. If it stops anywhere, the next call continues.
 
-    Raises `TopicReplaced`, `OffsetsMissing`, `CheckpointLost`, `StateMoved` if another one ran at the same time, and
-    what the guard raises. Called again, it goes on where it stopped.
+    Only one call may run at a time.
+
+    Returns:
+        None if no batch is due.
+
+    Raises:
+        TopicReplaced: The topic was deleted and created again.
+        OffsetsMissing: Kafka has removed messages that were not read.
+        CheckpointLost: The checkpoint is older than the data.
+        StateMoved: Another call ran at the same time.
     """
     last = stream.tables.checkpoints.read(stream.app_name)
     if last is not None and not last.finished:
         guard.claim()
         return _finish(stream, guard, last, resumed=True)
     opened = _begin(stream, guard, last)
-    return None if opened is None else _finish(stream, guard, opened, resumed=False)
+    if opened is None:
+        return None
+    return _finish(stream, guard, opened, resumed=False)
 
 
 def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint | None:
-    """The intent of the next batch, durable; None if there is nothing to do."""
-    tables, read = stream.tables, last.batch.messages if last else None
-    messages = next_range(stream.topic(), read, max_records=tables.lake.max_records)
-    since = _left(stream, last) if last else {}
-    if not messages.count and not stream.waiting(since):
+    """Store the intent of the next batch, and return its checkpoint; None if no batch is due."""
+    tables = stream.tables
+    last_messages = last.batch.messages if last else None
+    messages = next_range(stream.topic(), last_messages, max_records=tables.lake.max_records)
+    since = _versions_left_by(stream, last) if last else {}
+    if not messages.count and not stream.has_work(since):
         return None
     guard.claim()
     batch_id = last.batch.batch_id + 1 if last else 1
-    for process in stream.processes:
-        _check_unseen(stream, process, batch_id)
-    concerned = sorted({*stream.reads, *(process.table for process in stream.processes)})
-    reads = {table: tables.version(table) for table in concerned}
-    intent = Checkpoint(Batch(batch_id, messages, reads, since), stream.process_names)
+    for commit in stream.commits:
+        _check_unseen(stream, commit, batch_id)
+    batch = Batch(batch_id, messages, _present_versions(stream), since)
+    intent = Checkpoint(batch, stream.commit_names)
     guard.confirm()
-    reach_in_batch("before-intent", stream.process_names)
+    reach_in_batch("before-intent", stream.commit_names)
     opened = tables.checkpoints.move(stream.app_name, last, intent)
-    reach_in_batch("after-intent", stream.process_names)
+    reach_in_batch("after-intent", stream.commit_names)
     return opened
 
 
-def _left(stream: Stream, last: Checkpoint) -> dict[str, int]:
-    """The version that the last batch left of each table: its own commits are part of it."""
+def _present_versions(stream: Stream) -> dict[str, int]:
+    tables = {*stream.reads, *(commit.table for commit in stream.commits)}
+    return {table: stream.tables.version(table) for table in sorted(tables)}
+
+
+def _versions_left_by(stream: Stream, last: Checkpoint) -> dict[str, int]:
+    """Return the version of each table after the last batch, its own commits included."""
     versions = dict(last.batch.reads)
-    for process in stream.processes:
-        version = last.done.get(process.name)
+    for commit in stream.commits:
+        version = last.done.get(commit.name)
         if version is not None:
-            versions[process.table] = version
+            versions[commit.table] = version
     return versions
 
 
 def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:
-    commits = {}
-    for process in stream.processes:
-        if process.name not in opened.done:
-            guard.confirm()
-            reach_in_batch(f"before-{process.name}", stream.process_names)
-            commit = commits[process.name] = _commit(stream, process, opened)
-            reach_in_batch(f"written-{process.name}", stream.process_names)
-            done = opened.with_done(process.name, commit.version if commit else None)
-            opened = stream.tables.checkpoints.move(stream.app_name, opened, done)
-            reach_in_batch(f"recorded-{process.name}", stream.process_names)
-    return BatchReport(opened.batch, resumed, commits, dropped(stream.tables, opened.batch))
+    """Make the commits of the open batch that are not done."""
+    made: dict[str, Commit | None] = {}
+    for commit in stream.commits:
+        if commit.name in opened.done:
+            continue
+        guard.confirm()
+        reach_in_batch(f"before-{commit.name}", stream.commit_names)
+        made[commit.name] = _commit(stream, commit, opened)
+        reach_in_batch(f"written-{commit.name}", stream.commit_names)
+        opened = _record(stream, commit, opened, made[commit.name])
+        reach_in_batch(f"recorded-{commit.name}", stream.commit_names)
+    return BatchReport(opened.batch, resumed, made, count_rejected(stream.tables, opened.batch))
 
 
-def _commit(stream: Stream, process: Process, opened: Checkpoint) -> Commit | None:
-    """The process's commit, made now unless it was made before."""
-    batch, app_id = opened.batch, stream.tables.lake.app_id(stream.name, process.name)
-    if stream.tables.last_batch(process.table, app_id) < batch.batch_id:
-        process.write(batch, opened.done, app_id)
-    return stream.tables.commit_of(
-        process.table, app_id=app_id, batch_id=batch.batch_id, since=batch.reads[process.table]
-    )
+def _commit(stream: Stream, commit: BatchCommit, opened: Checkpoint) -> Commit | None:
+    """Return what a commit of the batch committed; write it first unless a former attempt did."""
+    batch = opened.batch
+    app_id = stream.app_id(commit)
+    if stream.tables.last_batch(commit.table, app_id) < batch.batch_id:
+        commit.write(batch, opened.done, app_id)
+    since = batch.reads[commit.table]
+    return stream.tables.commit_of(commit.table, app_id=app_id, batch_id=batch.batch_id, since=since)
 
 
-def _check_unseen(stream: Stream, process: Process, batch_id: int) -> None:
-    app_id = stream.tables.lake.app_id(stream.name, process.name)
-    seen = stream.tables.last_batch(process.table, app_id)
+def _record(stream: Stream, commit: BatchCommit, opened: Checkpoint, made: Commit | None) -> Checkpoint:
+    version = made.version if made else None
+    done = opened.with_done(commit.name, version)
+    return stream.tables.checkpoints.move(stream.app_name, opened, done)
+
+
+def _check_unseen(stream: Stream, commit: BatchCommit, batch_id: int) -> None:
+    """Check that Delta will not skip the batch because it has seen its id."""
+    app_id = stream.app_id(commit)
+    seen = stream.tables.last_batch(commit.table, app_id)
     if seen >= batch_id:
         raise CheckpointLost(app_id, batch_id=batch_id, seen=seen)

@@ -1,4 +1,4 @@
-"""The ingestion stream: messages become rows of `engagement`, and those that cannot, dead letters with a reason."""
+"""The ingestion stream: valid messages become rows of `engagement`, invalid ones dead letters with a reason."""
 
 from __future__ import annotations
 
@@ -9,52 +9,59 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import ingestion_format
-from lake_assets.engagement.model.tables import (
+from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     ENGAGEMENT_COLUMNS,
     ERASURE,
     MUTATION_REQUEST,
     ORG,
-    LakeTables,
 )
-from lake_assets.engagement.notifications.notify import Notification
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.message_validation import DeadLetters, Messages
-from lake_assets.engagement.streams.records import set_aside
+from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit
+from lake_assets.engagement.streams.records import reject_replaced
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
-    """The stream, on a Kafka cluster: servers is `host:port`, comma-separated."""
+    """Return the stream.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+    """
     topic = KafkaTopic(servers, tables.lake.topic("ingestion"))
-    messages = Arrivals(tables, spark, topic, ingestion_format(tables.lake))
-    app_name = tables.lake.app_name("ingestion")
-    processes = (Engagements(messages), DeadLetters(messages), Notification(tables, spark, app_name))
-    return Stream("ingestion", tables, topic.state, processes, reads=(ORG, ERASURE, MUTATION_REQUEST))
+    messages = IngestionMessages(tables, spark, topic, ingestion_format(tables.lake))
+    commits = (
+        EngagementCommit(messages),
+        DeadLetterCommit(messages),
+        NotificationCommit(tables, spark, tables.lake.app_name("ingestion")),
+    )
+    return Stream("ingestion", tables, topic.state, commits, reads=(ORG, ERASURE, MUTATION_REQUEST))
 
 
 @dataclass(frozen=True)
-class Arrivals(Messages):
-    """The judged messages of a batch of ingestion."""
+class IngestionMessages(BatchMessages):
+    """The messages of a batch of ingestion."""
 
-    def of(self, batch: Batch) -> DataFrame:
-        """As `messages.judged` gives them; what a request of mutation has put in place before is not sound."""
-        return set_aside(super().of(batch), self.tables, self.spark, batch)
+    def validated(self, batch: Batch) -> DataFrame:
+        """Return the validated messages. Engagements that a mutation request has put in place are invalid, too."""
+        return reject_replaced(super().validated(batch), self.tables, self.spark, batch)
 
 
 @dataclass(frozen=True)
-class Engagements:
-    """The process that appends a row for each sound message."""
+class EngagementCommit:
+    """Appends a row for each valid message."""
 
-    messages: Messages
-    name: str = "data"
+    messages: BatchMessages
+    name: str = DATA_COMMIT
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        sound = self.messages.checkpointed(batch).where("reason is null")
-        rows = sound.withColumn("engagement_date", F.to_date("engaged_at")).select(*ENGAGEMENT_COLUMNS, "engagement")
+        dated = self.messages.valid(batch).withColumn("engagement_date", F.to_date("engaged_at"))
+        rows = dated.select(*ENGAGEMENT_COLUMNS, "engagement")
         self.messages.tables.append(ENGAGEMENT, rows, app_id=app_id, batch_id=batch.batch_id)

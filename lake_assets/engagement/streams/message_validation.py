@@ -1,84 +1,224 @@
-"""The messages of a batch, judged; and the process that sets aside those that are not sound. Of every stream."""
+"""Validation of messages in Spark: typed columns, or the reason that the dead-letter table shows.
+
+Validation uses Spark expressions only, with no clock and no lookup but the orgs registered when the batch began. So a
+message that is validated again gets the same result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.erasure.registry import Memory
-from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.messages import Format, judged
-from lake_assets.engagement.model.tables import DEAD_LETTER, DEAD_LETTER_COLUMNS, ORG, LakeTables
+from lake_assets.engagement.model.messages import NOT_JSON, PATTERNS, RECORD, TIMES, UNKNOWN_ORG, Format
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
+
+_JSON = "json"
+_CORRUPT = "_broken"
+_POLICY_PREFIX = "policy_"
+_PLACE = ("topic", "partition", "offset")
 
 
-@dataclass(frozen=True)
-class Messages:
-    """The judged messages of a batch. shape: what a sound one is."""
+def validate_messages(messages: DataFrame, message_format: Format, orgs: DataFrame) -> DataFrame:
+    """Parse messages and validate them against a format.
 
-    tables: LakeTables
-    spark: SparkSession
-    topic: KafkaTopic
-    shape: Format
-    _kept: list[tuple[Batch, DataFrame]] = field(default_factory=list, init=False, repr=False, compare=False)
+    Args:
+        messages: topic string, partition int, offset long, value binary.
+        orgs: org_id string of the registered orgs, and columns for policies of the format. An org is in one row if it
+            has policies.
 
-    def of(self, batch: Batch) -> DataFrame:
-        """As `messages.judged` gives them, with the orgs that were known when the batch began."""
-        orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
-        return judged(self.topic.read(self.spark, batch.messages), self.shape, orgs)
-
-    def checkpointed(self, batch: Batch) -> DataFrame:
-        """The same, read and judged once, and kept until `forget`. Of a sound message the text is null.
-
-        Those that name somebody who was known to be erased when the batch began are not sound, unless they ask for it.
-        """
-        from pyspark.sql import functions as F
-
-        from lake_assets.connections.row_checkpoint import checkpoint_rows
-
-        for known, found in self._kept:
-            if known == batch:
-                return found
-        text = F.when(F.col("reason").isNotNull(), F.col("message"))
-        kept = checkpoint_rows(self.of(batch).withColumn("message", text))
-        found = Memory(self.tables, self.spark).drop(kept, self.shape.people, batch, sound=not self.shape.erases)
-        self._kept.append((batch, found))
-        return found
-
-    def forget(self) -> None:
-        """What `checkpointed` has kept is not needed any more."""
-        from lake_assets.connections.row_checkpoint import release_checkpoints
-
-        self._kept.clear()
-        release_checkpoints(self.spark)
-
-
-def _as_they_are(letters: DataFrame, batch: Batch) -> DataFrame:
-    return letters
-
-
-@dataclass(frozen=True)
-class DeadLetters:
-    """The process that sets the other messages aside, each once. redact: what takes away of a batch's letters first."""
-
-    messages: Messages
-    redact: Callable[[DataFrame, Batch], DataFrame] = _as_they_are
-    name: str = "dead_letter"
-    table: str = DEAD_LETTER
-
-    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
-        dead = self.messages.checkpointed(batch).where("reason is not null").withColumn("batch_id", number(batch))
-        rows = self.redact(dead.select(*DEAD_LETTER_COLUMNS), batch)
-        self.messages.tables.append(DEAD_LETTER, rows, app_id=app_id, batch_id=batch.batch_id)
-        self.messages.forget()
-
-
-def number(batch: Batch) -> Column:
-    """The batch's id, a long: of each row that it writes."""
+    Returns:
+        topic, partition, offset, message string, reason string (null for a valid message), the format's columns with
+        their types, and the struct `RECORD` if the format has a record.
+    """
     from pyspark.sql import functions as F
 
-    return F.lit(batch.batch_id).cast("bigint")
+    text = F.col("value").cast("string")
+    policies = {name: f"{_POLICY_PREFIX}{name}" for name in message_format.policies if name in orgs.columns}
+    json_object = _ParsedObject(_JSON, message_format, policies=policies)
+    parsed = messages.select(
+        *_PLACE,
+        F.make_valid_utf8(text).alias("message"),
+        _parse(text, message_format).alias(_JSON),
+    )
+    columns = json_object.columns()
+    if message_format.record:
+        name, format_of_record = message_format.record
+        parsed = parsed.withColumn(RECORD, _parse(F.col(f"{_JSON}.{name}"), format_of_record))
+        columns.append(_typed_record(format_of_record).alias(RECORD))
+    policy_columns = [F.col(name).alias(column) for name, column in policies.items()]
+    registered = orgs.select(F.col("org_id").alias("known_org"), *policy_columns).distinct()
+    same_org = F.col(f"{_JSON}.org_id") == F.col("known_org")
+    joined = parsed.join(F.broadcast(registered), same_org, "left")
+    return joined.select(*_PLACE, "message", _reason(json_object).alias("reason"), *columns)
+
+
+def with_typed_record(rows: DataFrame, column: str, record_format: Format) -> DataFrame:
+    """Return the rows with the struct `RECORD`: typed values of the JSON object in a text column."""
+    from pyspark.sql import functions as F
+
+    parsed = rows.withColumn(RECORD, _parse(F.col(column), record_format))
+    return parsed.withColumn(RECORD, _typed_record(record_format))
+
+
+def _typed_record(record_format: Format) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.struct(*_ParsedObject(RECORD, record_format).columns())
+
+
+def _parse(text: Column, message_format: Format) -> Column:
+    """Parse a JSON object with all values as text, which distinguishes a bad value from a missing one."""
+    from pyspark.sql import functions as F
+
+    fields = [f"{name} string" for name in message_format.fields]
+    fields.append(f"{_CORRUPT} string")
+    if message_format.nested:
+        name, inner = message_format.nested
+        inner_fields = ", ".join(f"{inner_name}: string" for inner_name in inner)
+        fields.append(f"{name} struct<{inner_fields}>")
+    return F.from_json(F.try_validate_utf8(text), ", ".join(fields), {"columnNameOfCorruptRecord": _CORRUPT})
+
+
+def _reason(json_object: _ParsedObject) -> Column:
+    """Return the first failed check, in the order: JSON, fields, the same of the record, org."""
+    from pyspark.sql import functions as F
+
+    checks = [json_object.check_parsed(F.col("message"), NOT_JSON), *json_object.check_fields()]
+    if json_object.format.record:
+        name, format_of_record = json_object.format.record
+        text = json_object.text(name)
+        record = _ParsedObject(RECORD, format_of_record, label=f"{name}.")
+        record_checks = [record.check_parsed(text, f"bad object {name}"), *record.check_fields()]
+        checks.append(F.when(text.isNotNull(), F.coalesce(*record_checks)))
+    checks.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
+    return F.coalesce(*checks)
+
+
+@dataclass(frozen=True)
+class _ParsedObject:
+    """A column with a parsed JSON object, whose values are texts.
+
+    Attributes:
+        label: Prefix of the field names in reasons.
+        policies: Field → column with the value that the org has registered.
+    """
+
+    column: str
+    format: Format
+    label: str = ""
+    policies: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self, path: str) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.col(f"{self.column}.{path}")
+
+    def columns(self) -> list[Column]:
+        """Return the typed values, each under the name of its field."""
+        from pyspark.sql import functions as F
+
+        columns = []
+        for name, kind in self.format.fields.items():
+            value = _cast(self.text(name), kind)
+            if name in self.policies:
+                value = F.coalesce(value, self.policies[name])
+            columns.append(value.alias(name))
+        if self.format.nested:
+            name, inner = self.format.nested
+            nested = [_cast(self.text(f"{name}.{part}"), kind).alias(part) for part, kind in inner.items()]
+            columns.append(F.struct(*nested).alias(name))
+        return columns
+
+    def check_parsed(self, text: Column, reason: str) -> Column:
+        """Return the reason if the text is no JSON object."""
+        from pyspark.sql import functions as F
+
+        is_null = F.col(self.column).isNull()
+        is_corrupt = self.text(_CORRUPT).isNotNull()
+        return F.when(is_null | is_corrupt | ~_ends_after_first_value(text), reason)
+
+    def check_fields(self) -> list[Column]:
+        """Return the checks of all fields, each null if it passes: missing fields, types, ranges, choices."""
+        return [
+            *self._check_required(),
+            *self._check_types(),
+            *self._check_ranges(),
+            *self._check_choices(),
+        ]
+
+    def _check_required(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        checks = [F.when(self._is_blank(name), self._missing(name)) for name in self.format.required]
+        for name, (other, value) in self.format.required_unless.items():
+            is_missing = self._is_blank(name)
+            if name in self.policies:
+                is_missing &= F.col(self.policies[name]).isNull()
+            checks.append(F.when(is_missing & (self.text(other) != value), self._missing(name)))
+        return checks
+
+    def _check_types(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        checks = []
+        for path, kind in self.format.paths.items():
+            text = self.text(path)
+            is_bad = text.isNotNull() & _cast(text, kind).isNull()
+            noun = "date" if kind in PATTERNS else kind
+            checks.append(F.when(is_bad, f"bad {noun} {self.label}{path}"))
+        return checks
+
+    def _check_ranges(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        checks = []
+        for name, (minimum, maximum) in self.format.range.items():
+            kind = self.format.fields[name]
+            is_outside = ~_cast(self.text(name), kind).between(minimum, maximum)
+            checks.append(F.when(is_outside, f"bad {kind} {self.label}{name}"))
+        return checks
+
+    def _check_choices(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        checks = []
+        for name, choices in self.format.choices.items():
+            is_unknown = ~self.text(name).isin(*choices)
+            checks.append(F.when(is_unknown, f"unknown {self.label}{name}"))
+        return checks
+
+    def _is_blank(self, name: str) -> Column:
+        from pyspark.sql import functions as F
+
+        text = self.text(name)
+        return text.isNull() | (F.trim(text) == "")
+
+    def _missing(self, name: str) -> str:
+        return f"missing field {self.label}{name}"
+
+
+def _cast(text: Column, kind: str) -> Column:
+    """Return the typed value; null if the text has no such value, or a time outside `TIMES`."""
+    from pyspark.sql import functions as F
+
+    if kind not in PATTERNS:
+        return text.try_cast(kind)
+    value = F.when(text.rlike(PATTERNS[kind]), text).try_cast(kind)
+    first, end = (F.lit(day).cast(kind) for day in TIMES)
+    return F.when((value >= first) & (value < end), value)
+
+
+def _ends_after_first_value(text: Column) -> Column:
+    """Return whether the text ends after its first JSON value. Spark's parser ignores what follows that value.
+
+    The text is parsed as the first of two list elements. The second is a hash of the text, so no text can fake it.
+    """
+    from pyspark.sql import functions as F
+
+    text_hash = F.xxhash64(text).cast("string")
+    pair = F.from_json(F.concat(F.lit("["), text, F.lit(","), text_hash, F.lit("]")), "array<string>")
+    second = F.get(pair, F.lit(1))
+    return F.coalesce(second == text_hash, F.lit(False))

@@ -1,9 +1,9 @@
 """The mutation stream: requests to convert, merge and delete ids, collapsed to one map and applied in one MERGE.
 
-Rows that arrived after requests of their id were applied follow them in the same MERGE (`late.py`).
+Late arrivals follow the requests of their id in the same MERGE (see `late_arrivals`).
 
-What is to be done is decided once, and durable before the first row changes: the rows of `mutation_request` that a
-batch appends are its requests, new ones and those parked before, each with its outcome. The map follows from them.
+The outcome of a batch is decided once, and durable before the first row changes: the rows of `mutation_request` that a
+batch appends are its new and its pending requests, each with its status. The map follows from them.
 """
 
 from __future__ import annotations
@@ -14,48 +14,61 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import statement
+from lake_assets.engagement.model.idempotent import batch_statement
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import mutation_format
-from lake_assets.engagement.model.tables import (
+from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     ERASURE,
     MUTATION_REQUEST,
     MUTATION_REQUEST_COLUMNS,
     ORG,
-    LakeTables,
-    applied,
 )
-from lake_assets.engagement.notifications.notify import Notification
-from lake_assets.engagement.requests.grouped import collapsed, tried
+from lake_assets.engagement.model.tables import LakeTables, applied_requests
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
+from lake_assets.engagement.requests.grouped import attempt_by_org, collapse_by_org
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.late_arrivals import ROW_ID, arrivals, came, late_rows
-from lake_assets.engagement.streams.message_validation import DeadLetters, Messages, number
-from lake_assets.engagement.streams.pruning import Reach, dated
-from lake_assets.engagement.streams.records import COLUMNS, arriving, insertions, replaced_rows, with_record_ids
+from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit, batch_id_column
+from lake_assets.engagement.streams.late_arrivals import ROW_ID, ingested_versions, late_rows, new_rows
+from lake_assets.engagement.streams.pruning import MergeScope, scope_of_dates
+from lake_assets.engagement.streams.records import (
+    ROW_COLUMNS,
+    final_records,
+    inserted_rows,
+    replaced_rows,
+    with_record_ids,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, MergeIntoWriter, SparkSession
 
-_ID = ["org_id", "request_id"]
-_DATES = ("first_date", "last_date")
+_REQUEST_KEY = ["org_id", "request_id"]
+_DATE_RANGE = ("first_date", "last_date")
 
 
 def mutation(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
-    """The stream, on a Kafka cluster: servers is `host:port`, comma-separated."""
+    """Return the stream.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+    """
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
-    messages = Messages(tables, spark, topic, mutation_format(tables.lake))
-    notification = Notification(tables, spark, tables.lake.app_name("mutation"))
-    processes = (Requests(messages), Mutations(tables, spark), DeadLetters(messages), notification)
-    waiting = partial(_any_waiting, tables, spark)
-    return Stream("mutation", tables, topic.state, processes, reads=(ORG, ERASURE), waiting=waiting)
+    messages = BatchMessages(tables, spark, topic, mutation_format(tables.lake))
+    commits = (
+        RequestCommit(messages),
+        MutationCommit(tables, spark),
+        DeadLetterCommit(messages),
+        NotificationCommit(tables, spark, tables.lake.app_name("mutation")),
+    )
+    has_work = partial(_has_work, tables, spark)
+    return Stream("mutation", tables, topic.state, commits, reads=(ORG, ERASURE), has_work=has_work)
 
 
 @dataclass(frozen=True)
-class Requests:
-    """The process that decides which requests are carried out, parked or dead: on the table as it was before."""
+class RequestCommit:
+    """Decides which requests are applied, pending or dead, on the engagement table as it was before the batch."""
 
-    messages: Messages
+    messages: BatchMessages
     name: str = "request"
     table: str = MUTATION_REQUEST
 
@@ -64,65 +77,88 @@ class Requests:
 
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        tables, spark = self.messages.tables, self.messages.spark
-        log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        requests = checkpoint_rows(
-            self._new(batch, log).unionByName(_parked(log)).withColumn("batch_id", number(batch))
+        tables = self.messages.tables
+        log = tables.read(self.messages.spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
+        to_try = self._new(batch, log).unionByName(_pending(log)).withColumn("batch_id", batch_id_column(batch))
+        requests = checkpoint_rows(to_try)
+        applied = applied_requests(log).join(requests.select("org_id").distinct(), "org_id", "left_semi")
+        present = checkpoint_rows(self._present(batch, requests.unionByName(applied)))
+        outcomes = attempt_by_org(
+            with_record_ids(requests, tables.lake),
+            applied,
+            present,
+            max_attempts=tables.lake.max_attempts,
         )
-        former = applied(log).join(requests.select("org_id").distinct(), "org_id", "left_semi")
-        present = checkpoint_rows(self._present(batch, requests.unionByName(former)))
-        carried = with_record_ids(requests, tables.lake)
-        outcomes = tried(carried, former, present, max_attempts=tables.lake.max_attempts)
-        first, last = (least(name).alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
-        dates = present.groupBy("org_id", F.col("who_id").alias("old_id")).agg(first, last)
-        rows = outcomes.drop(*_DATES).join(dates, ["org_id", "old_id"], "left").select(*MUTATION_REQUEST_COLUMNS)
-        tables.append(MUTATION_REQUEST, rows, app_id=app_id, batch_id=batch.batch_id)
+        ranges = present.groupBy("org_id", F.col("who_id").alias("old_id")).agg(
+            F.min("first_date").alias("first_date"),
+            F.max("last_date").alias("last_date"),
+        )
+        rows = outcomes.drop(*_DATE_RANGE).join(ranges, ["org_id", "old_id"], "left")
+        tables.append(
+            MUTATION_REQUEST,
+            rows.select(*MUTATION_REQUEST_COLUMNS),
+            app_id=app_id,
+            batch_id=batch.batch_id,
+        )
 
     def _present(self, batch: Batch, requests: DataFrame) -> DataFrame:
-        """The ids that requests name and rows have: org_id string, who_id string; arrived timestamp: when rows engaged
-        that just came, null for those that were there, and for all as long as no request was applied; and the dates of
-        these rows, first_date and last_date.
+        """Return the ids that requests name and that have rows.
 
-        requests: as `mutation_request` has them.
+        Args:
+            requests: `MUTATION_REQUEST_COLUMNS`.
+
+        Returns:
+            org_id string, who_id string, arrived timestamp, first_date date, last_date date. arrived is engaged_at of a
+            new row, null for former rows, and null for all rows while no request was applied.
         """
         from pyspark.sql import functions as F
 
         tables, spark = self.messages.tables, self.messages.spark
         named = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
-        orgs = [row["org_id"] for row in named.select("org_id").distinct().orderBy("org_id").collect()]
-        rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).where(F.col("org_id").isin(orgs))
-        found = rows.join(named, ["org_id", "who_id"], "left_semi").select(*ROW_ID, "engagement_date")
-        came = arrivals(tables, spark, batch)
+        org_rows = named.select("org_id").distinct().orderBy("org_id").collect()
+        is_of_orgs = F.col("org_id").isin([row["org_id"] for row in org_rows])
+        engagements = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).where(is_of_orgs)
+        rows = engagements.join(named, ["org_id", "who_id"], "left_semi").select(*ROW_ID, "engagement_date")
         arrived = F.lit(None).cast("timestamp")
-        if came is not None:
-            found = found.join(came.withColumn("new", F.lit(True)), ROW_ID, "left")
-            arrived = F.when(F.col("new"), F.col("engaged_at"))
-        first, last = (least("engagement_date").alias(name) for least, name in zip((F.min, F.max), _DATES, strict=True))
-        return found.groupBy("org_id", "who_id", arrived.alias("arrived")).agg(first, last)
+        arrivals = new_rows(tables, spark, batch)
+        if arrivals is not None:
+            rows = rows.join(arrivals.withColumn("is_new", F.lit(True)), ROW_ID, "left")
+            arrived = F.when(F.col("is_new"), F.col("engaged_at"))
+        return rows.groupBy("org_id", "who_id", arrived.alias("arrived")).agg(
+            F.min("engagement_date").alias("first_date"),
+            F.max("engagement_date").alias("last_date"),
+        )
 
     def _new(self, batch: Batch, log: DataFrame) -> DataFrame:
-        """The sound requests of the batch, each id once, in the first place where replay meets it."""
+        """Return the valid requests of the batch that are not in the log, each id once, the first one in replay."""
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        first = F.row_number().over(Window.partitionBy(_ID).orderBy("executed_at", "partition", "offset"))
-        sound = self.messages.checkpointed(batch).where("reason is null").withColumn("nth", first).where("nth = 1")
-        unseen = sound.join(log.select(_ID).distinct(), _ID, "left_anti")
-        fresh = unseen.withColumns({"attempts": F.lit(0), "status": F.lit("pending"), "batch_id": number(batch)})
-        fresh = fresh.withColumns({name: F.lit(None).cast("date") for name in _DATES})
-        return fresh.select(*MUTATION_REQUEST_COLUMNS)
+        in_replay = Window.partitionBy(_REQUEST_KEY).orderBy("executed_at", "partition", "offset")
+        valid = self.messages.valid(batch).withColumn("nth", F.row_number().over(in_replay))
+        unseen = valid.where("nth = 1").join(log.select(_REQUEST_KEY).distinct(), _REQUEST_KEY, "left_anti")
+        rows = unseen.withColumns(
+            {
+                "attempts": F.lit(0),
+                "status": F.lit("pending"),
+                "batch_id": batch_id_column(batch),
+                "first_date": F.lit(None).cast("date"),
+                "last_date": F.lit(None).cast("date"),
+            }
+        )
+        return rows.select(*MUTATION_REQUEST_COLUMNS)
 
 
 @dataclass(frozen=True)
-class Mutations:
-    """The process that applies what the requests of the batch collapse to. Rows of an id go to its last one at once.
+class MutationCommit:
+    """Applies the collapsed map of the batch's requests: the rows of an id go to its final id at once.
 
-    Late rows go where they would be, had they been there before.
+    Late rows go where they would be if they had been there before.
     """
 
     tables: LakeTables
     spark: SparkSession
-    name: str = "data"
+    name: str = DATA_COMMIT
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
@@ -131,78 +167,94 @@ class Mutations:
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         log = self.tables.read(self.spark, MUTATION_REQUEST, version=done["request"])
-        requests = applied(log.where(F.col("batch_id") == batch.batch_id))
-        records = arriving(requests, self.tables.lake)
-        late = checkpoint_rows(self._late(batch, requests, records))
-        changes = _changes(collapsed(requests), late)
+        requests = applied_requests(log.where(F.col("batch_id") == batch.batch_id))
+        records = final_records(requests, self.tables.lake)
+        single_rows = checkpoint_rows(self._single_rows(batch, requests, records))
+        changes = _changes(collapse_by_org(requests), single_rows)
         if records is not None:
-            changes = changes.unionByName(insertions(records), allowMissingColumns=True)
+            changes = changes.unionByName(inserted_rows(records), allowMissingColumns=True)
         changes = checkpoint_rows(changes)
         if changes.isEmpty():
             return
-        reach = dated(requests.select("org_id", *_DATES).unionByName(_dates(late)))
-        merge = _merge(changes, self.tables.identifier(ENGAGEMENT), reach)
+        dates = requests.select("org_id", *_DATE_RANGE).unionByName(_dates(single_rows))
+        merge = _merge(changes, self.tables.identifier(ENGAGEMENT), scope_of_dates(dates))
         if records is not None:
-            merge = merge.whenNotMatched(F.col("row").isNotNull()).insert({n: F.col(f"row.{n}") for n in COLUMNS})
-        with statement(self.spark, app_id, batch.batch_id):
+            values = {name: F.col(f"row.{name}") for name in ROW_COLUMNS}
+            merge = merge.whenNotMatched(F.col("row").isNotNull()).insert(values)
+        with batch_statement(self.spark, app_id, batch.batch_id):
             merge.merge()
 
-    def _late(self, batch: Batch, requests: DataFrame, records: DataFrame | None) -> DataFrame:
-        """The rows that have a way of their own: late ones, and those that records replace, which go."""
+    def _single_rows(self, batch: Batch, requests: DataFrame, records: DataFrame | None) -> DataFrame:
+        """Return the rows that do not follow the map: late ones, and those that records replace, which are deleted."""
         late = late_rows(self.tables, self.spark, batch, requests)
-        if records is not None:
-            replaced = replaced_rows(self.tables, self.spark, batch, records)
-            late = late.join(replaced, ROW_ID, "left_anti").unionByName(replaced)
-        return late
+        if records is None:
+            return late
+        replaced = replaced_rows(self.tables, self.spark, batch, records)
+        return late.join(replaced, ROW_ID, "left_anti").unionByName(replaced)
 
 
-def _merge(changes: DataFrame, table: str, reach: Reach) -> MergeIntoWriter:
-    """What moves and deletes rows. changes: as `_changes` gives them. table: its identifier."""
-    from pyspark.sql import functions as F
+def _merge(changes: DataFrame, table: str, scope: MergeScope) -> MergeIntoWriter:
+    """Return the MERGE that moves and deletes rows.
 
-    same = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id")) & reach.condition
-    row = F.struct("engagement_id", "engaged_at")
-    moves = F.map_contains_key("late", row)
-    final = F.when(moves, F.element_at("late", row)).otherwise(F.col("new_id"))
-    merge = changes.mergeInto(table, same).whenMatched(final.isNull()).delete()
-    return merge.whenMatched(final != F.col("who_id")).update({"who_id": final})
-
-
-def _dates(late: DataFrame) -> DataFrame:
-    """The dates of late rows, as requests have those of theirs: org_id string, first_date date, last_date date."""
-    from pyspark.sql import functions as F
-
-    return late.select("org_id", *[F.to_date("engaged_at").alias(name) for name in _DATES])
-
-
-def _changes(ids: DataFrame, late: DataFrame) -> DataFrame:
-    """One row for each id that rows leave: of_org string, old_id string, new_id string (null: they go), and late: a map
-    of (engagement_id, engaged_at) to the id of such a row, which counts before new_id; null if none of them is late.
-
-    ids: as `collapsed` gives them. late: as `late_rows` does.
+    Args:
+        changes: As `_changes` returns them.
+        table: Name of the engagement table in SQL.
     """
     from pyspark.sql import functions as F
 
-    on = ids.withColumnRenamed("org_id", "of_org").withColumn("collapsed", F.lit(True))
+    same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
+    row_key = F.struct("engagement_id", "engaged_at")
+    has_alias = F.map_contains_key("single_rows", row_key)
+    final_id = F.when(has_alias, F.element_at("single_rows", row_key)).otherwise(F.col("new_id"))
+    merge = changes.mergeInto(table, same_id & scope.condition)
+    merge = merge.whenMatched(final_id.isNull()).delete()
+    return merge.whenMatched(final_id != F.col("who_id")).update({"who_id": final_id})
+
+
+def _dates(single_rows: DataFrame) -> DataFrame:
+    """Return the dates of single rows as for requests: org_id string, first_date date, last_date date."""
+    from pyspark.sql import functions as F
+
+    day = F.to_date("engaged_at")
+    return single_rows.select("org_id", *[day.alias(name) for name in _DATE_RANGE])
+
+
+def _changes(final_ids: DataFrame, single_rows: DataFrame) -> DataFrame:
+    """Return one row for each id whose rows change.
+
+    Args:
+        final_ids: As `collapse_by_org` returns them.
+        single_rows: `LATE_ROWS`.
+
+    Returns:
+        of_org string, old_id string, new_id string (null if rows are deleted), single_rows: map of (engagement_id,
+        engaged_at) → id of a row that does not go to new_id; null if there are none.
+    """
+    from pyspark.sql import functions as F
+
+    collapsed = final_ids.withColumnRenamed("org_id", "of_org").withColumn("is_collapsed", F.lit(True))
+    by_id = single_rows.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
     entry = F.struct(F.struct("engagement_id", "engaged_at"), "alias")
-    by_id = late.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
-    moved = by_id.agg(F.map_from_entries(F.collect_list(entry)).alias("late"))
-    new_id = F.when(F.col("collapsed"), F.col("new_id")).otherwise(F.col("old_id"))
-    return on.join(moved, ["of_org", "old_id"], "full_outer").select("of_org", "old_id", new_id.alias("new_id"), "late")
+    aliases = by_id.agg(F.map_from_entries(F.collect_list(entry)).alias("single_rows"))
+    new_id = F.when(F.col("is_collapsed"), F.col("new_id")).otherwise(F.col("old_id"))
+    joined = collapsed.join(aliases, ["of_org", "old_id"], "full_outer")
+    return joined.select("of_org", "old_id", new_id.alias("new_id"), "single_rows")
 
 
-def _parked(log: DataFrame) -> DataFrame:
-    """The requests that wait, by the newest row of each."""
+def _pending(log: DataFrame) -> DataFrame:
+    """Return the pending requests of the log: those whose newest row has the stored status `parked`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    newest = F.row_number().over(Window.partitionBy(_ID).orderBy(F.desc("batch_id")))
-    return log.withColumn("nth", newest).where("nth = 1 and status = 'parked'").drop("nth")
+    newest_first = Window.partitionBy(_REQUEST_KEY).orderBy(F.desc("batch_id"))
+    numbered = log.withColumn("nth", F.row_number().over(newest_first))
+    return numbered.where("nth = 1 and status = 'parked'").drop("nth")
 
 
-def _any_waiting(tables: LakeTables, spark: SparkSession, since: Mapping[str, int]) -> bool:
-    """Whether a request is parked, or rows came that may be late."""
+def _has_work(tables: LakeTables, spark: SparkSession, since: Mapping[str, int]) -> bool:
+    """Return whether a request is pending, or new rows may be late."""
     log = tables.read(spark, MUTATION_REQUEST)
-    if came(tables, since.get(ENGAGEMENT)) and not applied(log).isEmpty():
+    has_new_rows = bool(ingested_versions(tables, since.get(ENGAGEMENT)))
+    if has_new_rows and not applied_requests(log).isEmpty():
         return True
-    return not _parked(log).isEmpty()
+    return not _pending(log).isEmpty()

@@ -1,13 +1,13 @@
-"""What a MERGE may leave unread: partitions of other orgs, and files whose rows are of other dates.
+"""What a MERGE need not read: partitions of other orgs, and files whose rows are of other dates.
 
-Files of an org are sorted by date (`maintenance.py`), and Delta's log has the dates of each, so a range is found
-without opening a file. A range only prunes: it covers every row that the MERGE concerns.
+Maintenance sorts the files of an org by date, and Delta's log has the dates of each file. So a date range excludes
+files without opening them. A scope only prunes: it covers every row that the MERGE may change.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
@@ -15,71 +15,98 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MOST_SPANS = 16
-"""So many ranges are told apart: each is a condition on every row."""
+MAX_SPANS = 16
+"""Maximum number of spans in a scope. Each is a condition that Spark evaluates for every row."""
 
 
 @dataclass(frozen=True)
-class Span:
-    """Rows of some orgs and dates. first, last: both included; None: no bound."""
+class DateSpan:
+    """Rows of some orgs in a date range.
+
+    Attributes:
+        first: Inclusive; None for no bound.
+        last: Inclusive; None for no bound.
+    """
 
     orgs: tuple[str, ...]
     first: date | None = None
     last: date | None = None
 
+    @property
+    def condition(self) -> Column:
+        """Whether a row of `engagement` is in the span."""
+        from pyspark.sql import functions as F
+
+        found = F.col("org_id").isin(list(self.orgs))
+        if self.first is not None:
+            found &= F.col("engagement_date") >= F.lit(self.first)
+        if self.last is not None:
+            found &= F.col("engagement_date") <= F.lit(self.last)
+        return found
+
 
 @dataclass(frozen=True)
-class Reach:
-    """The orgs and dates of the rows that are concerned; without spans none is. No two spans have an org in common."""
+class MergeScope:
+    """The orgs and dates of the rows that a MERGE may change.
 
-    spans: tuple[Span, ...]
+    Attributes:
+        spans: No two of them have an org in common. Without spans, no row is in scope.
+    """
+
+    spans: tuple[DateSpan, ...]
 
     @property
     def condition(self) -> Column:
-        """On the columns of `engagement`, constants alone: so it prunes before the MERGE reads."""
+        """Whether a row of `engagement` is in scope. It contains constants only, so Spark prunes before the MERGE."""
         from pyspark.sql import functions as F
 
-        orgs = sorted(org for span in self.spans for org in span.orgs)
-        dates = F.lit(False)
+        orgs: list[str] = []
+        in_any_span = F.lit(False)
         for span in self.spans:
-            dates |= _of(span)
-        return F.col("org_id").isin(orgs) & dates  # partitions are pruned by a condition on them alone
+            orgs += span.orgs
+            in_any_span |= span.condition
+        # Delta prunes partitions only by a condition on the partition column alone.
+        return F.col("org_id").isin(sorted(orgs)) & in_any_span
 
 
-def _of(span: Span) -> Column:
-    from pyspark.sql import functions as F
-
-    found = F.col("org_id").isin(list(span.orgs))
-    if span.first is not None:
-        found &= F.col("engagement_date") >= F.lit(span.first)
-    if span.last is not None:
-        found &= F.col("engagement_date") <= F.lit(span.last)
-    return found
-
-
-def reach(spans: Iterable[Span]) -> Reach:
-    """The reach of rows: spans of equal dates as one, and all as one if they are more than `MOST_SPANS`. Pure."""
-    orgs_of: defaultdict[tuple[date | None, date | None], set[str]] = defaultdict(set)
+def merge_scope(spans: Iterable[DateSpan]) -> MergeScope:
+    """Return the scope of some spans. Spans of equal dates are joined; more than `MAX_SPANS` become one. Pure."""
+    orgs_by_dates: defaultdict[tuple[date | None, date | None], set[str]] = defaultdict(set)
     for span in spans:
-        orgs_of[span.first, span.last].update(span.orgs)
-    found = [Span(tuple(sorted(orgs)), *dates) for dates, orgs in orgs_of.items()]
-    if len(found) > MOST_SPANS:
-        found = [_hull(found)]
-    return Reach(tuple(sorted(found, key=lambda span: span.orgs)))
+        orgs_by_dates[span.first, span.last].update(span.orgs)
+    joined = []
+    for (first, last), orgs in orgs_by_dates.items():
+        joined.append(DateSpan(tuple(sorted(orgs)), first, last))
+    if len(joined) > MAX_SPANS:
+        joined = [_hull(joined)]
+    return MergeScope(tuple(sorted(joined, key=lambda span: span.orgs)))
 
 
-def _hull(spans: Iterable[Span]) -> Span:
-    every = list(spans)
-    firsts, lasts = [span.first for span in every], [span.last for span in every]
-    first = None if None in firsts else min(day for day in firsts if day)
-    last = None if None in lasts else max(day for day in lasts if day)
-    return Span(tuple(sorted(org for span in every for org in span.orgs)), first, last)
+def _hull(spans: Sequence[DateSpan]) -> DateSpan:
+    """Return the least span that covers all spans."""
+    orgs: set[str] = set()
+    firsts: list[date | None] = []
+    lasts: list[date | None] = []
+    for span in spans:
+        orgs.update(span.orgs)
+        firsts.append(span.first)
+        lasts.append(span.last)
+    return DateSpan(
+        orgs=tuple(sorted(orgs)),
+        first=None if None in firsts else min(day for day in firsts if day),
+        last=None if None in lasts else max(day for day in lasts if day),
+    )
 
 
-def dated(dates: DataFrame) -> Reach:
-    """The reach of rows. dates: org_id string, first_date date, last_date date; of an org without rows both null."""
+def scope_of_dates(dates: DataFrame) -> MergeScope:
+    """Return the scope of rows with these dates.
+
+    Args:
+        dates: org_id string, first_date date, last_date date; both dates null for an org without rows.
+    """
     from pyspark.sql import functions as F
 
-    spans = F.min("first_date").alias("first"), F.max("last_date").alias("last")
-    found = dates.where("first_date is not null").groupBy("org_id").agg(*spans).orderBy("org_id").collect()
-    return reach(Span((row["org_id"],), row["first"], row["last"]) for row in found)
+    by_org = dates.where("first_date is not null").groupBy("org_id")
+    ranges = by_org.agg(F.min("first_date").alias("first"), F.max("last_date").alias("last"))
+    rows = ranges.orderBy("org_id").collect()
+    return merge_scope(DateSpan((row["org_id"],), row["first"], row["last"]) for row in rows)

@@ -1,7 +1,7 @@
-"""The records that requests of mutation carry (`insert_record`), as rows: put in place, and kept in place.
+"""Records that mutation requests carry (`insert_record`): put in place as rows, and protected from ingestion.
 
-A record replaces the rows of its engagement that are there. One that comes later, from ingestion, is set aside: each
-batch of ingestion is either before the one that put the record in place, or knows of it.
+A record replaces the rows of its engagement. If ingestion brings the engagement later, that message becomes a dead
+letter: a batch of ingestion is either before the one that put the record in place, or reads its request.
 """
 
 from __future__ import annotations
@@ -10,74 +10,92 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.messages import RECORD, record_format, typed
-from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_COLUMNS, MUTATION_REQUEST, LakeTables
-from lake_assets.engagement.requests.grouped import RECORD_IDS, placed_records
+from lake_assets.engagement.model.messages import RECORD, record_format
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, MUTATION_REQUEST
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.requests.grouped import RECORD_IDS, place_records_by_org
 from lake_assets.engagement.streams.late_arrivals import ROW_ID
+from lake_assets.engagement.streams.message_validation import with_typed_record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 REPLACED = "replaced"
-"""The reason of a dead letter whose engagement a request of mutation has put in place already."""
+"""Reason of a dead letter whose engagement a mutation request has already put in place."""
 
-COLUMNS = (*ENGAGEMENT_COLUMNS, "engagement")
-"""Of a row of `engagement`."""
+ROW_COLUMNS = (*ENGAGEMENT_COLUMNS, "engagement")
+"""Columns of a row of `engagement`."""
 
 
 def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
-    """The same requests with `RECORD_IDS`, null where they carry no record."""
+    """Return the requests with `RECORD_IDS`, null where they carry no record."""
     from pyspark.sql import functions as F
 
-    carried = typed(requests, "insert_record", record_format(lake))
-    named = zip(RECORD_IDS, ("engagement_id", "who_id"), strict=True)
-    return carried.withColumns({column: F.col(f"{RECORD}.{name}") for column, name in named}).drop(RECORD)
+    record_engagement_id, record_who_id = RECORD_IDS
+    typed = with_typed_record(requests, "insert_record", record_format(lake))
+    ids = {
+        record_engagement_id: F.col(f"{RECORD}.engagement_id"),
+        record_who_id: F.col(f"{RECORD}.who_id"),
+    }
+    return typed.withColumns(ids).drop(RECORD)
 
 
-def arriving(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
-    """The records of requests that are applied together, each engagement once: `COLUMNS`. None if there are none.
+def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
+    """Return the records of requests that are applied together, the current one of each engagement.
 
-    who_id is the id that the record ends under; null where no row is left of it.
+    Returns:
+        `ROW_COLUMNS`. who_id is the id that the record ends under; null if no row is left. None if there are no
+        records.
     """
     from pyspark.sql import functions as F
 
     from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-    carried = applied.where("insert_record is not null")
-    if carried.isEmpty():
+    carrying = applied.where("insert_record is not null")
+    if carrying.isEmpty():
         return None
-    values = typed(carried, "insert_record", record_format(lake)).select("org_id", "request_id", f"{RECORD}.*")
-    places = placed_records(with_record_ids(applied, lake))
-    rows = places.join(values.drop("who_id", "engagement_id"), ["org_id", "request_id"])
-    return checkpoint_rows(rows.withColumn("engagement_date", F.to_date("engaged_at")).select(*COLUMNS))
+    typed = with_typed_record(carrying, "insert_record", record_format(lake))
+    values = typed.select("org_id", "request_id", f"{RECORD}.*").drop("who_id", "engagement_id")
+    places = place_records_by_org(with_record_ids(applied, lake))
+    records = places.join(values, ["org_id", "request_id"])
+    dated = records.withColumn("engagement_date", F.to_date("engaged_at"))
+    return checkpoint_rows(dated.select(*ROW_COLUMNS))
 
 
 def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records: DataFrame) -> DataFrame:
-    """The rows of these engagements as the batch found them: `late.LATE`, with no alias: they go."""
+    """Return the rows that records replace, as the batch found them: `LATE_ROWS` without an alias, to be deleted."""
     from pyspark.sql import functions as F
 
     rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
-    found = rows.join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi").select(*ROW_ID).distinct()
-    return found.withColumn("alias", F.lit(None).cast("string"))
+    replaced = rows.join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
+    return replaced.select(*ROW_ID).distinct().withColumn("alias", F.lit(None).cast("string"))
 
 
-def insertions(records: DataFrame) -> DataFrame:
-    """The rows that records become: of_org string, row struct of `COLUMNS`."""
+def inserted_rows(records: DataFrame) -> DataFrame:
+    """Return the rows that records become: of_org string, row struct of `ROW_COLUMNS`."""
     from pyspark.sql import functions as F
 
-    return records.where("who_id is not null").select(F.col("org_id").alias("of_org"), F.struct(*COLUMNS).alias("row"))
+    left = records.where("who_id is not null")
+    return left.select(F.col("org_id").alias("of_org"), F.struct(*ROW_COLUMNS).alias("row"))
 
 
-def set_aside(judged: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    """The same messages of ingestion; of those whose engagement a record has put in place, `REPLACED` is the reason.
+def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
+    """Give messages of ingestion the reason `REPLACED` if a record has put their engagement in place.
 
-    The records of requests that are forgotten since count, too.
+    Records of requests that an erasure has redacted count, too.
+
+    Args:
+        messages: As `validate_messages` returns them.
     """
     from pyspark.sql import functions as F
 
     log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-    carried = with_record_ids(log.where("status = 'applied' and insert_record is not null"), tables.lake)
-    there = carried.select(F.col("org_id").alias("of_org"), F.col(RECORD_IDS[0]).alias("there")).distinct()
-    same = (F.col("org_id") == F.col("of_org")) & (F.col("engagement_id") == F.col("there"))
-    reason = F.coalesce("reason", F.when(F.col("there").isNotNull(), REPLACED))
-    return judged.join(F.broadcast(there), same, "left").withColumn("reason", reason).select(*judged.columns)
+    applied = log.where("status = 'applied' and insert_record is not null")
+    placed = with_record_ids(applied, tables.lake).select(
+        F.col("org_id").alias("of_org"),
+        F.col(RECORD_IDS[0]).alias("placed"),
+    )
+    same = (F.col("org_id") == F.col("of_org")) & (F.col("engagement_id") == F.col("placed"))
+    joined = messages.join(F.broadcast(placed.distinct()), same, "left")
+    replaced = F.when(F.col("placed").isNotNull(), REPLACED)
+    return joined.withColumn("reason", F.coalesce("reason", replaced)).select(*messages.columns)

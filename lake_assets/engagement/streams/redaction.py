@@ -1,30 +1,29 @@
-"""What an erasure leaves of a person beside the rows: a hash to know them by, and nothing in requests and dead letters.
+"""What an erasure changes beside the rows: it registers the person's hashes, and redacts requests and dead letters.
 
-No id becomes a literal of a statement: Delta's log keeps the conditions of a MERGE.
+No id becomes a literal of a statement, because Delta's log stores the conditions of a MERGE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lake_assets.engagement.erasure.mentions import people, tells
-from lake_assets.engagement.erasure.registry import Memory
+from lake_assets.engagement.erasure.mentions import matchers_by_org, mentions
+from lake_assets.engagement.erasure.registry import ErasureRegistry
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import statement
-from lake_assets.engagement.model.messages import RECORD, mutation_format, record_format, typed
-from lake_assets.engagement.model.tables import DEAD_LETTER, ERASURE, MUTATION_REQUEST
-from lake_assets.engagement.streams.retention_limits import Limits
+from lake_assets.engagement.model.idempotent import batch_statement
+from lake_assets.engagement.model.messages import RECORD, mutation_format, record_format
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.streams.message_validation import with_typed_record
+from lake_assets.engagement.streams.retention_limits import RetentionLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_LETTER_ID = ("topic", "partition", "offset", "batch_id")
+_LETTER_KEY = ("topic", "partition", "offset", "batch_id")
 _ERASURE = pa.schema(
     [
         ("org_id", pa.string()),
@@ -38,43 +37,43 @@ _ERASURE = pa.schema(
 
 
 @dataclass(frozen=True)
-class Erasures:
-    """The process that remembers who is erased, under all ids. It comes first: from then on the person stays away."""
+class ErasureCommit:
+    """Registers the erased persons under all their ids. It is the first commit: from then on they stay away."""
 
-    limits: Limits
+    limits: RetentionLimits
     name: str = "erasure"
     table: str = ERASURE
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        erased = self.limits.people(batch)
+        erased = self.limits.erased_people(batch)
         if not erased:
             return
-        memory = Memory(tables, spark)
-        rows = [
-            {
+        registry = ErasureRegistry(tables, spark)
+        rows = []
+        for person in erased:
+            row = {
                 "org_id": person["org_id"],
-                "id_hash": memory.hash(person["org_id"], person["who_id"]),
-                "person_hash": memory.hash(person["org_id"], person["person"]),
+                "id_hash": registry.hash(person["org_id"], person["who_id"]),
+                "person_hash": registry.hash(person["org_id"], person["person"]),
                 "key_id": tables.keyed.key_id,
                 "erased_until": person["until"],
                 "batch_id": batch.batch_id,
             }
-            for person in erased
-        ]
-        found = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ERASURE))
-        tables.append(ERASURE, found, app_id=app_id, batch_id=batch.batch_id)
+            rows.append(row)
+        erasures = spark.createDataFrame(pa.Table.from_pylist(rows, schema=_ERASURE))
+        tables.append(ERASURE, erasures, app_id=app_id, batch_id=batch.batch_id)
 
 
 @dataclass(frozen=True)
-class ForgottenRequests:
-    """The process that deletes the requests of mutation that name somebody erased and were executed by then, and those
-    with a record of somebody who was engaged by then.
+class RequestRedaction:
+    """Deletes mutation requests that name an erased person, or carry a record of one, up to the time of the erasure.
 
-    Of one that has put a record of somebody else in place, the id of that engagement stays, or it would come twice.
+    If a request put the record of another person in place, the engagement_id of the record stays, without which
+    ingestion would bring that engagement again.
     """
 
-    limits: Limits
+    limits: RetentionLimits
     name: str = "request"
     table: str = MUTATION_REQUEST
 
@@ -83,36 +82,55 @@ class ForgottenRequests:
 
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        if not self.limits.people(batch):
+        if not self.limits.erased_people(batch):
             return
+        tables = self.limits.messages.tables
+        redactions = checkpoint_rows(self._redactions(batch))
+        if redactions.isEmpty():
+            return
+        same_request = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))
+        merge = redactions.mergeInto(tables.identifier(MUTATION_REQUEST), same_request)
+        is_in_place = (F.col("status") == "applied") & F.col("kept_record").isNotNull()
+        redacted = {"old_id": F.lit(None), "new_id": F.lit(None), "insert_record": F.col("kept_record")}
+        with batch_statement(self.limits.messages.spark, app_id, batch.batch_id):
+            merge.whenMatched(is_in_place).update(redacted).whenMatched().delete().merge()
+
+    def _redactions(self, batch: Batch) -> DataFrame:
+        """Return the requests to redact.
+
+        Returns:
+            of_org string, of_request string, kept_record string: what stays of the record of another person, as JSON;
+            null if nothing stays.
+        """
+        from pyspark.sql import functions as F
+
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        carried = typed(log, "insert_record", record_format(tables.lake))
-        named = carried.join(F.broadcast(self.limits.erased(batch)), F.col("org_id") == F.col("of_org"))
-        told = {who: _by_then(who, at) for who, at in mutation_format(tables.lake).people.items()}
-        others = F.col("insert_record").isNotNull() & ~told[f"{RECORD}.who_id"]
-        kept = F.when(others, F.to_json(F.struct(f"{RECORD}.engagement_id"))).alias("kept")
-        gone = named.where(reduce(or_, told.values()))
-        found = checkpoint_rows(gone.select("of_org", F.col("request_id").alias("of_request"), kept).distinct())
-        if found.isEmpty():
-            return
-        same = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))
-        merge = found.mergeInto(tables.identifier(MUTATION_REQUEST), same)
-        in_place = (F.col("status") == "applied") & F.col("kept").isNotNull()
-        left = {**dict.fromkeys(("old_id", "new_id"), F.lit(None)), "insert_record": F.col("kept")}
-        with statement(spark, app_id, batch.batch_id):
-            merge.whenMatched(in_place).update(left).whenMatched().delete().merge()
+        typed = with_typed_record(log, "insert_record", record_format(tables.lake))
+        erased = F.broadcast(self.limits.erased_by_org(batch))
+        joined = typed.join(erased, F.col("org_id") == F.col("of_org"))
+        names_erased = F.lit(False)
+        for who_column, time_column in mutation_format(tables.lake).people.items():
+            names_erased |= _is_erased(who_column, time_column)
+        record_is_erased = _is_erased(f"{RECORD}.who_id", f"{RECORD}.engaged_at")
+        has_other_record = F.col("insert_record").isNotNull() & ~record_is_erased
+        kept_record = F.when(has_other_record, F.to_json(F.struct(f"{RECORD}.engagement_id")))
+        return (
+            joined.where(names_erased)
+            .select("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
+            .distinct()
+        )
 
 
 @dataclass(frozen=True)
-class RedactedLetters:
-    """The process that takes the message from each dead letter that has the id of somebody erased as a word in it.
+class DeadLetterRedaction:
+    """Removes the message of each dead letter that contains an erased id as a word; place and reason stay.
 
-    What can be read of a message decides its org; one that tells none may be anybody's. Place and reason stay. The
-    letters of the batch itself come later, and are written without the message (`redacted`).
+    The message decides its org. If it names none, it may be of any org. The batch's own dead letters are written later,
+    already redacted (`redact_letters`).
     """
 
-    limits: Limits
+    limits: RetentionLimits
     name: str = "redaction"
     table: str = DEAD_LETTER
 
@@ -121,40 +139,44 @@ class RedactedLetters:
 
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        if not self.limits.people(batch):
+        if not self.limits.erased_people(batch):
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         letters = tables.read(spark, DEAD_LETTER, version=batch.reads[DEAD_LETTER])
-        named = letters.where(_tells(self.limits, batch)(F.col("message")))
-        found = checkpoint_rows(named.select(F.struct(*_LETTER_ID).alias("letter")).distinct())
-        merge = found.mergeInto(tables.identifier(DEAD_LETTER), F.struct(*_LETTER_ID) == F.col("letter"))
-        with statement(spark, app_id, batch.batch_id):
+        to_redact = letters.where(_mentions_erased("message", self.limits, batch))
+        key = F.struct(*_LETTER_KEY)
+        keys = checkpoint_rows(to_redact.select(key.alias("letter")).distinct())
+        merge = keys.mergeInto(tables.identifier(DEAD_LETTER), key == F.col("letter"))
+        with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().update({"message": F.lit(None)}).merge()
 
 
-def redacted(letters: DataFrame, batch: Batch, limits: Limits) -> DataFrame:
-    """The same dead letters; message is null of those that tell of somebody whom the batch erases."""
+def redact_letters(letters: DataFrame, batch: Batch, limits: RetentionLimits) -> DataFrame:
+    """Return dead letters with a null message where it mentions a person whom the batch erases."""
     from pyspark.sql import functions as F
 
-    if not limits.people(batch):
+    if not limits.erased_people(batch):
         return letters
-    return letters.withColumn("message", F.when(~_tells(limits, batch)(F.col("message")), F.col("message")))
+    mentions_erased = _mentions_erased("message", limits, batch)
+    return letters.withColumn("message", F.when(~mentions_erased, F.col("message")))
 
 
-def _by_then(who: str, at: str) -> Column:
-    """Whether a column names somebody erased, and the time in another one is not after that; false for nobody."""
+def _is_erased(who_column: str, time_column: str) -> Column:
+    """Return whether a column names an erased person, and a time is not after the erasure; false for null."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(F.col(at) <= F.try_element_at("erased", F.col(who)), F.lit(False))
+    until = F.try_element_at("erased", F.col(who_column))
+    return F.coalesce(F.col(time_column) <= until, F.lit(False))
 
 
-def _tells(limits: Limits, batch: Batch) -> Callable[[Column], Column]:
-    """Whether a message tells of somebody whom the batch erases; false for none. As the certificate has it."""
+def _mentions_erased(column: str, limits: RetentionLimits, batch: Batch) -> Column:
+    """Return whether a message mentions a person whom the batch erases, by the rule of the certificate."""
     from pyspark.sql import functions as F
 
-    of = people((person["org_id"], person["who_id"]) for person in limits.people(batch))
+    people = limits.erased_people(batch)
+    wanted = matchers_by_org((person["org_id"], person["who_id"]) for person in people)
 
-    def told(message: str | None) -> bool:
-        return tells(message, of)
+    def mentions_erased(message: str | None) -> bool:
+        return mentions(message, wanted)
 
-    return F.udf(told, "boolean", useArrow=False)
+    return F.udf(mentions_erased, "boolean", useArrow=False)(F.col(column))

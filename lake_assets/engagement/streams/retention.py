@@ -1,6 +1,7 @@
-"""The retention stream: what an org keeps no longer, and people who are to be erased, go in one MERGE.
+"""The retention stream: one MERGE deletes engagements past their retention and those of erased persons.
 
-Of a person nothing stays elsewhere in the lake, either (`forgetting.py`), and nothing comes in late (`memory.py`).
+It also redacts these persons in the other tables (see `redaction`), and registers them, so that late records about
+them make no row (see `erasure.registry`).
 """
 
 from __future__ import annotations
@@ -11,39 +12,53 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import statement
+from lake_assets.engagement.model.idempotent import batch_statement
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import RETENTION_FORMAT
-from lake_assets.engagement.model.tables import ENGAGEMENT, ORG, LakeTables
-from lake_assets.engagement.notifications.notify import Notification
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ORG
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.streams.batch import Stream
-from lake_assets.engagement.streams.message_validation import DeadLetters, Messages
-from lake_assets.engagement.streams.pruning import Span, reach
-from lake_assets.engagement.streams.redaction import Erasures, ForgottenRequests, RedactedLetters, redacted
-from lake_assets.engagement.streams.retention_limits import Limits
+from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit
+from lake_assets.engagement.streams.pruning import DateSpan, merge_scope
+from lake_assets.engagement.streams.redaction import (
+    DeadLetterRedaction,
+    ErasureCommit,
+    RequestRedaction,
+    redact_letters,
+)
+from lake_assets.engagement.streams.retention_limits import RetentionLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
-    """The stream, on a Kafka cluster: servers is `host:port`, comma-separated."""
+    """Return the stream.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+    """
     topic = KafkaTopic(servers, tables.lake.topic("retention"))
-    messages = Messages(tables, spark, topic, RETENTION_FORMAT)
-    notification = Notification(tables, spark, tables.lake.app_name("retention"))
-    limits = Limits(messages)
-    forgotten = (ForgottenRequests(limits), RedactedLetters(limits))
-    letters = DeadLetters(messages, partial(redacted, limits=limits))
-    processes = (Erasures(limits), Removals(limits), *forgotten, letters, notification)
-    return Stream("retention", tables, topic.state, processes, reads=(ORG,))
+    messages = BatchMessages(tables, spark, topic, RETENTION_FORMAT)
+    limits = RetentionLimits(messages)
+    commits = (
+        ErasureCommit(limits),
+        DeletionCommit(limits),
+        RequestRedaction(limits),
+        DeadLetterRedaction(limits),
+        DeadLetterCommit(messages, partial(redact_letters, limits=limits)),
+        NotificationCommit(tables, spark, tables.lake.app_name("retention")),
+    )
+    return Stream("retention", tables, topic.state, commits, reads=(ORG,))
 
 
 @dataclass(frozen=True)
-class Removals:
-    """The process that deletes what the requests of the batch name, of all orgs in one commit."""
+class DeletionCommit:
+    """Deletes the engagements that the batch's requests remove, of all orgs in one commit."""
 
-    limits: Limits
-    name: str = "data"
+    limits: RetentionLimits
+    name: str = DATA_COMMIT
     table: str = ENGAGEMENT
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
@@ -51,29 +66,34 @@ class Removals:
 
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
         limits = _by_org(self.limits.of(batch))
-        found = limits.select("of_org", F.to_date("until").alias("until")).orderBy("of_org").collect()
-        if not found:
+        last_days = limits.select("of_org", F.to_date("until").alias("last_day")).orderBy("of_org").collect()
+        if not last_days:
             return
-        concerned = reach(Span((row["of_org"],), last=row["until"]) for row in found)
-        too_old = F.col("engaged_at") < F.col("cut_off")
-        erased = F.col("engaged_at") <= F.try_element_at("erased", F.col("who_id"))
-        of_org = (F.col("org_id") == F.col("of_org")) & concerned.condition
-        merge = limits.mergeInto(tables.identifier(ENGAGEMENT), of_org & (too_old | erased))
-        with statement(spark, app_id, batch.batch_id):
+        scope = merge_scope(DateSpan((row["of_org"],), last=row["last_day"]) for row in last_days)
+        is_too_old = F.col("engaged_at") < F.col("cut_off")
+        is_erased = F.col("engaged_at") <= F.try_element_at("erased", F.col("who_id"))
+        same_org = (F.col("org_id") == F.col("of_org")) & scope.condition
+        merge = limits.mergeInto(tables.identifier(ENGAGEMENT), same_org & (is_too_old | is_erased))
+        with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()
 
 
 def _by_org(limits: DataFrame) -> DataFrame:
-    """One row for each org with a request: of_org string; cut_off timestamp, what engaged before goes; and erased, a
-    map of an id to until when, inclusive, its engagements are erased. cut_off is null if no request keeps less. until
-    timestamp: of all of these the last.
+    """Return one row for each org with a request.
+
+    Args:
+        limits: `RETENTION_LIMITS`.
+
+    Returns:
+        of_org string; cut_off timestamp, exclusive, null if the org has none; erased map of id → time until which its
+        engagements are erased, inclusive; until timestamp, the latest of all these times.
     """
     from pyspark.sql import functions as F
 
-    by_org = limits.groupBy(F.col("org_id").alias("of_org"))
-    entry = F.when(F.col("who_id").isNotNull(), F.struct("who_id", "until"))
-    return by_org.agg(
-        F.max(F.when(F.col("who_id").isNull(), F.col("until"))).alias("cut_off"),
-        F.map_from_entries(F.collect_list(entry)).alias("erased"),
+    is_erasure = F.col("who_id").isNotNull()
+    erased_entry = F.when(is_erasure, F.struct("who_id", "until"))
+    return limits.groupBy(F.col("org_id").alias("of_org")).agg(
+        F.max(F.when(~is_erasure, F.col("until"))).alias("cut_off"),
+        F.map_from_entries(F.collect_list(erased_entry)).alias("erased"),
         F.max("until").alias("until"),
     )

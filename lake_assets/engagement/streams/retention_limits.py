@@ -1,4 +1,4 @@
-"""What the requests of a batch of retention remove, worked out once for all processes of the batch."""
+"""What the requests of a retention batch remove, computed once for all commits of the batch."""
 
 from __future__ import annotations
 
@@ -9,95 +9,126 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lake_assets.engagement.erasure.registry import Hashed, Memory, erased_by_org
-from lake_assets.engagement.model.checkpoint import Batch, opened
-from lake_assets.engagement.model.tables import ENGAGEMENT, ERASURE, MUTATION_REQUEST, applied
-from lake_assets.engagement.requests.grouped import limited
-from lake_assets.engagement.streams.message_validation import Messages
+from lake_assets.engagement.erasure.registry import ErasureRegistry, HashedId, erased_by_org
+from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.model.tables import applied_requests
+from lake_assets.engagement.requests.grouped import limits_by_org
+from lake_assets.engagement.streams.batch_messages import BatchMessages
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_MERGE = pa.schema(
+_LINKS = pa.schema(
     [
-        *((name, pa.string()) for name in ("org_id", "request_id", "op", "old_id", "new_id")),
+        ("org_id", pa.string()),
+        ("request_id", pa.string()),
+        ("op", pa.string()),
+        ("old_id", pa.string()),
+        ("new_id", pa.string()),
         ("executed_at", pa.timestamp("us", "UTC")),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
     ]
 )
-"""Of a request of mutation, what tells whose ids it connects; when it was executed does not matter here."""
+"""Columns of a mutation request that connect the ids of a person. The time of execution does not matter here."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The limits of batches. messages: of the retention topic.
+class RetentionLimits:
+    """The retention limits of batches.
 
-    They follow from the messages, from the requests of mutation that were applied when the batch began, and from the
-    erasures before: these tell under which ids a person is known.
+    They follow from the messages, and from what connects the ids of a person: the mutation requests that were applied
+    when the batch began, and earlier erasures.
+
+    Attributes:
+        messages: Messages of the retention topic.
     """
 
-    messages: Messages
-    _made: dict[int, DataFrame] = field(default_factory=dict, repr=False)
+    messages: BatchMessages
+    _limits: dict[int, DataFrame] = field(default_factory=dict, repr=False)
     _people: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
 
     def of(self, batch: Batch) -> DataFrame:
-        """As `collapsing.limited` gives them: `LIMITED`; worked out at once."""
+        """Return the limits of a batch, computed at once: `RETENTION_LIMITS`."""
+        if batch.batch_id not in self._limits:
+            self._limits[batch.batch_id] = self._compute(batch)
+        return self._limits[batch.batch_id]
+
+    def erased_ids(self, batch: Batch) -> DataFrame:
+        """Return the limits that erase an id."""
+        return self.of(batch).where("who_id is not null")
+
+    def erased_people(self, batch: Batch) -> list[dict[str, Any]]:
+        """Return the rows of `erased_ids` in this process, sorted by org and id."""
+        if batch.batch_id not in self._people:
+            rows = self.erased_ids(batch).orderBy("org_id", "who_id")
+            self._people[batch.batch_id] = rows.toArrow().to_pylist()
+        return self._people[batch.batch_id]
+
+    def erased_by_org(self, batch: Batch) -> DataFrame:
+        """Return the rows of `erased_ids` as `registry.erased_by_org` groups them."""
+        return erased_by_org(self.erased_ids(batch))
+
+    def _compute(self, batch: Batch) -> DataFrame:
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        if batch.batch_id not in self._made:
-            tables, spark = self.messages.tables, self.messages.spark
-            requests = self.messages.checkpointed(batch).where("reason is null")
-            links = applied(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
-            found = checkpoint_rows(limited(requests, links))
-            again = self._erased_before(batch, found)
-            if again and (merges := self._merges(batch, links, again)):
-                known = spark.createDataFrame(pa.Table.from_pylist(merges, schema=_MERGE))
-                found = checkpoint_rows(limited(requests, links.select(known.columns).unionByName(known)))
-            self._made[batch.batch_id] = found
-        return self._made[batch.batch_id]
+        tables, spark = self.messages.tables, self.messages.spark
+        requests = self.messages.valid(batch)
+        links = applied_requests(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
+        limits = checkpoint_rows(limits_by_org(requests, links))
+        orgs = self._orgs_that_erase_again(batch, limits)
+        earlier_links = self._links_of_earlier_erasures(batch, links, orgs) if orgs else []
+        if not earlier_links:
+            return limits
+        known = spark.createDataFrame(pa.Table.from_pylist(earlier_links, schema=_LINKS))
+        all_links = links.select(known.columns).unionByName(known)
+        return checkpoint_rows(limits_by_org(requests, all_links))
 
-    def _erased_before(self, batch: Batch, found: DataFrame) -> list[str]:
-        """The orgs that erase somebody again: the requests that told the other ids were deleted then."""
-        if not opened(self.messages.tables.location(ERASURE), batch.reads[ERASURE]).file_uris():
+    def _orgs_that_erase_again(self, batch: Batch, limits: DataFrame) -> list[str]:
+        """Return the orgs that erase a person again. The requests that linked the person's ids were deleted before."""
+        registry_table = open_table(self.messages.tables.location(ERASURE), batch.reads[ERASURE])
+        if not registry_table.file_uris():
             return []
-        named = found.where("who_id is not null").select("org_id", "who_id").distinct()
+        named = limits.where("who_id is not null").select("org_id", "who_id").distinct()
         return sorted({org for org, _ in self._by_person(batch, named)})
 
-    def _merges(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> list[dict[str, str]]:
-        """The ids of rows, requests and messages of some orgs that were erased as one person's: as merges of them.
+    def _links_of_earlier_erasures(self, batch: Batch, links: DataFrame, orgs: Collection[str]) -> list[dict[str, str]]:
+        """Return merges of the ids that were erased as one person's; empty if nobody has two ids.
 
-        They are known by their hashes alone, so all ids of these orgs are hashed. Empty if nobody has two.
+        The registry knows hashes only. So all ids in rows, requests and messages of these orgs are hashed.
         """
         from pyspark.sql import functions as F
 
         rows = self.messages.tables.read(self.messages.spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
-        ids = rows.select("org_id", "who_id").union(self.messages.checkpointed(batch).select("org_id", "who_id"))
-        for name in ("old_id", "new_id"):
-            ids = ids.union(links.select("org_id", name))
+        ids = rows.select("org_id", "who_id")
+        ids = ids.union(self.messages.checkpointed(batch).select("org_id", "who_id"))
+        ids = ids.union(links.select("org_id", "old_id"))
+        ids = ids.union(links.select("org_id", "new_id"))
         named = ids.where(F.col("org_id").isin(list(orgs)) & F.col("who_id").isNotNull()).distinct()
-        return [
-            {"org_id": org, "request_id": "erased", "op": "merge", "old_id": one, "new_id": other}
-            for (org, _), same in self._by_person(batch, named).items()
-            for one, other in pairwise(same)
-        ]
+        merges = []
+        for (org, _), same_person in self._by_person(batch, named).items():
+            for old_id, new_id in pairwise(same_person):
+                merges.append(_merge_request(org, old_id, new_id))
+        return merges
 
-    def _by_person(self, batch: Batch, ids: DataFrame) -> Mapping[Hashed, list[str]]:
-        """Those of some ids that were erased before, person by person. ids: org_id string, who_id string, each once."""
-        memory = Memory(self.messages.tables, self.messages.spark)
-        named = ids.orderBy("org_id", "who_id").toArrow().to_pylist()
-        return memory.by_person(batch.reads[ERASURE], ((row["org_id"], row["who_id"]) for row in named))
+    def _by_person(self, batch: Batch, ids: DataFrame) -> Mapping[HashedId, list[str]]:
+        """Group those of some ids that were erased before by person.
 
-    def ids(self, batch: Batch) -> DataFrame:
-        """Those of `of` that are ids: the people whom the batch erases."""
-        return self.of(batch).where("who_id is not null")
+        Args:
+            ids: org_id string, who_id string, each once.
+        """
+        registry = ErasureRegistry(self.messages.tables, self.messages.spark)
+        rows = ids.orderBy("org_id", "who_id").toArrow().to_pylist()
+        return registry.by_person(batch.reads[ERASURE], ((row["org_id"], row["who_id"]) for row in rows))
 
-    def people(self, batch: Batch) -> list[dict[str, Any]]:
-        """The same, in order, in this process."""
-        if batch.batch_id not in self._people:
-            self._people[batch.batch_id] = self.ids(batch).orderBy("org_id", "who_id").toArrow().to_pylist()
-        return self._people[batch.batch_id]
 
-    def erased(self, batch: Batch) -> DataFrame:
-        """The same, as `erased_by_org` gives them."""
-        return erased_by_org(self.ids(batch))
+def _merge_request(org: str, old_id: str, new_id: str) -> dict[str, str]:
+    return {
+        "org_id": org,
+        "request_id": "erased",
+        "op": "merge",
+        "old_id": old_id,
+        "new_id": new_id,
+    }

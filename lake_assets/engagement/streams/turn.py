@@ -1,4 +1,4 @@
-"""A stream's turn: the lock, the turn granted by the coordinator, a micro-batch, done, unlock."""
+"""A stream's turn: take the lock, get the turn from the coordinator, run a micro-batch, record it as done, unlock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
     from pyspark.sql import SparkSession
 
-OPEN: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
+STREAM_FACTORIES: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
     "ingestion": ingestion,
     "mutation": mutation,
     "retention": retention,
@@ -30,9 +30,12 @@ OPEN: Mapping[StreamName, Callable[[LakeTables, SparkSession, str], Stream]] = {
 
 @dataclass(frozen=True)
 class TurnReport:
-    """predecessor: who ran before; None if nobody had. batch: None if none was due: then the turn alone was taken.
+    """The result of a turn.
 
-    waited: seconds until the turn was had.
+    Attributes:
+        predecessor: Who had the turn before; None if nobody had.
+        batch: None if no batch was due.
+        waited: Seconds until the turn began.
     """
 
     predecessor: str | None
@@ -41,26 +44,42 @@ class TurnReport:
 
 
 def open_stream(name: StreamName, tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
-    """A stream of a lake, on a Kafka cluster: servers is `host:port`, comma-separated."""
-    return OPEN[name](tables, spark, servers)
+    """Return a stream of a lake.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+    """
+    return STREAM_FACTORIES[name](tables, spark, servers)
 
 
 def coordinator(stream: Stream, zk: KazooClient, spark: SparkSession, *, timeout: float) -> JobCoordinator:
-    """The stream's side of the lock of its lake. zk: started. timeout: seconds that it waits for the lock."""
+    """Return the job coordinator of a stream.
+
+    Args:
+        zk: A started client.
+        timeout: Seconds to wait for the lock.
+    """
     return coordinator_of(stream.name, stream.tables, zk, spark, timeout=timeout)
 
 
 def take_turn(
     stream: Stream, coordinated: JobCoordinator, *, max_wait: float, clock: Callable[[], float] = time.monotonic
 ) -> TurnReport:
-    """Take a turn, with one batch at most; max_wait: seconds. Raises what `run_batch` and the coordinator raise.
+    """Take a turn with at most one batch.
 
-    A turn that stopped is the stream's to go on with: nobody else gets one before.
+    If the turn stops before its end, nobody else gets a turn until this stream has continued it.
+
+    Args:
+        max_wait: Seconds to wait for the turn.
+
+    Raises:
+        CoordinationError: The turn was refused, or the lock was lost.
+        StreamError: As for `run_batch`.
     """
-    begun = clock()
+    started_at = clock()
     with coordinated.turn(max_wait=max_wait) as predecessor:
-        waited = clock() - begun
+        waited = clock() - started_at
         report = run_batch(stream, coordinated)
-        reach_in_batch("before-unlock", stream.process_names)
-    reach_in_batch("after-unlock", stream.process_names)
+        reach_in_batch("before-unlock", stream.commit_names)
+    reach_in_batch("after-unlock", stream.commit_names)
     return TurnReport(predecessor, report, waited)

@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, open_tables
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
+from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.turn import open_stream
 from lake_assets_tests.engagement.oracle import truth

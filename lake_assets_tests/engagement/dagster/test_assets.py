@@ -15,7 +15,8 @@ import pytest
 from lake_assets.engagement.dagster.assets import engagement_definitions, engagement_key
 from lake_assets.engagement.dagster.sensors import RETRY_SECONDS
 from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.tables import ENGAGEMENT_METRICS, open_tables
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
+from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import LockLost
@@ -144,7 +145,7 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
     """It is asked for after a turn of retention and while one is due, and refused after any other."""
     daemon.turn("mutation")
     skipped = daemon.tick("mail_maintenance_sensor").skip_message
-    assert skipped == "mail is maintained after a turn of retention; the last one was of mutation."
+    assert skipped == "Maintenance of mail follows a turn of retention; the last turn was of mutation."
     assert_asked_for_while_retention_is_due(daemon)
     refused = daemon.run("mail_maintenance_job")
     assert (refused.success, checks(refused)) == (False, {"turn_in_time": False})
@@ -159,7 +160,7 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
     assert figures["files"] < figures["files before"]
     assert figures["files removed"] == sum(json.loads(figures["files removed by table"]).values())
     assert (figures["orgs sorted"], figures["hours kept"]) == (len(ORGS), RETAIN_HOURS)
-    assert "the last one was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
+    assert "the last turn was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
 
 
 def assert_asked_for_while_retention_is_due(daemon: Daemon) -> None:
@@ -194,7 +195,7 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
     assert not refused.success
     [late] = refused.get_asset_check_evaluations()
     assert (late.check_name, late.passed) == ("turn_in_time", False)
-    assert "it waits for ingestion, and mutation ran last" in str(late.metadata["why"].value)
+    assert "it waits for ingestion, and mutation ran last" in str(late.metadata["reason"].value)
     assert daemon.tick("mail_mutation_sensor").run_requests
     daemon.now += timedelta(seconds=RETRY_SECONDS)
     assert daemon.tick("mail_mutation_sensor").run_requests

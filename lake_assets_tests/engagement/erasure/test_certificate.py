@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from deltalake import DeltaTable, write_deltalake
 
 from lake_assets.engagement.erasure.certificate import LakeCertificate, certify
-from lake_assets.engagement.erasure.kafka_retention import Held
+from lake_assets.engagement.erasure.kafka_retention import RetainedMessages
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.errors import UsageError
 
@@ -111,7 +111,7 @@ def test_messages_in_kafka_are_told_until_they_are_gone(root: str, kafka: str) -
     table(root, "engagement", engagement_id=["e1"])
     lake = EngagementLake("mail", {"subject": "string"}, topics=topics)
     until = SENT + timedelta(minutes=2, days=1_001)
-    held = Held(topics["ingestion"], 2, until), Held(topics["retention"], 1, None)
+    held = RetainedMessages(topics["ingestion"], 2, until), RetainedMessages(topics["retention"], 1, None)
     assert certified(root, kafka, lake).kafka == held
     assert certified(root, kafka, EngagementLake("calls", {"subject": "string"})).kafka == ()
     with pytest.raises(UsageError, match="empty"):

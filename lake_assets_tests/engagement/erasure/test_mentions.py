@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.erasure.mentions import people, said, tells
+from lake_assets.engagement.erasure.mentions import decoded_text, matchers_by_org, mentions
 
 ORG, WHO = "17", "müller/1"
-OF = people([(ORG, WHO), ("globex", "lead-17")])
+OF = matchers_by_org([(ORG, WHO), ("globex", "lead-17")])
 ORGS = [None, ORG, 17, "globex", "initech", 18, True]
 
 
@@ -35,7 +35,7 @@ TEXTS = st.lists(st.sampled_from([WHO, "lead-17", "lead-171", "x-müller/1", ' "
 def test_an_id_counts_as_a_word_in_any_spelling_and_at_any_depth(org: Any, text: str, style: int, nested: bool) -> None:
     message: dict[str, Any] = {"org_id": org, "insert_record": {"who_id": [text]} if nested else text}
     expected = any(re.search(rf"(?<![\w-]){re.escape(who)}(?![\w-])", text) for who in named(org))
-    assert tells(spelled(message, style), OF) == expected
+    assert mentions(spelled(message, style), OF) == expected
 
 
 @pytest.mark.parametrize(
@@ -55,12 +55,17 @@ def test_an_id_counts_as_a_word_in_any_spelling_and_at_any_depth(org: Any, text:
     ],
 )
 def test_what_is_no_message_may_be_anybodys(text: str | None, told: bool) -> None:
-    assert tells(text, OF) == told
+    assert mentions(text, OF) == told
 
 
 def test_what_a_text_says_can_be_written() -> None:
     text = '{"org_id": "acme", "who_id": "\\ud800 m\\u00fcller"}'
-    told = said(text)
+    told = decoded_text(text)
     assert told is not None
-    assert (told.encode().decode(), "? müller" in told, said(text, "globex"), said(None)) == (told, True, None, None)
-    assert said(text, "acme") == told
+    assert (told.encode().decode(), "? müller" in told, decoded_text(text, "globex"), decoded_text(None)) == (
+        told,
+        True,
+        None,
+        None,
+    )
+    assert decoded_text(text, "acme") == told

@@ -12,10 +12,16 @@ from urllib.parse import urlsplit
 import pytest
 
 from lake_assets.engagement.erasure.certificate import LakeCertificate, certify
-from lake_assets.engagement.erasure.kafka_retention import Held
-from lake_assets.engagement.erasure.registry import ERASED, Memory
+from lake_assets.engagement.erasure.kafka_retention import RetainedMessages
+from lake_assets.engagement.erasure.registry import ERASED, ErasureRegistry
 from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, ENGAGEMENT_METRICS, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.model.table_schemas import (
+    DEAD_LETTER,
+    ENGAGEMENT,
+    ENGAGEMENT_METRICS,
+    ERASURE,
+    MUTATION_REQUEST,
+)
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.metadata.erasure_registry import KeyedHash
@@ -91,7 +97,10 @@ def assert_maintained(mail: Traffic) -> None:
     assert (done.kept_hours, mail.rows(ENGAGEMENT)) == (0, before)
     found = certified(mail, "contact 0")
     asked = (mail.lake.topic("mutation"), mail.lake.topic("retention"))
-    assert (found.nowhere, found.kafka) == (True, (Held(asked[0], 1, None), Held(asked[1], 2, None)))
+    assert (found.nowhere, found.kafka) == (
+        True,
+        (RetainedMessages(asked[0], 1, None), RetainedMessages(asked[1], 2, None)),
+    )
     assert certified(mail, "lead 0").nowhere
 
 
@@ -107,11 +116,11 @@ def certified(mail: Traffic, who: str) -> LakeCertificate:
 
 
 def assert_hashed(mail: Traffic) -> None:
-    """The memory has one hash for each id, and is of no use without the key."""
+    """The registry has one hash for each id, and is of no use without the key."""
     rows = mail.rows(ERASURE)
-    memory = Memory(mail.tables, mail.spark)
-    assert {row["id_hash"] for row in rows} == {memory.hash("acme", who) for who in ("lead 0", "contact 0")}
+    registry = ErasureRegistry(mail.tables, mail.spark)
+    assert {row["id_hash"] for row in rows} == {registry.hash("acme", who) for who in ("lead 0", "contact 0")}
     assert ERASED in {row["reason"] for row in mail.rows(DEAD_LETTER)}
     version = mail.tables.version(ERASURE)
     with pytest.raises(ConfigurationError, match="another key"):
-        Memory(replace(mail.tables, keyed=KeyedHash(lambda: b"other")), mail.spark).erased(version)
+        ErasureRegistry(replace(mail.tables, keyed=KeyedHash(lambda: b"other")), mail.spark).erased_hashes(version)

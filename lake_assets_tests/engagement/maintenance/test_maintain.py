@@ -14,7 +14,7 @@ from lake_assets.engagement.dagster.assets import engagement_definitions
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.model import turn_order
 from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.turn_order import AFTER, MAINTENANCE, check_turns
+from lake_assets.engagement.model.turn_order import MAINTENANCE, MAINTENANCE_PREDECESSORS, check_turns
 from lake_assets.engagement.streams import turn
 from lake_assets.errors import ConfigurationError
 
@@ -63,5 +63,5 @@ def test_it_comes_when_no_row_waits_for_mutation_and_no_batch_is_open(last: str)
 
 def test_after_it_ingestion_goes_on_unless_somebody_waits_for_just_that() -> None:
     assert isinstance(decide(TURN_ORDER["ingestion"], Turn(MAINTENANCE, "done", 1), {}), Granted)
-    waiting = {MAINTENANCE: frozenset(AFTER)}
+    waiting = {MAINTENANCE: frozenset(MAINTENANCE_PREDECESSORS)}
     assert isinstance(decide(TURN_ORDER["ingestion"], Turn("retention", "done", 1), waiting), Refused)

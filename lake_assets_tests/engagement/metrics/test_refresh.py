@@ -16,7 +16,7 @@ from lake_assets.engagement.metrics.refresh import (
     Metrics,
     metrics_cursor,
 )
-from lake_assets.engagement.model.tables import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
 from lake_assets_tests.engagement import child
 from lake_assets_tests.engagement.scenario import Traffic, email
 from lake_assets_tests.engagement.test_change_reader import SIMULATION, turns
@@ -85,7 +85,7 @@ def assert_only_what_changed_is_touched(mail: Traffic, metrics: Metrics) -> None
     send(mail.servers, [Message(mail.lake.topic("ingestion"), b"", message, 0)])
     turns(mail, "ingestion")
     done = metrics.refresh()
-    assert (done.orgs, done.cells) == ((QUOTED,), 1)
+    assert (done.orgs, done.partitions) == ((QUOTED,), 1)
     assert done.commit is not None
     assert_metrics(mail)
     mail.spark.sql(f"UPDATE {mail.tables.identifier(ENGAGEMENT_METRICS)} SET sent = 99")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.model.idempotent import mark, marked
-from lake_assets.engagement.notifications.change_reader import told_through
+from lake_assets.engagement.model.idempotent import mark, parse_mark
+from lake_assets.engagement.notifications.change_reader import notified_through
 
 WRITERS = ("mail.ingestion.data", "mail.mutation.data")
 OTHER_MARKS = st.sampled_from([None, "", "by hand", "note:x", "mail.ingestion.notification:1"])
@@ -32,16 +32,16 @@ def test_all_is_read_in_order_up_to_the_first_batch_that_was_not_told_of(
     log: dict[int, str | None], told: dict[str, int], cursor: int
 ) -> None:
     def is_told(version: int) -> bool:
-        app_id, batch_id = marked(log[version])
+        app_id, batch_id = parse_mark(log[version])
         return app_id not in WRITERS or batch_id <= told[app_id]
 
     since = {version: found for version, found in log.items() if version > cursor}
     reach = [last for last in since if all(is_told(version) for version in since if version <= last)]
-    last, versions = told_through(cursor, since, told)
+    last, versions = notified_through(cursor, since, told)
     assert last == max(reach, default=cursor)
-    assert versions == [version for version in reach if marked(log[version])[0] in WRITERS]
+    assert versions == [version for version in reach if parse_mark(log[version])[0] in WRITERS]
 
 
 @given(st.text(), st.integers(0))
 def test_a_mark_tells_its_id_and_batch(app_id: str, batch_id: int) -> None:
-    assert marked(mark(app_id, batch_id)) == (app_id, batch_id)
+    assert parse_mark(mark(app_id, batch_id)) == (app_id, batch_id)

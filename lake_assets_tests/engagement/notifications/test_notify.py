@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lake_assets.engagement.model.tables import Commit
+from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.notifications.notify import Counts, check_totals
 from lake_assets.errors import CountsDiffer
 

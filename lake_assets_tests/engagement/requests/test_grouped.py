@@ -20,11 +20,19 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.messages import RETENTION_FORMAT
 from lake_assets.engagement.model.offsets import OffsetRange
-from lake_assets.engagement.model.tables import MUTATION_REQUEST_COLUMNS, open_tables
-from lake_assets.engagement.requests.grouped import RECORD_IDS, aliased, collapsed, limited, placed_records, tried
-from lake_assets.engagement.streams.message_validation import Messages
-from lake_assets.engagement.streams.redaction import redacted
-from lake_assets.engagement.streams.retention_limits import Limits
+from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST_COLUMNS
+from lake_assets.engagement.model.tables import open_tables
+from lake_assets.engagement.requests.grouped import (
+    RECORD_IDS,
+    aliases_by_org,
+    attempt_by_org,
+    collapse_by_org,
+    limits_by_org,
+    place_records_by_org,
+)
+from lake_assets.engagement.streams.batch_messages import BatchMessages
+from lake_assets.engagement.streams.redaction import redact_letters
+from lake_assets.engagement.streams.retention_limits import RetentionLimits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +101,7 @@ def spark(spark: SparkSession) -> SparkSession:
 
 
 def test_y1_requests_collapse(spark: SparkSession) -> None:
-    assert rows(collapsed(requests(spark))) == expected(*((f"old {n}", new(n)) for n in range(COUNT)))
+    assert rows(collapse_by_org(requests(spark))) == expected(*((f"old {n}", new(n)) for n in range(COUNT)))
 
 
 def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
@@ -101,13 +109,13 @@ def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
     ids = {"old_id": "concat('new ', id)", "new_id": "concat('last ', id)"}
     batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=later, **ids)
     final = {n: f"last {n}" if n % 3 else None for n in range(COUNT)}
-    found = rows(aliased(requests(spark), batch))
+    found = rows(aliases_by_org(requests(spark), batch))
     assert found == expected(*((f"old {n}", final[n], None, at(n)) for n in range(COUNT)))
 
 
 def test_y1_records_have_places(spark: SparkSession) -> None:
     placed = expected(*((f"e{n}", f"r{n}", f"who {n}") for n in range(0, COUNT, 2)))
-    assert rows(placed_records(requests(spark))) == placed
+    assert rows(place_records_by_org(requests(spark))) == placed
 
 
 def test_y1_retention_has_limits(spark: SparkSession) -> None:
@@ -121,7 +129,7 @@ def test_y1_retention_has_limits(spark: SparkSession) -> None:
     )
     people = {n: [who for who in (f"old {n}", new(n)) if who] for n in range(1, COUNT)}
     erased = [(who, min(ids), at(n)) for n, ids in people.items() for who in ids]
-    assert rows(limited(asked, requests(spark))) == expected((None, None, START - timedelta(days=30)), *erased)
+    assert rows(limits_by_org(asked, requests(spark))) == expected((None, None, START - timedelta(days=30)), *erased)
 
 
 @pytest.mark.parametrize("applied_before", [0, COUNT])
@@ -133,7 +141,7 @@ def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, appli
     present = of_orgs(spark, who_id=REQUEST["old_id"], arrived=arrived).where("substring(who_id, 5) % 4 < 2")
     outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
     after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
-    found = tried(asked, former, present, max_attempts=2)
+    found = attempt_by_org(asked, former, present, max_attempts=2)
     assert found.columns == asked.columns
     assert rows(found) == rows(after)
 
@@ -161,9 +169,9 @@ def test_y1_rows_reach_this_process_all(spark: SparkSession) -> None:
 def test_y1_dead_letters_that_name_somebody_erased_lose_their_message(home: Settings, spark: SparkSession) -> None:
     """Every second letter names the person; of the other org, the only one does not."""
     tables, topic = open_tables(home, EMAIL_EVENT), EMAIL_EVENT.topic("retention")
-    messages = Messages(tables, spark, KafkaTopic("nowhere:9092", topic), RETENTION_FORMAT)
-    limits = Limits(messages, _people={1: [{"org_id": MANY, "who_id": "lead 1"}]})
+    messages = BatchMessages(tables, spark, KafkaTopic("nowhere:9092", topic), RETENTION_FORMAT)
+    limits = RetentionLimits(messages, _people={1: [{"org_id": MANY, "who_id": "lead 1"}]})
     letters = of_orgs(spark, offset="id", message="to_json(struct(org_id, concat('lead ', id % 2) AS who_id))")
-    found = redacted(letters, Batch(1, OffsetRange(topic, "id", {}, {}), {}), limits).collect()
+    found = redact_letters(letters, Batch(1, OffsetRange(topic, "id", {}, {}), {}), limits).collect()
     assert len(found) == COUNT + 1
     assert {row["offset"] for row in found if row["message"] is None} == set(range(1, COUNT, 2))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import OPS, Final, MutationRequest, Op, collapse
+from lake_assets.engagement.requests.identity import OPS, FinalIds, MutationRequest, Op, collapse
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.oracle import replay
 
@@ -17,7 +17,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = "abcd"
 
 
-def apply(final: Final, rows: dict[str, str]) -> dict[str, str]:
+def apply(final: FinalIds, rows: dict[str, str]) -> dict[str, str]:
     """Row → its id after one update by the map."""
     found = {row: final.get(identity, identity) for row, identity in rows.items()}
     return {row: identity for row, identity in found.items() if identity is not None}
@@ -121,7 +121,7 @@ def test_two_batches_one_after_the_other_are_one(requests: list[MutationRequest]
         "none",
     ],
 )
-def test_cases_that_are_easy_to_get_wrong(steps: str, final: Final) -> None:
+def test_cases_that_are_easy_to_get_wrong(steps: str, final: FinalIds) -> None:
     assert collapse(chain(steps)) == final
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
-from lake_assets.engagement.requests.pending import met
-from lake_assets.engagement.requests.record_placement import Placed, placed
+from lake_assets.engagement.requests.pending import applicable
+from lake_assets.engagement.requests.record_placement import PlacedRecord, place_records
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.requests.test_identity import IDS, ROWS, apply, chain, histories
 
@@ -25,7 +25,7 @@ def carrying(draw: st.DrawFn) -> list[MutationRequest]:
 def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]:
     """Row → its id after the map, and then the records in their places."""
     found = apply(collapse(requests), rows)
-    for record in placed(requests):
+    for record in place_records(requests):
         found.pop(record.engagement_id, None)
         if record.who_id is not None:
             found[record.engagement_id] = record.who_id
@@ -36,7 +36,7 @@ def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]
 @given(carrying())
 def test_the_map_and_the_records_together_leave_what_replay_leaves(requests: list[MutationRequest]) -> None:
     assert put(requests, ROWS) == replay(requests, ROWS)
-    assert placed(requests) == placed(requests[::-1])
+    assert place_records(requests) == place_records(requests[::-1])
 
 
 @settings(max_examples=1000, deadline=None)
@@ -45,13 +45,13 @@ def test_requests_that_meet_no_row_and_carry_none_can_be_left_out(
     requests: list[MutationRequest], present: set[str]
 ) -> None:
     rows = {row: identity for row, identity in ROWS.items() if identity in present}
-    found = met(requests, present)
+    found = applicable(requests, present)
     assert put([request for request in requests if request.request_id in found], rows) == replay(requests, rows)
 
 
 def test_a_record_goes_where_later_requests_lead_and_its_own_does_not_move_it() -> None:
     first, *rest = chain("a>b a>c cx")
-    assert placed([replace(first, record=Record("e1", "a"))]) == [Placed("e1", "r0", "a")]
-    assert placed([replace(first, record=Record("e1", "a")), *rest]) == [Placed("e1", "r0", None)]
+    assert place_records([replace(first, record=Record("e1", "a"))]) == [PlacedRecord("e1", "r0", "a")]
+    assert place_records([replace(first, record=Record("e1", "a")), *rest]) == [PlacedRecord("e1", "r0", None)]
     twice = [replace(request, record=Record("e1", "b")) for request in (first, *rest)]
-    assert placed(twice) == [Placed("e1", "r2", "b")]
+    assert place_records(twice) == [PlacedRecord("e1", "r2", "b")]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.requests.identity import MutationRequest
-from lake_assets.engagement.requests.retention_rules import RetentionRequest, cut_off, erased, persons
+from lake_assets.engagement.requests.retention_rules import RetentionRequest, cut_off, erased_ids, least_id_of_person
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.requests.test_identity import IDS, START, chain, histories
 
@@ -24,7 +24,7 @@ def ttl(days: int, *, at: datetime = START) -> RetentionRequest:
 
 def closure(who_id: str, applied: list[MutationRequest]) -> set[str]:
     """All ids of a person: both ends of whatever touches one of them, until nothing is added."""
-    pairs = [{r.old_id, r.outcome} for r in applied if r.outcome is not None]
+    pairs = [{r.old_id, r.target} for r in applied if r.target is not None]
     ids: set[str | None] = {who_id}
     while any(pair & ids and not pair <= ids for pair in pairs):
         ids = ids.union(*(pair for pair in pairs if pair & ids))
@@ -40,7 +40,7 @@ def test_a_person_is_erased_under_all_ids_up_to_the_last_request(
     for who_id, minute in asked:
         for identity in closure(who_id, applied):
             until[identity] = max(until.get(identity, START), START + timedelta(minutes=minute))
-    assert erased([gdpr(who_id, minute) for who_id, minute in asked], applied) == until
+    assert erased_ids([gdpr(who_id, minute) for who_id, minute in asked], applied) == until
 
 
 @settings(max_examples=500, deadline=None)
@@ -48,14 +48,14 @@ def test_a_person_is_erased_under_all_ids_up_to_the_last_request(
 def test_order_does_not_matter_and_ids_are_sorted(
     applied: list[MutationRequest], requests: list[RetentionRequest]
 ) -> None:
-    found = erased(requests, applied)
-    assert found == erased(requests[::-1], applied[::-1])
+    found = erased_ids(requests, applied)
+    assert found == erased_ids(requests[::-1], applied[::-1])
     assert list(found) == sorted(found)
 
 
 def test_ids_are_followed_both_ways_and_a_deletion_connects_nobody() -> None:
-    assert set(erased([gdpr("b")], chain("a>b b>c c>d"))) == {"a", "b", "c", "d"}
-    assert set(erased([gdpr("a")], chain("ax b>c"))) == {"a"}
+    assert set(erased_ids([gdpr("b")], chain("a>b b>c c>d"))) == {"a", "b", "c", "d"}
+    assert set(erased_ids([gdpr("a")], chain("ax b>c"))) == {"a"}
 
 
 def test_of_several_policies_the_one_that_keeps_least_counts_from_its_own_time() -> None:
@@ -81,4 +81,4 @@ def test_requests_that_say_too_little_are_refused(values: tuple[str, int | None,
 
 
 def test_ids_that_requests_connect_are_told_by_the_least_of_them() -> None:
-    assert persons(chain("b>a c>b dx")) == {"a": "a", "b": "a", "c": "a", "d": "d"}
+    assert least_id_of_person(chain("b>a c>b dx")) == {"a": "a", "b": "a", "c": "a", "d": "d"}

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from lake_assets.engagement.maintenance.maintain import TABLES
-from lake_assets.engagement.model.checkpoint import opened
+from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, MEETING_EVENT
-from lake_assets.engagement.model.tables import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.model.table_schemas import CHECKPOINT, DEAD_LETTER, ENGAGEMENT, NOTIFICATION
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import CheckpointLost, OffsetsMissing
 from lake_assets_tests.engagement.scenario import ORGS, Alone, Traffic
@@ -75,7 +75,7 @@ def test_d6_d7_a_stream_stops_behind_messages_that_are_gone_and_behind_a_checkpo
     """Neither does it go on behind what it has not read, nor with a checkpoint that is older than its data: its tables
     never forget a batch.
     """
-    properties = [opened(mail.tables.location(table)).metadata().configuration for table in TABLES]
+    properties = [open_table(mail.tables.location(table)).metadata().configuration for table in TABLES]
     assert not any("delta.setTransactionRetentionDuration" in found for found in properties)
     mail.send(range(5))
     mail.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lake_assets.engagement.maintenance.maintain import maintain
-from lake_assets.engagement.model.tables import ENGAGEMENT
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 

@@ -9,9 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.engagement.model.checkpoint import opened
-from lake_assets.engagement.model.tables import ENGAGEMENT, LakeTables
-from lake_assets.engagement.streams.pruning import MOST_SPANS, Reach, Span, dated, reach
+from lake_assets.engagement.model.delta_log import open_table
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.streams.pruning import MAX_SPANS, DateSpan, MergeScope, merge_scope, scope_of_dates
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.engagement.scenario import lake_of
 
@@ -24,7 +25,7 @@ NEW_YEAR = date(2026, 1, 1)
 DAYS = st.none() | st.dates(NEW_YEAR, NEW_YEAR + timedelta(days=4))
 
 
-def covers(found: Reach, org: str, day: date) -> bool:
+def covers(found: MergeScope, org: str, day: date) -> bool:
     """Whether rows of an org and a day are concerned."""
     of_org = (span for span in found.spans if org in span.orgs)
     return any((s.first is None or s.first <= day) and (s.last is None or day <= s.last) for s in of_org)
@@ -32,17 +33,17 @@ def covers(found: Reach, org: str, day: date) -> bool:
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.tuples(DAYS, DAYS)), st.dates(NEW_YEAR, date(2026, 1, 5)))
 def test_each_org_has_its_own_dates(dates: dict[str, tuple[date | None, date | None]], day: date) -> None:
-    spans = [Span((org,), first, last) for org, (first, last) in dates.items()]
-    found = reach(spans)
-    assert all(covers(found, org, day) == covers(Reach(tuple(spans)), org, day) for org in "abcdef")
+    spans = [DateSpan((org,), first, last) for org, (first, last) in dates.items()]
+    found = merge_scope(spans)
+    assert all(covers(found, org, day) == covers(MergeScope(tuple(spans)), org, day) for org in "abcdef")
     assert len(found.spans) == len(set(dates.values()))
 
 
 def test_of_many_dates_it_is_those_between_the_first_and_the_last() -> None:
-    days = [NEW_YEAR + timedelta(days=number) for number in range(MOST_SPANS + 1)]
+    days = [NEW_YEAR + timedelta(days=number) for number in range(MAX_SPANS + 1)]
     orgs = tuple(sorted(f"org{number}" for number in range(len(days))))
-    found = reach(Span((f"org{number}",), day, day) for number, day in enumerate(days))
-    assert found == Reach((Span(orgs, days[0], days[-1]),))
+    found = merge_scope(DateSpan((f"org{number}",), day, day) for number, day in enumerate(days))
+    assert found == MergeScope((DateSpan(orgs, days[0], days[-1]),))
 
 
 def test_files_of_other_orgs_and_of_other_dates_are_not_read(home: Settings, spark: SparkSession) -> None:
@@ -56,9 +57,9 @@ def test_files_of_other_orgs_and_of_other_dates_are_not_read(home: Settings, spa
             tables.location(ENGAGEMENT)
         )
     concerned = [("acme", days[0], days[0]), ("globex", days[3], days[3]), ("initech", None, None)]
-    found = dated(spark.createDataFrame(concerned, "org_id string, first_date date, last_date date"))
+    found = scope_of_dates(spark.createDataFrame(concerned, "org_id string, first_date date, last_date date"))
     read = files(tables.read(spark, ENGAGEMENT).where(found.condition))
-    held = pa.table(opened(tables.location(ENGAGEMENT)).get_add_actions(flatten=True)).to_pylist()
+    held = pa.table(open_table(tables.location(ENGAGEMENT)).get_add_actions(flatten=True)).to_pylist()
     assert len(held) == 16
     may = {f["path"] for f in held if f["partition.org_id"] in ("acme", "globex")}
     may -= {f["path"] for f in held if f["min.engagement_date"] in days[1:3]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.engagement.streams.records import REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.engagement.erasure.certificate import certify
 from lake_assets.engagement.erasure.registry import ERASED
-from lake_assets.engagement.model.tables import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.streams.records import REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
-from lake_assets.engagement.monitoring.reconciliation import Tally, tally
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.monitoring.reconciliation import Reconciliation, reconcile
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.scenario import START, Alone, Traffic, email
@@ -55,8 +55,8 @@ def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
 def assert_each_request_is_accounted_for(mail: Traffic, batch: Batch) -> None:
     """Two that are not carried out yet are missed, if the batch is said to have had them."""
     done = {"ttl": 1, "gdpr": 1, "dead letters": 1}
-    assert tally(mail.tables, mail.spark, mail.servers, "retention", batch) == Tally(3, done)
+    assert reconcile(mail.tables, mail.spark, mail.servers, "retention", batch) == Reconciliation(3, done)
     mail.retain("initech", "gdpr", START + timedelta(days=1), who_id="lead 2")
     mail.retain("initech", "ttl", START + timedelta(days=2), ttl_days=1)
-    missed = tally(mail.tables, mail.spark, mail.servers, "retention", mail.longer(batch))
-    assert (missed, missed.balanced) == (Tally(5, done), False)
+    missed = reconcile(mail.tables, mail.spark, mail.servers, "retention", mail.longer(batch))
+    assert (missed, missed.balanced) == (Reconciliation(5, done), False)

@@ -18,7 +18,7 @@ from lake_assets.cli.engagement import engagement, reclaimed
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.maintenance.reclaim import reclaim
 from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST
 from lake_assets.engagement.model.turn_order import coordinator_of
 from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
@@ -134,10 +134,10 @@ def attempts(mail: Traffic, request: str) -> dict[int, str]:
 
 
 def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> None:
-    mail.tables.claim(mail.spark, 8)
+    mail.tables.claims.claim(mail.spark, 8)
     with pytest.raises(ClaimRefused):
-        mail.tables.claim(mail.spark, 7)
-    mail.tables.claim(mail.spark, 8)
+        mail.tables.claims.claim(mail.spark, 7)
+    mail.tables.claims.claim(mail.spark, 8)
 
 
 class Fading(Alone):
@@ -160,7 +160,7 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
     mail.ask("acme", "convert", "lead 0", "contact 0")
     with pytest.raises(LockLost):
         run_batch(mail.stream("mutation"), Fading())
-    mail.tables.claim(mail.spark, AHEAD)
+    mail.tables.claims.claim(mail.spark, AHEAD)
     mail.send(range(14, 17))
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
         with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1).locked():
@@ -170,9 +170,9 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
         with pytest.raises(ClaimRefused, match="lake engagement reclaim"):
             turn("ingestion")
         mail.die(TURN_GIVEN, RECLAIM)
-        assert mail.tables.epoch() == AHEAD
+        assert mail.tables.claims.token() == AHEAD
         done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
-        words = f"token {mail.tables.epoch()} is there instead of {AHEAD}; mutation goes on with its batch"
+        words = f"token {mail.tables.claims.token()} is there instead of {AHEAD}; mutation goes on with its batch"
         assert reclaimed(done) == words
         ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
         assert ingestion.lock()

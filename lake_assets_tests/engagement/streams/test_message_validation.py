@@ -1,4 +1,4 @@
-"""Which message makes a row, and why another one does not: one reason for each, as Spark judges them."""
+"""Which message makes a row, and why another one does not: one reason for each, as Spark validates them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lake_assets.engagement.model.messages import (
     TIMES,
     Format,
     ingestion_format,
-    judged,
     mutation_format,
 )
 from lake_assets.engagement.requests.retention_rules import TTL_DAYS
+from lake_assets.engagement.streams.message_validation import validate_messages
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -126,7 +126,7 @@ def judge(spark: SparkSession, shape: Format, messages: list[str | bytes | None]
     rows = [("mail", 0, offset, value) for offset, value in enumerate(values)]
     found = spark.createDataFrame(rows, "topic string, partition int, offset long, value binary")
     orgs = spark.createDataFrame([("acme",), ("acme",), ("globex",)], "org_id string")
-    return judged(found, shape, orgs).orderBy("offset").collect()
+    return validate_messages(found, shape, orgs).orderBy("offset").collect()
 
 
 @pytest.mark.parametrize(

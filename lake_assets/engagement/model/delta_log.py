@@ -1,0 +1,71 @@
+"""Reading the log of a Delta table without Spark, which takes milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from lake_assets.errors import UsageError
+
+MILLISECONDS = 1000
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of a Delta table.
+
+    Attributes:
+        metrics: Delta's operation metrics by name, such as `numOutputRows`.
+        operation: Delta's operation, such as `MERGE`.
+        mark: User metadata that names the batch, as `idempotent.mark` formats it; None without user metadata.
+    """
+
+    version: int
+    committed_at: datetime
+    metrics: Mapping[str, str]
+    operation: str = ""
+    mark: str | None = None
+
+
+def open_table(location: str, version: int | None = None) -> DeltaTable:
+    """Open a Delta table at a version.
+
+    Args:
+        version: Version to open; None for the newest.
+
+    Raises:
+        UsageError: There is no Delta table at this location.
+    """
+    try:
+        return DeltaTable(location, version)
+    except TableNotFoundError:
+        raise UsageError(
+            f"There is no Delta table at {location}.",
+            remedy="Create the lake's tables: `lake engagement init LAKE`.",
+        ) from None
+
+
+def read_commits(location: str, *, since: int = -1) -> list[Commit]:
+    """Return the commits after a version, newest first, as far back as the log reaches.
+
+    Args:
+        since: Version before the first commit to return; -1 for all commits.
+    """
+    table = open_table(location)
+    entries = table.history(limit=table.version() - since)
+    return [_commit(entry) for entry in entries]
+
+
+def _commit(entry: Mapping[str, Any]) -> Commit:
+    return Commit(
+        version=int(entry["version"]),
+        committed_at=datetime.fromtimestamp(entry["timestamp"] / MILLISECONDS, UTC),
+        metrics=entry.get("operationMetrics", {}),
+        operation=entry.get("operation", ""),
+        mark=entry.get("userMetadata"),
+    )

@@ -1,0 +1,168 @@
+"""Names, columns, partitions and properties of a lake's Delta tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lake_assets.engagement.model.lake import EngagementLake
+
+ENGAGEMENT = "engagement"
+MUTATION_REQUEST = "mutation_request"
+NOTIFICATION = "notification"
+DEAD_LETTER = "dead_letter"
+ERASURE = "erasure"
+ORG = "org"
+ENGAGEMENT_METRICS = "engagement_metrics"
+CHECKPOINT = "checkpoint"
+
+ENGAGEMENT_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "engagement_date": "date",
+    "engagement_id": "string",
+    "who_id": "string",
+    "kind": "string",
+    "template_id": "string",
+    "cadence_id": "string",
+    "rep_id": "string",
+    "outcome": "string",
+    "engaged_at": "timestamp",
+}
+"""Columns of every lake. The struct `engagement` with the fields of the lake follows them."""
+
+NOTIFICATION_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "ingestion_hour": "timestamp",
+    "table_name": "string",
+    "last_modified": "timestamp",
+    "inserted": "bigint",
+    "updated": "bigint",
+    "deleted": "bigint",
+    "app_name": "string",
+    "version": "bigint",
+}
+DEAD_LETTER_COLUMNS: Mapping[str, str] = {
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "reason": "string",
+    "message": "string",
+    "batch_id": "bigint",
+}
+MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "request_id": "string",
+    "op": "string",
+    "old_id": "string",
+    "new_id": "string",
+    "engagement_date": "date",
+    "insert_record": "string",
+    "executed_at": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "attempts": "int",
+    "status": "string",
+    "first_date": "date",
+    "last_date": "date",
+    "batch_id": "bigint",
+}
+"""A log: each batch appends a row for each request that it tries. The row with the greatest batch_id is current.
+
+- insert_record: The JSON object as the message had it.
+- first_date, last_date: Dates of the rows of old_id when the batch began, both inclusive; null if there were none.
+
+If a request names an erased person but put the record of another person in place, the row stays with null in old_id
+and new_id, and with only the engagement_id of the record.
+"""
+
+ERASURE_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "id_hash": "string",
+    "person_hash": "string",
+    "key_id": "string",
+    "erased_until": "timestamp",
+    "batch_id": "bigint",
+}
+"""Erased ids as keyed hashes, the time until which they are erased (inclusive), and the batch. No id is stored.
+
+- person_hash: Hash of the least id of the person. Ids that were erased as one person's share it.
+"""
+
+ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
+ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "engagement_date": "date",
+    "rep_id": "string",
+    "cadence_id": "string",
+    "template_id": "string",
+    "sent": "bigint",
+    "opened": "bigint",
+    "replied": "bigint",
+    "bounced": "bigint",
+    "calls": "bigint",
+    "meaningful_contact": "bigint",
+    "not_interested": "bigint",
+    "left_voicemail": "bigint",
+    "open_rate": "double",
+    "reply_rate": "double",
+    "bounce_rate": "double",
+    "meaningful_contact_rate": "double",
+    "not_interested_rate": "double",
+    "left_voicemail_rate": "double",
+}
+
+_ENGAGEMENT_PROPERTIES = {
+    "delta.enableChangeDataFeed": "true",
+    "delta.enableDeletionVectors": "true",
+    # The log stores minimum and maximum values of these columns, so none of them may identify a person.
+    "delta.dataSkippingStatsColumns": "engagement_date",
+}
+_MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "batch_id"}
+_NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """The declaration of a Delta table.
+
+    Attributes:
+        columns: Column → Spark SQL type, in order.
+        partitions: Columns that the table is partitioned by.
+        properties: Delta table properties.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    partitions: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
+    """Return the tables of a lake that Spark creates: all but the checkpoint table."""
+    fields = ", ".join(f"{name}: {kind}" for name, kind in lake.fields.items())
+    engagement_columns = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>"}
+    return (
+        TableSchema(ENGAGEMENT, engagement_columns, ("org_id",), _ENGAGEMENT_PROPERTIES),
+        TableSchema(MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, properties=_MUTATION_REQUEST_PROPERTIES),
+        TableSchema(NOTIFICATION, NOTIFICATION_COLUMNS, ("org_id", "ingestion_hour")),
+        TableSchema(DEAD_LETTER, DEAD_LETTER_COLUMNS, properties=_NO_STATISTICS),
+        TableSchema(ERASURE, ERASURE_COLUMNS, properties=_NO_STATISTICS),
+        TableSchema(ORG, ORG_COLUMNS),
+        TableSchema(ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, ("org_id",)),
+    )
+
+
+def create_statement(schema: TableSchema, identifier: str) -> str:
+    """Return the SQL that creates a table unless it exists.
+
+    Args:
+        identifier: Name of the table in SQL.
+    """
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in schema.columns.items())
+    statement = f"CREATE TABLE IF NOT EXISTS {identifier} ({columns}) USING delta"
+    if schema.partitions:
+        statement += f" PARTITIONED BY ({', '.join(schema.partitions)})"
+    if schema.properties:
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in schema.properties.items())
+        statement += f" TBLPROPERTIES ({properties})"
+    return statement
