@@ -28,6 +28,13 @@ class Pinned:
     versions: Mapping[str, int | None]
     lease: Lease
 
+    def paths(self) -> dict[str, list[str]]:
+        """Return the paths of each table's files."""
+        found = {}
+        for table, files in self.files.items():
+            found[table] = [str(file) for file in files]
+        return found
+
 
 class Broker:
     """Pins served tables for readers. It writes only leases."""
@@ -51,10 +58,12 @@ class Broker:
         Raises:
             TableNotServed: There is no such table, or readers see nothing of it.
         """
-        self._refuse_unknown({name for name in tables if not is_table(name)})
+        invalid = {name for name in tables if not is_table(name)}
+        self._refuse_unknown(invalid)
         with self._leases.lease(tables, seconds=seconds) as lease:
             states = self.registry.read(*tables)
-            self._refuse_unknown({name for name, state in states.items() if not state.routed})
+            unknown = {name for name, state in states.items() if not state.routed}
+            self._refuse_unknown(unknown)
             lease.wait_until_acquired()
             yield self._pinned(states, lease)
 

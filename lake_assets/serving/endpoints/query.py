@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -94,7 +95,8 @@ def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
     size = 0
     for stream in streams:
         batch = stream.read_next_batch()
-        size += batch.nbytes + sum(_python_bytes(column) for column in batch.columns)
+        size += batch.nbytes
+        size += sum(_python_bytes(column) for column in batch.columns)
         if size > limits.memory_mb * MB:
             raise _too_large(limits)
         rows += _converted(batch)
@@ -110,12 +112,9 @@ def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
 
 
 def _question(sql: str, limits: Limits, pinned: Pinned) -> Question:
-    files = {}
-    for table, of_table in pinned.files.items():
-        files[table] = [str(file) for file in of_table]
     return Question(
         sql=sql,
-        files=files,
+        files=pinned.paths(),
         threads=limits.threads,
         memory_mb=limits.memory_mb,
         cpu_seconds=limits.threads * limits.seconds + 1,
@@ -177,8 +176,8 @@ def _is_of_a_file(said: str, pinned: Pinned) -> bool:
     """Whether DuckDB names a segment's file. Errors of its Parquet reader do not start with the usual `... Error:`."""
     if not said.split(":")[0].endswith(" Error"):
         return True
-    files = [str(file) for of_table in pinned.files.values() for file in of_table]
-    return any(file in said for file in files)
+    paths = chain.from_iterable(pinned.paths().values())
+    return any(path in said for path in paths)
 
 
 def _too_slow(limits: Limits) -> QueryStopped:

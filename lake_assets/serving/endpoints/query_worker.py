@@ -115,7 +115,8 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
         memory_mb: Of DuckDB's buffer manager.
     """
     database.execute("set memory_limit = ?", [f"{memory_mb}MB"])
-    database.execute("set allowed_paths = ?", [[path for of_table in files.values() for path in of_table]])
+    paths = [path for of_table in files.values() for path in of_table]
+    database.execute("set allowed_paths = ?", [paths])
     database.execute("set enable_external_access = false")
     for table, of_table in files.items():
         database.read_parquet(list(of_table)).create_view(table)

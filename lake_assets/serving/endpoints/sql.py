@@ -29,7 +29,9 @@ def tables_of(sql: str) -> frozenset[str]:
         QueryRefused: The query is not allowed, or cannot be parsed.
     """
     nodes = list(_nodes(_parsed(sql)))
-    common = {key for node in nodes for key in _common_tables(node)}
+    common: set[str] = set()
+    for node in nodes:
+        common.update(_common_tables(node))
     hidden = common & _system_views()
     if hidden:
         raise _refused(f"{min(hidden)} is a name of DuckDB's own")

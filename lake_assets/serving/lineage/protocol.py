@@ -90,12 +90,15 @@ def start_replace(
         state=State.IN_PROGRESS,
         timestamp=whole_milliseconds(now),
     )
-    reverted = [entry.changed(State.REVERTED, now) for entry in overlapping]
-    kept = _without_targets(_with_changes(lineage, reverted), targets)
-    given_up = {name for entry in reverted for name in entry.segments_to if name not in targets}
+    deletions = set(_retired_segments(lineage, sources, snapshots))
+    after_reverts = lineage
+    for entry in overlapping:
+        after_reverts = after_reverts.updated(entry.changed(State.REVERTED, now))
+        deletions |= set(entry.segments_to).difference(targets)
+    kept = _without_targets(after_reverts, targets)
     return StartedReplace(
         lineage=lineage.with_entries([*kept, started]),
-        deletions=_retired_segments(lineage, sources, snapshots) | given_up,
+        deletions=frozenset(deletions),
         entry_id=started.id,
     )
 
@@ -223,12 +226,6 @@ def _check_targets(
         taken = set(targets).intersection(entry.segments)
         if taken:
             raise TargetTaken(table, taken, f"entry {entry.id} names them")
-
-
-def _with_changes(lineage: SegmentLineage, changed: Iterable[LineageEntry]) -> SegmentLineage:
-    for entry in changed:
-        lineage = lineage.updated(entry)
-    return lineage
 
 
 def _without_targets(lineage: SegmentLineage, targets: Collection[str]) -> list[LineageEntry]:
