@@ -1,4 +1,4 @@
-"""What everything uses and that uses nothing of ours: hours, grains, filters by hours, ids in decoded data, failpoints.
+"""What all other packages use: hours, grains, filters by hours, the search for ids, failpoints.
 
 May import `errors` and `settings`.
 """

@@ -1,7 +1,7 @@
-"""Named points at which a test makes the process die or pause, and all of their names.
+"""Failpoints: named points at which a test ends or pauses the process.
 
-Dying is what a machine does: at once, with nothing tidied up. The setting `LAKE_FAILPOINT` names the point; with
-`pause:` before it, the process stops there until it is continued. Without the setting, nothing happens.
+The process ends at once, without any clean-up, as when a machine fails. The setting `LAKE_FAILPOINT` names the point;
+with the prefix `pause:`, the process stops there until it is continued. Without the setting, nothing happens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ FILE_POINTS = (
     "landing-exchanged",
     "landing-swept",
 )
-"""In the order of an operation on landed files: each file is drafted, put in its place and added; replaced ones go."""
+"""In the order of an operation on landed files: each file is drafted, put in its place and added; replaced ones are
+removed."""
 
 TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
 """In the order of a file that a tail closes, before the file is drafted."""
@@ -60,16 +61,16 @@ LOADING_POINTS = ("loading-read", "loading-staged", "loading-committed")
 """In the order of a batch that is loaded into a raw table."""
 
 METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
-"""Of a refresh of the metrics: before and after its one commit."""
+"""In a refresh of the metrics: before and after its one commit."""
 
 CLAIM_CHECKED = "claim-checked"
-"""Of a claim: no later holder's token was found, and the claim's own is not written yet."""
+"""In a claim: no later holder's token was found, and the claim's own token is not written yet."""
 
 TURN_GIVEN = "turn-given"
-"""Of a lake that goes on with another ZooKeeper: an open batch has the next turn, the former token is still there."""
+"""In a lake that moves to another ZooKeeper: an open batch has the next turn; the former token is not replaced yet."""
 
 HALF_OPTIMIZED = "maintenance-half-optimized"
-"""Of a maintenance: after each statement that writes files anew."""
+"""In a maintenance: after each statement that rewrites files."""
 
 MAINTENANCE_POINTS = ("maintenance-optimized", "maintenance-half-vacuumed", "maintenance-recorded")
 """In the order of a maintenance of an engagement lake."""
@@ -110,7 +111,7 @@ ALL_POINTS = frozenset(
         *PINOT_POINTS,
     }
 )
-"""All but those of a micro-batch, which are named after its commits: see `batch_points`."""
+"""Without those of a micro-batch, which are named after its commits: see `batch_points`."""
 
 PAUSE = "pause:"
 EXIT_CODE = 137
@@ -125,7 +126,7 @@ def batch_points(commits: Iterable[str]) -> tuple[str, ...]:
 
 
 def reach(point: str) -> None:
-    """Die or pause here if the setting names this point.
+    """End or pause the process if the setting names this point.
 
     Args:
         point: One of `ALL_POINTS`.
@@ -135,7 +136,7 @@ def reach(point: str) -> None:
 
 
 def reach_in_batch(point: str, commits: Iterable[str]) -> None:
-    """Die or pause here if the setting names this point of a micro-batch.
+    """End or pause the process if the setting names this point of a micro-batch.
 
     Args:
         point: One of `batch_points(commits)`.

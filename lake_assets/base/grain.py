@@ -1,7 +1,7 @@
-"""How much time one partition of a target holds: an hour, or a day.
+"""The grain of a target: how much time one of its partitions contains, an hour or a day.
 
-Hours stay the engine's one unit of time: changes, watermarks and complete-through are counted in them. A grain says
-which hours go together: they are planned, compared, staged and published as a whole, or not at all.
+The engine counts all time in hours: changes, watermarks and complete-through. A grain defines which hours are planned,
+compared, staged and published together, or not at all.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from lake_assets.base.hours import HOUR_FORMAT, format_hours, hour_start
 
 @dataclass(frozen=True)
 class Grain:
-    """A partition holds `hours` consecutive hours, counted from 1970-01-01 00:00 UTC.
+    """Partitions of `hours` consecutive hours, counted from 1970-01-01 00:00 UTC.
 
-    name: as it is declared. key_format: of a partition's key, as Dagster writes it (strftime).
+    Attributes:
+        name: As it is declared.
+        hours: Of one partition.
+        key_format: Of a partition's key in Dagster (strftime).
     """
 
     name: str
@@ -24,39 +27,46 @@ class Grain:
     key_format: str
 
     def first(self, hour: int) -> int:
-        """The first hour of the partition that an hour lies in."""
+        """Return the first hour of the partition that contains an hour."""
         return hour - hour % self.hours
 
     def last(self, hour: int) -> int:
-        """The last hour of the partition that an hour lies in."""
+        """Return the last hour of the partition that contains an hour."""
         return self.first(hour) + self.hours - 1
 
     def numbered(self, number: int) -> range:
-        """The hours of a partition that Iceberg numbers so: its transforms count hours, or days, since 1970."""
-        return range(number * self.hours, (number + 1) * self.hours)
+        """Return the hours of a partition by Iceberg's number: its transforms count hours, or days, since 1970."""
+        start = number * self.hours
+        return range(start, start + self.hours)
 
     def complete(self, through: int) -> int:
-        """The last hour of the last partition that is complete, when all hours up to `through`, inclusive, are."""
+        """Return the last hour of the last complete partition, if all hours up to `through`, inclusive, are."""
         return self.first(through + 1) - 1
 
     def firsts(self, hours: Iterable[int]) -> list[int]:
-        """The first hour of each partition that any of the hours lies in, ascending."""
+        """Return the first hour of each partition that contains any of the hours, ascending."""
         return sorted({self.first(hour) for hour in hours})
 
     def whole(self, hours: Iterable[int]) -> frozenset[int]:
-        """All hours of the partitions that any of the hours lies in."""
-        return frozenset(h for first in self.firsts(hours) for h in range(first, first + self.hours))
+        """Return all hours of the partitions that contain any of the hours."""
+        found: set[int] = set()
+        for first in self.firsts(hours):
+            found.update(range(first, first + self.hours))
+        return frozenset(found)
 
     def rounded_up(self, hours: int | None) -> int | None:
-        """A number of hours, rounded up to whole partitions; None, no limit, stays."""
-        return hours if hours is None else -(-hours // self.hours) * self.hours
+        """Return a number of hours, rounded up to whole partitions; None, which means no limit, for None."""
+        if hours is None:
+            return None
+        partitions = -(-hours // self.hours)
+        return partitions * self.hours
 
     def key(self, hour: int) -> str:
-        """The key of the partition that an hour lies in: `2026-01-01-05:00`, or `2026-01-01`."""
+        """Return the key of the partition that contains an hour: `2026-01-01-05:00`, or `2026-01-01`."""
         return hour_start(hour).strftime(self.key_format)
 
     def format_hours(self, hours: Iterable[int]) -> str:
-        """The partitions of hours, for people, runs joined: `2026-01-01..2026-01-03, 2026-01-05`."""
+        """Return the partitions of hours for a person, runs joined: `2026-01-01..2026-01-03, 2026-01-05`."""
         return format_hours(self.whole(hours), self.key)
 
 

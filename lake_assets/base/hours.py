@@ -16,12 +16,20 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def hour_key(hour: int) -> str:
-    """The key of an hour: 490896 → `2026-01-01-00:00`."""
+    """Return the key of an hour: 490896 → `2026-01-01-00:00`."""
     return hour_start(hour).strftime(HOUR_FORMAT)
 
 
 def parse_hour(key: str, *, where: str = "The hour") -> int:
-    """The hour of a key; `InvalidHourKey`, naming `where` it came from, if it is none."""
+    """Return the hour of a key.
+
+    Args:
+        key: `2026-01-01-05:00`.
+        where: The origin of the key, for the error.
+
+    Raises:
+        InvalidHourKey: It is not the key of an hour.
+    """
     try:
         moment = datetime.strptime(key, HOUR_FORMAT)
     except (TypeError, ValueError):
@@ -32,26 +40,40 @@ def parse_hour(key: str, *, where: str = "The hour") -> int:
 
 
 def hour_of(moment: datetime) -> int:
-    """The hour that a time-zone-aware moment lies in."""
+    """Return the hour that contains a time-zone-aware moment."""
     return (moment - _EPOCH) // timedelta(hours=1)
 
 
 def hour_start(hour: int) -> datetime:
-    """The first moment of an hour, in UTC."""
+    """Return the first moment of an hour, in UTC."""
     return _EPOCH + timedelta(hours=hour)
 
 
 def ranges(hours: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Maximal runs of consecutive hours, both ends inclusive, ascending: {2, 3, 6} → (2, 3), (6, 6)."""
+    """Yield maximal runs of consecutive hours, both ends inclusive, ascending: {2, 3, 6} → (2, 3), (6, 6)."""
     ordered = sorted(set(hours))
-    start = 0
-    for i, hour in enumerate(ordered):
-        if i + 1 == len(ordered) or ordered[i + 1] != hour + 1:
-            yield ordered[start], hour
-            start = i + 1
+    if not ordered:
+        return
+    first = ordered[0]
+    last = first
+    for hour in ordered[1:]:
+        if hour != last + 1:
+            yield first, last
+            first = hour
+        last = hour
+    yield first, last
 
 
 def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> str:
-    """Hours for people, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`. key: names an hour."""
-    keys = ((key(a), key(b)) for a, b in ranges(hours))
-    return ", ".join(first if first == last else f"{first}..{last}" for first, last in keys)
+    """Return hours for a person, runs joined: `2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00`.
+
+    Args:
+        hours: In any order.
+        key: Returns the key of an hour, or of its partition.
+    """
+    texts = []
+    for first, last in ranges(hours):
+        first_key = key(first)
+        last_key = key(last)
+        texts.append(first_key if first_key == last_key else f"{first_key}..{last_key}")
+    return ", ".join(texts)

@@ -15,7 +15,7 @@ from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import Folder
-    from lake_assets.serving.erasure.erase import FromBefore
+    from lake_assets.serving.erasure.erase import OutdatedSegments
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.store.groups import PushGroup
 
@@ -208,10 +208,10 @@ def pinot_revert(
     typer.echo(f"{table} is as it was before {entry_id}.")
 
 
-def forget_replaced() -> list[FromBefore]:
+def forget_replaced() -> list[OutdatedSegments]:
     """What served tables have of before the last erasure. Where ZooKeeper is known, what was replaced goes."""
     from lake_assets.connections.addresses import zookeeper_address
-    from lake_assets.serving.erasure.erase import forget_replaced, stored_before
+    from lake_assets.serving.erasure.erase import delete_replaced, stored_before
     from lake_assets.serving.store.files import SegmentFiles
 
     erased_at, files = _last_erasure(), SegmentFiles(settings().segments)
@@ -220,7 +220,7 @@ def forget_replaced() -> list[FromBefore]:
     if zookeeper_address(settings()) is None:
         return list(stored_before(files, erased_at=erased_at))
     with _serving() as found:
-        return forget_replaced(found, erased_at=erased_at)
+        return delete_replaced(found, erased_at=erased_at)
 
 
 def searched() -> list[Folder]:

@@ -1,4 +1,4 @@
-"""Where services are and how they are reached: the catalog, Spark, Kafka, ZooKeeper.
+"""Connections to services: where they listen and how clients are configured. Catalog, Spark, Kafka, ZooKeeper.
 
 May import `base`, `errors` and `settings`.
 """

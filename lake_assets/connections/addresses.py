@@ -1,6 +1,6 @@
-"""What runs for a home, as its `run/` folder has it: `services.json` and pid files. No starting, no stopping.
+"""The services that run for a data directory, from its `run/` folder: `services.json` and pid files. Starts nothing.
 
-A record is believed only while its process lives: pids are used again, after a reboot at the latest.
+A record counts only while its process lives, because pids are reused, after a reboot at the latest.
 """
 
 from __future__ import annotations
@@ -19,83 +19,105 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 OWNER_VARIABLE = "LAKE_KEPT_FOR"
-"""In the environment of every process that `lake up` starts, and of what these start: the home that it serves."""
+"""In the environment of every process that `lake up` starts, and of their children: the data directory they serve."""
+
+SERVICES_FILE = "services.json"
 
 
 @dataclass(frozen=True)
-class Record:
-    """One started service. port: on loopback; None if it listens to none."""
+class ServiceRecord:
+    """A started service. port: on loopback; None if it does not listen."""
 
     name: str
     port: int | None
 
 
 def run_folder(home: Path) -> Path:
+    """Return the folder of `services.json`, pid files and logs."""
     return home / "run"
 
 
-def read(home: Path) -> list[Record]:
-    """The services that were started last, whether or not they still run."""
+def read_records(home: Path) -> list[ServiceRecord]:
+    """Return the services that were started last, whether or not they still run."""
     try:
-        rows = json.loads((run_folder(home) / "services.json").read_text())
-        return [Record(**row) for row in rows["services"]]
+        content = json.loads((run_folder(home) / SERVICES_FILE).read_text())
+        return [ServiceRecord(**row) for row in content["services"]]
     except (FileNotFoundError, ValueError, TypeError, KeyError):
         return []
 
 
-def write(home: Path, records: list[Record]) -> None:
-    """Replaces the file in one step: a reader sees the old one or the new one."""
-    file = run_folder(home) / "services.json"
+def write_records(home: Path, records: list[ServiceRecord]) -> None:
+    """Replace the records in one step: a reader sees the old ones or the new ones."""
+    file = run_folder(home) / SERVICES_FILE
     file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"services": [asdict(record) for record in records]}
     partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps({"services": [asdict(r) for r in records]}, indent=1))
+    partial.write_text(json.dumps(content, indent=1))
     partial.replace(file)
 
 
 def process_of(home: Path, name: str) -> psutil.Process | None:
-    """The living process of a service of this home; None when it is gone, or its pid is another's now."""
+    """Return the living process of a service of this data directory.
+
+    Returns:
+        None if it has ended, or if another process has its pid now.
+    """
     import psutil
 
     try:
-        process = psutil.Process(int((run_folder(home) / f"{name}.pid").read_text()))
-        return process if process.environ().get(OWNER_VARIABLE) == str(home) and _lives(process) else None
+        pid = int((run_folder(home) / f"{name}.pid").read_text())
+        process = psutil.Process(pid)
+        return process if _belongs_to(home, process) else None
     except (FileNotFoundError, ValueError, psutil.Error):
         return None
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Every living process that was started for this home, kept or orphaned: services, their workers and the keeper."""
+    """Return every living process that was started for this data directory, also orphaned ones.
+
+    These are the services, their workers and the supervisor; this process and its parents are left out.
+    """
     import psutil
 
+    own_pids = {os.getpid()}
+    for parent in psutil.Process().parents():
+        own_pids.add(parent.pid)
+    psutil.process_iter.cache_clear()  # otherwise a reused pid would return the process that had it before
     found = []
-    mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    psutil.process_iter.cache_clear()  # or a pid that is used again stands for the process that had it before
     for process in psutil.process_iter():
         try:
-            if process.pid not in mine and process.environ().get(OWNER_VARIABLE) == str(home) and _lives(process):
+            if process.pid not in own_pids and _belongs_to(home, process):
                 found.append(process)
-        except (psutil.Error, OSError):  # another user's, or gone since
+        except (psutil.Error, OSError):  # another user's, or ended meanwhile
             continue
     return found
 
 
 def spark_remote(settings: Settings) -> str | None:
-    """The address of a Spark Connect server: the setting, else the one that runs for this home, else None."""
+    """Return the address of a Spark Connect server: the setting, else the running one, else None."""
     return settings.spark_remote or _address(settings.home, "spark", scheme="sc://")
 
 
 def kafka_address(settings: Settings) -> str | None:
-    """The bootstrap servers of a Kafka: the setting, else the broker that runs for this home, else None."""
+    """Return the bootstrap servers of Kafka: the setting, else the running broker, else None."""
     return settings.kafka or _address(settings.home, "kafka")
 
 
 def zookeeper_address(settings: Settings) -> str | None:
-    """The hosts of a ZooKeeper ensemble: the setting, else the server that runs for this home, else None."""
+    """Return the hosts of a ZooKeeper ensemble: the setting, else the running server, else None."""
     return settings.zookeeper or _address(settings.home, "zookeeper")
 
 
 def required(address: str | None, what: str) -> str:
-    """The address of a service that is needed; what: its name, `Kafka`. `ServiceError` if there is none."""
+    """Return the address of a service that is needed.
+
+    Args:
+        address: As one of the functions above returned it.
+        what: The name of the service: `Kafka`.
+
+    Raises:
+        ServiceError: There is no address.
+    """
     if address is None:
         raise ServiceError(
             f"No {what} runs for this home, and none is named.", remedy=f"Run `lake up`, or set LAKE_{what.upper()}."
@@ -104,13 +126,14 @@ def required(address: str | None, what: str) -> str:
 
 
 def _address(home: Path, name: str, scheme: str = "") -> str | None:
-    for record in read(home):
+    for record in read_records(home):
         if record.name == name and process_of(home, name):
             return f"{scheme}127.0.0.1:{record.port}"
     return None
 
 
-def _lives(process: psutil.Process) -> bool:
+def _belongs_to(home: Path, process: psutil.Process) -> bool:
     import psutil
 
-    return process.status() != psutil.STATUS_ZOMBIE
+    owner = process.environ().get(OWNER_VARIABLE)
+    return owner == str(home) and process.status() != psutil.STATUS_ZOMBIE

@@ -1,7 +1,7 @@
-"""The Iceberg catalog `lake`: one address, opened by pyiceberg here and described to Spark's side there.
+"""The Iceberg catalog `lake`: one address, which pyiceberg opens here and Spark gets as configuration.
 
-Both sides commit to the same rows. On one machine these lie in one SQLite file, so each side waits for the other's lock
-instead of failing; a REST or PostgreSQL address needs no change but `LAKE_CATALOG_URI`.
+Both commit to the same rows. On one machine these are in one SQLite file, so each waits for the other's lock instead of
+failing. A REST or PostgreSQL catalog needs no other change than `LAKE_CATALOG_URI`.
 """
 
 from __future__ import annotations
@@ -22,36 +22,63 @@ NAME = "lake"
 LOCK_SECONDS = 60
 """How long a commit waits for another process that writes the SQLite file."""
 
+KINDS = {
+    "sqlite": "sqlite",
+    "http": "http",
+    "https": "http",
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+}
+"""Scheme of an address → kind of catalog."""
+
 
 def open_catalog(settings: Settings) -> Catalog:
-    """The pyiceberg catalog; its database and folders are made when missing. `ServiceError` if it cannot be reached."""
+    """Return the pyiceberg catalog. Its database and folders are created if they are missing.
+
+    Raises:
+        ServiceError: It cannot be reached.
+    """
     from pyiceberg.catalog import load_catalog
 
     address = settings.catalog_address
-    properties = {"warehouse": settings.warehouse_address}
-    kind = "rest" if _scheme(address) == "http" else "sql"
-    if _scheme(address) == "sqlite":
-        file = _file_made(address)
+    kind = _kind(address)
+    if kind == "sqlite":
+        file = _file_with_folder(address)
         address = f"sqlite:///{file}?timeout={LOCK_SECONDS}"
+    properties = {
+        "type": "rest" if kind == "http" else "sql",
+        "uri": address,
+        "warehouse": settings.warehouse_address,
+    }
     try:
-        return _open_once_more(lambda: load_catalog(NAME, type=kind, uri=address, **properties))
-    except Exception as error:  # of SQLAlchemy, requests or the REST client: whatever the address leads to
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return _open_once_more(lambda: load_catalog(NAME, **properties))
+    except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
+        message = str(error) or type(error).__name__
         raise ServiceError(
-            f"The catalog {_without_password(settings.catalog_address)} cannot be opened: {reason}",
+            f"The catalog {_without_password(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
             remedy="Check LAKE_CATALOG_URI, and that its server or folder can be reached from here.",
         ) from error
 
 
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
-    """The same catalog in Spark's words. With its cache, Spark would read a stale head after a commit of pyiceberg."""
-    properties = {"warehouse": settings.warehouse_address, "cache-enabled": "false", **_spark_address(settings)}
+    """Return the catalog as Spark configuration."""
     prefix = f"spark.sql.catalog.{NAME}"
-    return {prefix: "org.apache.iceberg.spark.SparkCatalog", **{f"{prefix}.{k}": v for k, v in properties.items()}}
+    conf = {
+        prefix: "org.apache.iceberg.spark.SparkCatalog",
+        f"{prefix}.warehouse": settings.warehouse_address,
+        f"{prefix}.cache-enabled": "false",  # with its cache, Spark would read a stale head after a commit of pyiceberg
+    }
+    for name, value in _spark_address(settings).items():
+        conf[f"{prefix}.{name}"] = value
+    return conf
 
 
 def sqlite_file(address: str) -> Path:
-    """The file of a `sqlite:///path` address."""
+    """Return the file of a `sqlite:///path` address.
+
+    Raises:
+        ConfigurationError: The address has no path.
+    """
     path = unquote(urlsplit(address).path)[1:]
     if not path:
         raise ConfigurationError(
@@ -62,22 +89,30 @@ def sqlite_file(address: str) -> Path:
 
 def _spark_address(settings: Settings) -> dict[str, str]:
     address = settings.catalog_address
-    if _scheme(address) == "http":
+    kind = _kind(address)
+    if kind == "http":
         return {"type": "rest", "uri": address}
-    # V1 is the layout that pyiceberg makes too; with V0, Java would not see its tables as tables.
+    # V1 is the schema that pyiceberg creates, too; with V0, Java would not find its tables.
     jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"}
-    if _scheme(address) == "sqlite":
-        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
-        wait = {"jdbc.busy_timeout": str(LOCK_SECONDS * 1000), "clients": "1"}
-        return {**jdbc, **wait, "uri": f"jdbc:sqlite:{_file_made(address)}"}
+    if kind == "sqlite":
+        return {**jdbc, **_sqlite_address(address)}
     return {**jdbc, **_postgres_address(address)}
+
+
+def _sqlite_address(address: str) -> dict[str, str]:
+    return {
+        "uri": f"jdbc:sqlite:{_file_with_folder(address)}",
+        "jdbc.busy_timeout": str(LOCK_SECONDS * 1000),
+        # One connection: SQLite has one writer anyway, and every Spark Connect session opens a pool of its own.
+        "clients": "1",
+    }
 
 
 def _postgres_address(address: str) -> dict[str, str]:
     parts = urlsplit(address)
-    where = f"{parts.hostname}:{parts.port}" if parts.port else f"{parts.hostname}"
+    host = f"{parts.hostname}:{parts.port}" if parts.port else f"{parts.hostname}"
     query = f"?{parts.query}" if parts.query else ""
-    found = {"uri": f"jdbc:postgresql://{where}{parts.path}{query}"}
+    found = {"uri": f"jdbc:postgresql://{host}{parts.path}{query}"}
     if parts.username:
         found["jdbc.user"] = unquote(parts.username)
     if parts.password:
@@ -85,26 +120,26 @@ def _postgres_address(address: str) -> dict[str, str]:
     return found
 
 
-def _scheme(address: str) -> str:
-    """`sqlite`, `http` or `postgresql`; the driver of `postgresql+psycopg2` and the s of https do not matter here."""
+def _kind(address: str) -> str:
+    """`sqlite`, `http` or `postgresql`, without the driver of `postgresql+psycopg2` and the s of https."""
     scheme = urlsplit(address).scheme.split("+")[0]
-    found = {"sqlite": "sqlite", "http": "http", "https": "http", "postgresql": "postgresql", "postgres": "postgresql"}
-    if scheme not in found:
+    if scheme not in KINDS:
         raise ConfigurationError(
             f"LAKE_CATALOG_URI is {address!r}.",
             remedy="Use sqlite:///FILE, postgresql+psycopg2://..., or a REST address http(s)://...",
         )
-    return found[scheme]
+    return KINDS[scheme]
 
 
-def _file_made(address: str) -> Path:
+def _file_with_folder(address: str) -> Path:
+    """The SQLite file of an address; its folder is created."""
     file = sqlite_file(address)
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
 
 
 def _open_once_more(load: Callable[[], Catalog]) -> Catalog:
-    """Two processes that open a new catalog at once both create its tables; the loser finds them at the next try."""
+    """Two processes that open a new catalog at once both create its tables; the second try of the loser finds them."""
     from sqlalchemy.exc import DBAPIError
 
     try:

@@ -1,4 +1,4 @@
-"""How every stage asks Kafka: what a client is configured with, and where partitions begin and end."""
+"""How every stage connects to Kafka: the configuration of clients, and the first and last offsets of partitions."""
 
 from __future__ import annotations
 
@@ -10,30 +10,35 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_ex
 
 TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
-"""Of the client's own log, by syslog's levels: what it tries again by itself is nobody's business."""
+"""Syslog level of the client's own log: it does not log what it retries by itself."""
 
-PASSING = {
+TRANSIENT_ERRORS = {
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 }
-"""What brokers answer about a partition that is new or moves: Kafka's own consumers ask again."""
+"""Answers of brokers about a partition that is new or is being moved. Kafka's own consumers retry, too."""
 
-EARLIEST, END = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def client(servers: str) -> dict[str, str | int | float | bool]:
-    """What every client is configured with. servers: `host:port`, comma-separated."""
+    """Return the configuration that all clients share.
+
+    Args:
+        servers: `host:port`, comma-separated.
+    """
     return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
 
 
-def _passes(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in TRANSIENT_ERRORS
 
 
 @retry(
-    retry=retry_if_exception(_passes),
+    retry=retry_if_exception(_is_transient),
     stop=stop_after_delay(TIMEOUT_SECONDS),
     wait=wait_random_exponential(multiplier=0.05, max=1),
     reraise=True,
@@ -41,13 +46,25 @@ def _passes(error: BaseException) -> bool:
 def offsets(
     admin: AdminClient, partitions: Collection[TopicPartition], which: OffsetSpec
 ) -> dict[tuple[str, int], int]:
-    """(topic, partition) → its offset, for readers of committed messages: an open transaction ends what they read.
+    """Return the first or last offsets of partitions, for readers of committed messages.
 
-    which: `EARLIEST`, or `END`, behind the last message. Raises `KafkaException`.
+    Args:
+        admin: A client.
+        partitions: Any number.
+        which: `EARLIEST`; or `END`, the offset after the last message, or of the first message of an open transaction.
+
+    Returns:
+        (topic, partition) → offset.
+
+    Raises:
+        KafkaException: Kafka does not answer, or does not have such a partition.
     """
-    asked = admin.list_offsets(
+    requests = admin.list_offsets(
         dict.fromkeys(partitions, which),
         isolation_level=IsolationLevel.READ_COMMITTED,
         request_timeout=TIMEOUT_SECONDS,
     )
-    return {(place.topic, place.partition): found.result().offset for place, found in asked.items()}
+    found = {}
+    for partition, request in requests.items():
+        found[partition.topic, partition.partition] = request.result().offset
+    return found

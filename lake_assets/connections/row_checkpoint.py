@@ -1,4 +1,4 @@
-"""Rows of a Spark session that are computed once and kept until they are released."""
+"""Rows of a Spark session that are computed once, and kept until they are released."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ _kept: WeakKeyDictionary[SparkSession, list[CachedRemoteRelation]] = WeakKeyDict
 
 
 def checkpoint_rows(rows: DataFrame) -> DataFrame:
-    """The rows, computed now and kept until `release_checkpoints`, or the end of this Spark session.
+    """Compute rows now, and keep them until `release_checkpoints` or the end of the Spark session.
 
-    Now, because jobs that a query starts side by side would wait for each other, each with a core, to compute them.
+    They are computed now, because jobs that one query starts in parallel would wait for each other to compute them, and
+    each of them would occupy a core.
 
-    Not `persist`: Spark's cache is shared by all sessions of a server, outlives a run that died, and is computed again
-    whenever somebody writes to a table it was read from; once its snapshot has expired, that write fails.
+    `persist` is not used: Spark's cache is shared by all sessions of a server, outlives a run that died, and is
+    computed again whenever a source table is written to. Once that table's snapshot has expired, the write would fail.
     """
     kept = rows.localCheckpoint()
     relation = getattr(kept, "_plan", None)
     if isinstance(relation, CachedRemoteRelation):
-        # Left to itself it asks the server to forget it when it is collected, and waits for the answer: in the thread
-        # that reads answers, if collection falls into that one, and so for ever.
+        # By default its finalizer releases it on the server, and waits for the answer. If garbage collection runs in
+        # the thread that reads answers, it would wait for ever.
         relation._spark_session = None  # type: ignore[assignment]
         _kept.setdefault(rows.sparkSession, []).append(relation)
     return kept
 
 
 def release_checkpoints(spark: SparkSession) -> None:
-    """Forget what `checkpoint_rows` has kept on a session."""
+    """Release what `checkpoint_rows` has kept on a session."""
     connected: Any = spark
     for relation in _kept.pop(spark, []):
         client = connected.client

@@ -1,6 +1,6 @@
-"""Spark, however it is had: a session on a Connect server, or one inside this process when there is no server.
+"""Spark sessions: on a Connect server, or inside this process if there is no server.
 
-Both get the same configuration, `spark_conf`. What starts and stops a server is `services.py`.
+Both get the same configuration, `spark_conf`. The package `services` starts and stops a server.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 CONNECT_PORT = 15002
-"""Where a Spark Connect server listens when an address names no port."""
+"""The port of a Spark Connect server if its address names none."""
+
+CONNECT_TIMEOUT_SECONDS = 10
+MAX_RETRIES = 5
+"""Of a Connect client: about 20 s."""
 
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
-"""With these pyspark refuses a Spark in the process; the second it sets itself, for all child processes too."""
+"""With these, pyspark refuses to run Spark in the process. It sets the second one itself, also for child processes."""
 
 STATIC_CONF = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
@@ -36,18 +40,18 @@ STATIC_CONF = {
     "spark.log.level": "WARN",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Local sizes: two cores need two partitions, and finding that out anew for each query costs more than it saves.
+    # For local sizes: two cores need two partitions, and adaptive execution costs each query more than it saves.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    # A session's queries compile to more pieces than the 100 that are kept by default, and the next one needs the same.
+    # A session's queries compile to more than the 100 classes that are cached by default; the next session reuses them.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
-"""What only the start of a JVM can set: a Connect session that names it gets a warning, and nothing else."""
+"""Configuration that only the start of a JVM can set. A Connect session that sets it only gets a warning."""
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
-    """What each session sets for itself: the catalog `lake`. So several homes can share one server."""
+    """Return the configuration of a session, with the catalog `lake`. So data directories can share a server."""
     return {
         **spark_catalog_conf(settings),
         "spark.sql.session.timeZone": "UTC",
@@ -56,7 +60,11 @@ def spark_conf(settings: Settings) -> dict[str, str]:
 
 
 def jvm_conf(settings: Settings) -> dict[str, str]:
-    """What a JVM of this machine takes at its start: `STATIC_CONF`, its master, memory and jars."""
+    """Return the configuration at the start of a JVM: `STATIC_CONF`, master, memory and jars.
+
+    Raises:
+        ServiceError: There are no jars.
+    """
     return {
         **STATIC_CONF,
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC {settings.spark_java_options}",
@@ -68,11 +76,12 @@ def jvm_conf(settings: Settings) -> dict[str, str]:
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """All that a session builder needs: `spark_conf`, and where Spark is: `spark.remote`, or a Spark in this process.
+    """Return the configuration of a session builder: `spark_conf`, with `spark.remote` or the options of a JVM.
 
-    For the latter it also sets this process's environment, from which alone pyspark takes its own paths.
+    For a Spark in this process it also sets the environment of the process, from which pyspark takes its paths.
     """
-    if remote := spark_remote(settings):
+    remote = spark_remote(settings)
+    if remote:
         return {**spark_conf(settings), "spark.remote": remote}
     os.environ.update(spark_environment())
     for variable in CONNECT_VARIABLES:
@@ -81,13 +90,14 @@ def session_conf(settings: Settings) -> dict[str, str]:
 
 
 def open_spark(settings: Settings) -> SparkSession:
-    """A new session on the server, to be stopped by the caller; without a server, the session of this process.
+    """Return a new session on the server, which the caller stops; without a server, the session of this process.
 
-    `ServiceError` if nothing listens at the server's address.
+    Raises:
+        ServiceError: No server listens at the address.
     """
     from pyspark.sql import SparkSession
 
-    # Of two Sparks that open a new catalog at once one fails, for Java makes its tables in two steps: make them here.
+    # If two Sparks open a new catalog at once, one fails: Java creates its tables in two steps. So create them here.
     open_catalog(settings)
     conf = session_conf(settings)
     builder: Any = SparkSession.builder.config(map=dict(conf))
@@ -101,17 +111,18 @@ def open_spark(settings: Settings) -> SparkSession:
 
 
 def limit_retries(session: SparkSession) -> None:
-    """Gives up on a server that is gone after 20 s. By default a client, its exit included, tries for 13 minutes."""
+    """Make a client give up after 20 s without the server. By default it retries for 13 minutes, also at its exit."""
     from pyspark.sql.connect.client.retries import DefaultPolicy
 
     connected: Any = session
-    connected.client.set_retry_policies([DefaultPolicy(max_retries=5)])
+    connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
 
 
 def _require_listener(remote: str) -> None:
     address = urlsplit(remote)
+    listener = (address.hostname or "", address.port or CONNECT_PORT)
     try:
-        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=10).close()
+        socket.create_connection(listener, timeout=CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise ServiceError(
             f"No Spark Connect server answers at {remote}: {error}.",
@@ -120,7 +131,11 @@ def _require_listener(remote: str) -> None:
 
 
 def jars(settings: Settings) -> list[Path]:
-    """The jars beside pyspark's own; `ServiceError` when there are none."""
+    """Return the jars that Spark needs in addition to pyspark's own.
+
+    Raises:
+        ServiceError: There are none.
+    """
     found = sorted(settings.jars.glob("*.jar"))
     if not found:
         raise ServiceError(f"There are no jars in {settings.jars}.", remedy="Run `make setup`, or set LAKE_JARS.")
@@ -128,7 +143,11 @@ def jars(settings: Settings) -> list[Path]:
 
 
 def spark_home() -> Path:
-    """pyspark's folder, found without importing it: that takes half a second."""
+    """Return pyspark's folder, without importing pyspark, which takes half a second.
+
+    Raises:
+        ServiceError: pyspark is not installed.
+    """
     from importlib.util import find_spec
 
     spec = find_spec("pyspark")
@@ -138,5 +157,9 @@ def spark_home() -> Path:
 
 
 def spark_environment() -> dict[str, str]:
-    """Without these, Spark takes another Spark or another Python that it finds on the PATH."""
-    return {"SPARK_HOME": str(spark_home()), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    """Return environment variables without which Spark may use another Spark or Python from the PATH."""
+    return {
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }

@@ -1,4 +1,4 @@
-"""A ZooKeeper client as the coordinator needs it: started, and soon back when a lost quorum is."""
+"""A ZooKeeper client as the coordinator needs it: started, and reconnected soon after a lost quorum is back."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from kazoo.retry import KazooRetry
 from lake_assets.errors import ServiceError
 
 SESSION_SECONDS = 10.0
-"""How long a killed holder keeps its lock; pauses shorter than this cost nobody the lock."""
+"""How long a killed holder keeps its lock. A client that pauses for less does not lose its lock."""
 
 START_SECONDS = 15.0
 RECONNECT_SECONDS = 1.0
-"""Most time between two tries to connect. kazoo's 60 would keep clients away long after a lost quorum is back."""
+"""Upper limit between two tries to connect. With kazoo's 60 s, clients would stay away long after a quorum is back."""
 
 
 @contextmanager
 def zookeeper_client(hosts: str, *, session_seconds: float = SESSION_SECONDS) -> Iterator[KazooClient]:
-    """A started client of the ensemble at `host:port,...`; its session ends with the block, and its locks with it.
+    """Yield a started client. The end of the block ends its session, and with it its locks.
 
-    session_seconds: what the server must grant, or a lock counts as lost later than it is. `ServiceError` if no server
-    of the ensemble answers.
+    Args:
+        hosts: Of the ensemble: `host:port,...`.
+        session_seconds: The session timeout. The server must grant it; with a shorter one, a lost lock would be
+            noticed too late.
+
+    Raises:
+        ServiceError: No server of the ensemble answers.
     """
-    zk = KazooClient(
-        hosts, timeout=session_seconds, connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS)
-    )
+    reconnect = KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS)
+    zk = KazooClient(hosts, timeout=session_seconds, connection_retry=reconnect)
     try:
         _start(zk, hosts)
         yield zk

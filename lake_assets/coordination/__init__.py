@@ -1,4 +1,7 @@
-"""ENGINE: jobs that write one resource take turns on a ZooKeeper lock. Needs nothing else of this package."""
+"""ENGINE: jobs that write one resource take turns on a ZooKeeper lock.
+
+May import `base`, `connections`, `errors` and `settings`.
+"""
 
 from lake_assets.connections.zookeeper import zookeeper_client
 from lake_assets.coordination.coordinator import JobCoordinator

@@ -1,8 +1,8 @@
-"""The job coordinator: streams that write one resource take turns, in an order of their own, and none writes late.
+"""The job coordinator: streams that write one resource take turns in a declared order, and no stream writes late.
 
     lock → register → (claim → work → checkpoint) → done → unlock
 
-What it promises, and what would break the promise, is in docs/coordination.md.
+docs/coordination.md describes the guarantees and the assumptions behind them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lake_assets.coordination.contender import holder, in_background, persistently
-from lake_assets.coordination.hold import LockHandle, acquire
+from lake_assets.coordination.contender import holder, in_background, repeat_until_done
+from lake_assets.coordination.lock_handle import LockHandle, acquire
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Turn, checked_name, decide, stream
 from lake_assets.errors import ConfigurationError, CoordinationError, LockLost, LockNotFree, NotHolder, TurnRefused
@@ -25,17 +25,11 @@ RETRY_SECONDS = 1.0
 """Between a refusal and the next try."""
 
 Claim = Callable[[int], None]
-"""Writes the token to the guarded resource. It must refuse (`check_claim`) when a greater one is there."""
+"""Writes the token to the guarded resource. It must refuse (`check_claim`) if the resource has a greater token."""
 
 
 class JobCoordinator:
-    """One stream's side of one lock. For one thread; a stream that ended is begun again with a new one.
-
-    lock_name: of the resource that is guarded. name: of this stream. predecessor: the stream, or streams, that may have
-    run last, or `ANY`. zk: a started client; its session timeout is how long a killed holder keeps the lock. timeout:
-    seconds that `lock()` waits, more than 0. first: it may start when nobody has run yet, as one that accepts any may.
-    claim: what `claim()` calls. clock: seconds that only grow.
-    """
+    """One stream's access to one lock, for one thread. A stream that has ended starts again with a new coordinator."""
 
     def __init__(
         self,
@@ -49,96 +43,155 @@ class JobCoordinator:
         claim: Claim | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Write nothing yet.
+
+        Args:
+            lock_name: The guarded resource.
+            name: This stream.
+            predecessor: The stream or streams after which it may run, or `ANY`.
+            zk: A started client. Its session timeout is how long a killed holder keeps the lock.
+            timeout: Seconds that `lock()` waits; more than 0.
+            first: Whether it may run when no stream has run yet. A stream with predecessor `ANY` always may.
+            claim: What `claim()` calls.
+            clock: Monotonic seconds.
+
+        Raises:
+            ConfigurationError: A name or the timeout is invalid.
+        """
         if timeout <= 0:
-            raise ConfigurationError(f"{name} would wait {timeout:g} s for its lock.", remedy="Give it some seconds.")
+            raise ConfigurationError(f"The lock timeout of {name} is {timeout:g} s.", remedy="Set more than 0 s.")
         self.stream = stream(name, predecessor, first=first)
-        self._zk, self._timeout, self._claim, self._clock = zk, timeout, claim, clock
+        self._zk = zk
+        self._timeout = timeout
+        self._claim = claim
+        self._clock = clock
         self._registry = Registry(zk, lock_name)
-        self._hold: LockHandle | None = None
+        self._handle: LockHandle | None = None
         self._turn: Turn | None = None
 
     @property
     def token(self) -> int:
-        """The fencing token of this holding; a later holder's is greater. `NotHolder` without the lock."""
-        return self._held().token
+        """The fencing token of the lock; a later holder's token is greater. `NotHolder` without the lock."""
+        return self._required_handle().token
 
     def lock(self, timeout: float | None = None) -> bool:
-        """Whether the lock is held now. Waits at most the coordinator's timeout; then no contender is left behind.
+        """Acquire the lock if this coordinator does not hold it yet.
 
-        With the lock in hand it changes nothing. timeout: seconds, instead of the coordinator's.
+        Args:
+            timeout: Seconds to wait; None: the coordinator's timeout.
+
+        Returns:
+            Whether the lock is held now. If not, no contender is left behind.
         """
-        if self._hold and self._hold.is_lost:
+        if self._handle and self._handle.is_lost:
             self.unlock()
-        if self._hold is None:
+        if self._handle is None:
             seconds = self._timeout if timeout is None else timeout
-            self._hold = acquire(self._zk, self._registry.lock_path, self.stream.name, seconds, self._clock)
-        return self._hold is not None
+            self._handle = acquire(self._zk, self._registry.lock_path, self.stream.name, seconds, self._clock)
+        return self._handle is not None
 
     def register(self) -> str | None:
-        """Begins a turn: records it as running, and returns who ran before; None if nobody had. Again: the same.
+        """Begin a turn, or resume an interrupted turn of this stream. The turn is recorded as running.
 
-        An interrupted turn of this stream goes on. `TurnRefused` if it is not its turn: then the lock is released, and
-        the stream noted as waiting until it is granted a turn, gives up or ends. `NotHolder` without the lock,
-        `LockLost`, `RegistryDamaged`: the lock is released too.
+        Returns:
+            The stream that ran before; None if there was none. A second call returns the same.
+
+        Raises:
+            TurnRefused: It is not this stream's turn. The lock is released, and the stream is noted as waiting until
+                it is granted a turn, gives up, or ends.
+            NotHolder: The lock is not held.
+            LockLost: The lock is released.
+            RegistryDamaged: The lock is released.
         """
-        hold = self._held()
+        handle = self._required_handle()
         if self._turn is None:
             try:
-                self._turn = self._begin(hold)
+                self._turn = self._begin(handle)
             except CoordinationError:
                 self.unlock()
                 raise
         return self._turn.predecessor
 
-    def _begin(self, hold: LockHandle) -> Turn:
-        verdict = decide(self.stream, self._registry.last(hold), self._registry.waiting(hold))
+    def _begin(self, handle: LockHandle) -> Turn:
+        last = self._registry.last(handle)
+        waiting = self._registry.waiting(handle)
+        verdict = decide(self.stream, last, waiting)
         if isinstance(verdict, Refused):
-            self._registry.leave_waiting(hold, self.stream)
+            self._registry.leave_waiting(handle, self.stream)
             raise TurnRefused(self.stream.name, verdict.reason)
-        turn = Turn(self.stream.name, "running", hold.token, verdict.predecessor)
-        self._registry.write(hold, turn)
+        turn = Turn(self.stream.name, "running", handle.token, verdict.predecessor)
+        self._registry.write(handle, turn)
         return turn
 
     def claim(self) -> int:
-        """Writes the token to the guarded resource, and returns it. Call it in a registered turn, before the first read
-        that the work depends on; a turn without work claims nothing. `LockLost`, and what the hook raises.
+        """Write the token to the guarded resource.
+
+        Call it in a registered turn, before the first read that the work depends on. Idle turns need no claim.
+
+        Returns:
+            The token.
+
+        Raises:
+            LockLost: Another stream may hold the lock.
+            Exception: What the claim function raises.
         """
-        self._registered()
+        self._required_turn()
         if self._claim is None:
-            raise ConfigurationError(f"{self.stream.name} has nothing to claim with.", remedy="Pass it claim=...")
+            raise ConfigurationError(f"{self.stream.name} has no claim function.", remedy="Pass claim=... to it.")
         self.confirm()
         self._claim(self.token)
         return self.token
 
     def confirm(self) -> None:
-        """Returns if the lock is held: call it before each commit. Waits while the connection is gone; `LockLost`."""
-        hold = self._held()
+        """Return if the lock is still held; block while there is no connection. Call it before each commit.
+
+        Raises:
+            LockLost: Another stream may hold the lock.
+        """
+        handle = self._required_handle()
         try:
-            hold.write()
+            handle.write()
         except LockLost:
             self.unlock()
             raise
 
     def done(self) -> None:
-        """Ends the turn: its work is checkpointed, and the next may come. Again: no change. `LockLost`."""
-        turn, hold = self._registered(), self._held()
+        """End the turn after its work is checkpointed. A second call changes nothing.
+
+        Raises:
+            LockLost: Another stream may hold the lock.
+        """
+        turn = self._required_turn()
+        handle = self._required_handle()
         try:
-            self._registry.write(hold, Turn(turn.name, "done", turn.token, turn.predecessor))
+            self._registry.write(handle, Turn(turn.name, "done", turn.token, turn.predecessor))
         except CoordinationError:
             self.unlock()
             raise
 
     def unlock(self) -> bool:
-        """Whether the lock was held, and is given back now. True once; nobody else's lock is touched.
+        """Release the lock if this coordinator holds it.
 
-        A turn that is not done stays *running*: only this stream can go on with it.
+        A turn that is not done stays *running*: only this stream can resume it.
+
+        Returns:
+            Whether the lock was held until now.
         """
-        hold, self._hold, self._turn = self._hold, None, None
-        return hold is not None and hold.release(self._timeout)
+        handle = self._handle
+        self._handle = None
+        self._turn = None
+        return handle is not None and handle.release(self._timeout)
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """The lock around work that is no turn; yields the token. `LockNotFree` after the coordinator's timeout."""
+        """Hold the lock around work that is not a turn.
+
+        Yields:
+            The token.
+
+        Raises:
+            LockNotFree: The lock was not free within the coordinator's timeout.
+        """
         if not self.lock():
             raise self._not_free(self._timeout)
         try:
@@ -147,28 +200,42 @@ class JobCoordinator:
             self.unlock()
 
     def give_turn(self, name: str) -> None:
-        """Records a stream's turn as running, whoever ran last: it alone can go on then, as if it had died in it.
+        """Record a turn of the stream `name` as running, whichever stream ran last. Only that stream can then run.
 
-        For a registry that was lost while the stream's work was not done. `NotHolder` without the lock, `LockLost`.
+        It repairs a registry that was lost before the stream's work was done.
+
+        Raises:
+            NotHolder: The lock is not held.
+            LockLost: Another stream may hold the lock.
         """
-        hold = self._held()
-        self._registry.write(hold, Turn(checked_name(name), "running", hold.token))
+        handle = self._required_handle()
+        self._registry.write(handle, Turn(checked_name(name), "running", handle.token))
 
     def give_up(self) -> None:
-        """No longer waits: an any-stream need not yield to this one any more."""
+        """Stop waiting: streams that accept any predecessor no longer yield to this one."""
 
-        def work() -> bool:
-            persistently(self._zk, lambda: self._registry.withdraw(self.stream.name))
+        def withdraw() -> bool:
+            repeat_until_done(self._zk, lambda: self._registry.withdraw(self.stream.name))
             return True
 
-        in_background(self._zk, work, self._timeout)
+        in_background(self._zk, withdraw, self._timeout)
 
     @contextmanager
     def turn(self, *, max_wait: float, sleep: Callable[[float], None] = time.sleep) -> Iterator[str | None]:
-        """A whole turn around the work: `lock()` and `register()`, tried each second, then `done()` and `unlock()`.
+        """Run the block as a whole turn: `lock()` and `register()`, repeated each second, then `done()` and `unlock()`.
 
-        Yields what `register()` returns. Work that raises leaves the turn running. After `max_wait` seconds:
-        `TurnRefused`, or `LockNotFree`, and nothing is left of the attempt.
+        If the block raises, the turn stays running.
+
+        Args:
+            max_wait: Seconds to wait for the turn.
+            sleep: Waits between two tries.
+
+        Yields:
+            What `register()` returns.
+
+        Raises:
+            TurnRefused: It was not this stream's turn within `max_wait` seconds. No node of the attempt is left.
+            LockNotFree: The lock was not free within `max_wait` seconds. No node of the attempt is left.
         """
         try:
             predecessor = self._wait_for_turn(max_wait, sleep)
@@ -185,8 +252,9 @@ class JobCoordinator:
         end = self._clock() + max_wait
         while True:
             refused: CoordinationError | None = None
+            seconds_left = end - self._clock()
             try:
-                if self.lock(max(RETRY_SECONDS, min(self._timeout, end - self._clock()))):
+                if self.lock(max(RETRY_SECONDS, min(self._timeout, seconds_left))):
                     return self.register()
             except (TurnRefused, LockLost) as error:
                 refused = error
@@ -199,12 +267,12 @@ class JobCoordinator:
         held_by = holder(self._zk, path, RETRY_SECONDS)
         return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by)
 
-    def _held(self) -> LockHandle:
-        if self._hold is None:
+    def _required_handle(self) -> LockHandle:
+        if self._handle is None:
             raise NotHolder(self.stream.name, needs="lock()")
-        return self._hold
+        return self._handle
 
-    def _registered(self) -> Turn:
+    def _required_turn(self) -> Turn:
         if self._turn is None:
             raise NotHolder(self.stream.name, needs="lock() and register()")
         return self._turn

@@ -1,11 +1,11 @@
-"""What ZooKeeper keeps of one lock: who holds it, whose turn was last, who waits.
+"""The nodes of one lock in ZooKeeper: its contenders, the last turn, and the streams that wait.
 
     /coordination/<lock>/lock/...          the contenders; ephemeral, kazoo's recipe
-    /coordination/<lock>/turn              the last turn, as JSON; its absence means that nobody has run
-    /coordination/<lock>/waiting/<stream>  whom a refused stream accepts, as JSON; ephemeral
+    /coordination/<lock>/turn              the last turn, as JSON; no stream has run while it does not exist
+    /coordination/<lock>/waiting/<stream>  which streams a refused stream accepts, as JSON; ephemeral
 
-Every write is one of `LockHandle.write`: it also checks that the writer's own lock node is there. What is read under
-the lock is what the holder before wrote last: the server that showed the lock as free has applied all that came before.
+Every write is a `LockHandle.write`, which also checks that the writer's own lock node exists. A read under the lock
+returns what the previous holder wrote last: the server that showed the lock as free has applied all earlier writes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 
-from lake_assets.coordination.hold import ANY_VERSION, LockHandle, Operation
+from lake_assets.coordination.lock_handle import ANY_VERSION, LockHandle, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
 from lake_assets.errors import RegistryDamaged
 
@@ -25,87 +25,109 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 ROOT = "/coordination"
-TRIES = 5
-"""Of a write that was refused. Nobody else writes under the lock, so the second is rare, and the third rarer."""
+MAX_TRIES = 5
+"""Of a write that was refused. No other client writes under the lock, so even a second try is rare."""
+
+SHOWN_BYTES = 80
+"""How much of a damaged node an error message quotes."""
 
 
 class Registry:
-    """The nodes of one lock, read and written under a `LockHandle`. Methods raise `LockLost` and `RegistryDamaged`."""
+    """Reads and writes the nodes of one lock under a `LockHandle`. Methods raise `LockLost` and `RegistryDamaged`."""
 
     def __init__(self, zk: KazooClient, lock_name: str) -> None:
-        self._zk = zk
         folder = f"{ROOT}/{checked_name(lock_name)}"
-        self.lock_path, self.turn_path, self.waiting_path = f"{folder}/lock", f"{folder}/turn", f"{folder}/waiting"
+        self.lock_path = f"{folder}/lock"
+        self.turn_path = f"{folder}/turn"
+        self.waiting_path = f"{folder}/waiting"
+        self._zk = zk
 
-    def last(self, hold: LockHandle) -> Turn | None:
-        """The last turn; None if nobody has run."""
-        return self._read(hold)[0]
+    def last(self, handle: LockHandle) -> Turn | None:
+        """Return the last turn; None if no stream has run."""
+        turn, _ = self._read_turn(handle)
+        return turn
 
-    def waiting(self, hold: LockHandle) -> dict[str, frozenset[str]]:
-        """Who waits → whom it accepts."""
-        names = self._children(hold)
-        found = {name: self._node(hold, self._waiting(name)) for name in names}
-        return {name: decode_accepts(node[0], self._waiting(name)) for name, node in found.items() if node}
+    def waiting(self, handle: LockHandle) -> dict[str, frozenset[str]]:
+        """Return the streams that wait, each with the streams that it accepts as predecessors."""
+        found = {}
+        for name in self._waiting_names(handle):
+            path = self._waiting_node(name)
+            node = self._node(handle, path)
+            if node is not None:  # its session may have ended since the names were read
+                found[name] = decode_accepts(node[0], path)
+        return found
 
-    def write(self, hold: LockHandle, turn: Turn) -> None:
-        """Makes this the last turn, and its stream one that no longer waits. Written already, it changes nothing."""
-        # Refused, too, when it was carried out and its reply was lost, or when the note of a former session expired.
-        for _ in range(TRIES):
-            found, version = self._read(hold)
-            if found == turn:
+    def write(self, handle: LockHandle, turn: Turn) -> None:
+        """Record the last turn, and that its stream no longer waits. Nothing changes if it is recorded already."""
+        # A write is also refused if it was carried out but its reply was lost, or if a waiting note expired meanwhile.
+        for _ in range(MAX_TRIES):
+            recorded, version = self._read_turn(handle)
+            if recorded == turn:
                 return
-            operations = [self._store(turn, version)]
-            if turn.name in self._children(hold):
-                operations.append(lambda t: t.delete(self._waiting(turn.name)))
-            if hold.write(*operations):
+            operations = [self._store_turn(turn, version)]
+            if turn.name in self._waiting_names(handle):
+                operations.append(lambda transaction: transaction.delete(self._waiting_node(turn.name)))
+            if handle.write(*operations):
                 return
         raise RegistryDamaged(self.turn_path, f"is written without the lock, while {turn.name} holds it")
 
-    def leave_waiting(self, hold: LockHandle, stream: Stream) -> None:
-        """Notes that the stream was refused, for as long as its session lasts. A note that is there stays."""
+    def leave_waiting(self, handle: LockHandle, stream: Stream) -> None:
+        """Note that the stream was refused, for as long as its session lasts. An existing note stays as it is."""
         accepts = json.dumps(sorted(stream.accepts)).encode()
-        if self._node(hold, self.waiting_path) is None:
-            hold.write(lambda t: t.create(self.waiting_path))
-        hold.write(lambda t: t.create(self._waiting(stream.name), accepts, ephemeral=True))
+        if self._node(handle, self.waiting_path) is None:
+            handle.write(lambda transaction: transaction.create(self.waiting_path))
+        path = self._waiting_node(stream.name)
+        handle.write(lambda transaction: transaction.create(path, accepts, ephemeral=True))
 
     def withdraw(self, name: str) -> None:
-        """Removes the note of a stream that no longer waits: its own session's, so it needs no lock."""
-        found = self._zk.exists(self._waiting(name))
-        if found and found.ephemeralOwner == self._zk.client_id[0]:
-            self._zk.delete(self._waiting(name))
+        """Remove the waiting note of a stream. It needs no lock, because it only removes a note of its own session."""
+        path = self._waiting_node(name)
+        status = self._zk.exists(path)
+        own_session = self._zk.client_id[0]
+        if status and status.ephemeralOwner == own_session:
+            self._zk.delete(path)
 
-    def _waiting(self, name: str) -> str:
+    def _waiting_node(self, name: str) -> str:
         return f"{self.waiting_path}/{name}"
 
-    def _children(self, hold: LockHandle) -> list[str]:
+    def _waiting_names(self, handle: LockHandle) -> list[str]:
         with suppress(NoNodeError):
-            return sorted(hold.ask(lambda: self._zk.get_children_async(self.waiting_path)))
+            return sorted(handle.ask(lambda: self._zk.get_children_async(self.waiting_path)))
         return []
 
-    def _read(self, hold: LockHandle) -> tuple[Turn | None, int]:
-        node = self._node(hold, self.turn_path)
-        return (None, ANY_VERSION) if node is None else (decode_turn(node[0], self.turn_path), node[1].version)
+    def _read_turn(self, handle: LockHandle) -> tuple[Turn | None, int]:
+        """Return the last turn and the version of its node."""
+        node = self._node(handle, self.turn_path)
+        if node is None:
+            return None, ANY_VERSION
+        data, status = node
+        return decode_turn(data, self.turn_path), status.version
 
-    def _node(self, hold: LockHandle, path: str) -> Any:
-        """Data and status of a node; None if there is none."""
+    def _node(self, handle: LockHandle, path: str) -> Any:
+        """Return the data and the status of a node; None if it does not exist."""
         with suppress(NoNodeError):
-            return hold.ask(lambda: self._zk.get_async(path))
+            return handle.ask(lambda: self._zk.get_async(path))
         return None
 
-    def _store(self, turn: Turn, version: int) -> Operation:
-        """A first write is a create: of two at once, one would be lost if both were to set any version."""
+    def _store_turn(self, turn: Turn, version: int) -> Operation:
+        """The first write is a create: if two clients set any version at once, one write would be lost."""
         data = encode_turn(turn)
         if version == ANY_VERSION:
-            return lambda t: t.create(self.turn_path, data)
-        return lambda t: t.set_data(self.turn_path, data, version)
+            return lambda transaction: transaction.create(self.turn_path, data)
+        return lambda transaction: transaction.set_data(self.turn_path, data, version)
 
 
 def encode_turn(turn: Turn) -> bytes:
+    """Return the content of the turn node."""
     return json.dumps(asdict(turn)).encode()
 
 
 def decode_turn(data: bytes, path: str) -> Turn:
-    """A turn as `encode_turn` wrote it; `RegistryDamaged`."""
+    """Return the turn that `encode_turn` wrote.
+
+    Raises:
+        RegistryDamaged: The node at `path` contains something else.
+    """
     try:
         match json.loads(data):
             case {"name": str(name), "state": "running" | "done" as state, "token": int(token), "predecessor": before}:
@@ -113,15 +135,19 @@ def decode_turn(data: bytes, path: str) -> Turn:
                     return Turn(name, state, token, before)
     except ValueError:
         pass
-    raise RegistryDamaged(path, f"holds {data[:80]!r}, which is no turn")
+    raise RegistryDamaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a turn")
 
 
 def decode_accepts(data: bytes, path: str) -> frozenset[str]:
-    """What `Registry.leave_waiting` wrote; `RegistryDamaged`."""
+    """Return the predecessors that `Registry.leave_waiting` wrote.
+
+    Raises:
+        RegistryDamaged: The node at `path` contains something else.
+    """
     try:
         found = json.loads(data)
     except ValueError:
         found = None
     if isinstance(found, list) and all(isinstance(name, str) for name in found):
         return frozenset(found)
-    raise RegistryDamaged(path, f"holds {data[:80]!r}, which is no list of streams")
+    raise RegistryDamaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a list of streams")

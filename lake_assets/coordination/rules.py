@@ -1,4 +1,4 @@
-"""Whose turn it is. Pure: what the registry holds goes in, a decision comes out. No ZooKeeper, no clock.
+"""The rules of turns: which stream may run next. Pure functions of the registry's content; no ZooKeeper, no clock.
 
 Streams take turns on one lock. A turn is *running* until its work is checkpointed, then *done*.
 """
@@ -13,17 +13,20 @@ from typing import Literal
 from lake_assets.errors import ClaimRefused, ConfigurationError
 
 ANY = "*"
-"""Instead of a predecessor's name: any stream may have run last, or none at all."""
+"""Instead of a predecessor's name: the stream may run after any stream, or as the first one."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-"""What a stream or a lock can be called: it becomes part of a path."""
+"""Valid names of streams and locks: they become parts of paths."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One of those who take turns. accepts: who may have run last, by name, or `ANY`.
+    """A stream that takes turns on a lock.
 
-    first: whether it may start when nobody has run yet. A stream that accepts any always may.
+    Attributes:
+        name: Unique on its lock.
+        accepts: Names of the streams after which it may run, or `ANY`.
+        first: Whether it may run when no stream has run yet. A stream that accepts any stream always may.
     """
 
     name: str
@@ -31,33 +34,39 @@ class Stream:
     first: bool = False
 
     def __post_init__(self) -> None:
-        for name in (self.name, *(self.accepts - {ANY})):
+        checked_name(self.name)
+        for name in self.accepts - {ANY}:
             checked_name(name)
         if not self.accepts and not self.first:
             raise ConfigurationError(
-                f"{self.name} accepts no predecessor, and is no first stream: it would never run.",
-                remedy="Name a predecessor, or declare it first.",
+                f"{self.name} accepts no predecessor and is not declared as first, so it would never run.",
+                remedy="Name a predecessor, or declare it as first.",
             )
 
     @property
     def accepts_any(self) -> bool:
+        """Whether it may run after any stream."""
         return ANY in self.accepts
 
     @property
     def starts(self) -> bool:
-        """Whether it may be the first ever to run."""
+        """Whether it may run when no stream has run yet."""
         return self.first or self.accepts_any
 
     def follows(self, name: str) -> bool:
-        """Whether it may run after this one."""
+        """Return whether it may run after the stream `name`."""
         return self.accepts_any or name in self.accepts
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the registry holds: who ran last, and how far. token: of the lock under which it was registered.
+    """The last turn, as the registry records it.
 
-    predecessor: who had run before; None if nobody had.
+    Attributes:
+        name: The stream that ran.
+        state: Running until its work is checkpointed.
+        token: Of the lock under which it was registered.
+        predecessor: The stream that ran before; None if there was none.
     """
 
     name: str
@@ -68,7 +77,12 @@ class Turn:
 
 @dataclass(frozen=True)
 class Granted:
-    """predecessor: who ran before; None if nobody did. redo: the stream's own turn was interrupted, and goes on."""
+    """The stream may run.
+
+    Attributes:
+        predecessor: The stream that ran before; None if there was none.
+        redo: Whether it resumes its own interrupted turn.
+    """
 
     predecessor: str | None
     redo: bool = False
@@ -76,76 +90,139 @@ class Granted:
 
 @dataclass(frozen=True)
 class Refused:
-    """reason: for people, naming the waiting pair."""
+    """The stream may not run. reason: for a person; it names both streams."""
 
     reason: str
 
 
 def stream(name: str, predecessor: str | Collection[str], *, first: bool = False) -> Stream:
-    """A stream from one predecessor, several, or `ANY`."""
-    accepts = frozenset({predecessor} if isinstance(predecessor, str) else predecessor)
-    return Stream(name, accepts, first)
+    """Return a stream that runs after one predecessor, after one of several, or after any (`ANY`)."""
+    predecessors = {predecessor} if isinstance(predecessor, str) else predecessor
+    return Stream(name, frozenset(predecessors), first)
 
 
 def checked_name(name: str) -> str:
-    """The name, if it can be part of a path; else `ConfigurationError`."""
+    """Return the name if it can be part of a path.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
     if not NAME.fullmatch(name):
-        raise ConfigurationError(f"{name!r} is no name for a stream or a lock.", remedy=f"It must match {NAME.pattern}")
+        raise ConfigurationError(
+            f"{name!r} is not a valid name for a stream or a lock.", remedy=f"It must match {NAME.pattern}"
+        )
     return name
 
 
 def decide(asking: Stream, last: Turn | None, waiting: Mapping[str, frozenset[str]]) -> Granted | Refused:
-    """Whether it is a stream's turn. last: None if nobody has run. waiting: who was refused → whom it accepts."""
+    """Return whether a stream may run.
+
+    Args:
+        asking: The stream that holds the lock.
+        last: The last turn; None if no stream has run.
+        waiting: Streams that were refused, each with the streams that it accepts as predecessors.
+    """
     if last is None:
-        return Granted(None) if asking.starts else Refused("nobody has run yet, and it is no first stream")
+        return _decide_first(asking)
     if last.state == "running":
-        if last.name == asking.name:
-            return Granted(last.predecessor, redo=True)
-        return Refused(f"the last turn, of {last.name}, is not done")
+        return _decide_interrupted(asking, last)
     if not asking.follows(last.name):
         return Refused(f"it waits for {' or '.join(sorted(asking.accepts))}, and {last.name} ran last")
-    if asking.accepts_any and (other := _in_need_of(last.name, waiting, asking.name)):
-        return Refused(f"{other} waits for just what {last.name} has done")
+    if asking.accepts_any:
+        other = _waiting_for(last.name, waiting, asking.name)
+        if other is not None:
+            return Refused(f"{other} is waiting to run after {last.name}")
     return Granted(last.name)
 
 
-def _in_need_of(last: str, waiting: Mapping[str, frozenset[str]], asking: str) -> str | None:
-    """A waiting stream that has fewer choices than any, and the last turn among them."""
-    return next((name for name in sorted(waiting) if name != asking and last in waiting[name]), None)
+def _decide_first(asking: Stream) -> Granted | Refused:
+    if asking.starts:
+        return Granted(None)
+    return Refused("no stream has run yet, and it is not declared as first")
+
+
+def _decide_interrupted(asking: Stream, last: Turn) -> Granted | Refused:
+    if last.name == asking.name:
+        return Granted(last.predecessor, redo=True)
+    return Refused(f"the last turn, of {last.name}, is not done")
+
+
+def _waiting_for(last: str, waiting: Mapping[str, frozenset[str]], asking: str) -> str | None:
+    """Return a waiting stream that accepts `last` by name: it has fewer choices than a stream that accepts any."""
+    for name in sorted(waiting):
+        if name != asking and last in waiting[name]:
+            return name
+    return None
 
 
 def check_turn_order(streams: Iterable[Stream]) -> None:
-    """`ConfigurationError` when the streams of one lock would not go round, naming who waits, and for whom.
+    """Check that the streams of one lock can take turns for ever.
 
-    Everyone must have a predecessor that is there, be reached from a first stream, and be followed by somebody.
+    Each stream must have a predecessor among them, be reachable from a first stream, and be followed by a stream.
+
+    Raises:
+        ConfigurationError: It names the streams that wait, and what they wait for.
     """
-    ring = {s.name: s for s in streams}
-    for s in ring.values():
-        if unknown := sorted(s.accepts - {ANY, *ring}):
+    by_name = {declared.name: declared for declared in streams}
+    _check_predecessors(by_name)
+    _check_reachable(by_name)
+    _check_followed(by_name)
+
+
+def _check_predecessors(by_name: Mapping[str, Stream]) -> None:
+    for declared in by_name.values():
+        unknown = declared.accepts - {ANY, *by_name}
+        if unknown:
             raise ConfigurationError(
-                f"{s.name} waits for {', '.join(unknown)}, and no stream is called that.",
-                remedy=f"The streams are {', '.join(sorted(ring))}: correct the predecessor of {s.name}.",
+                f"{declared.name} waits for {', '.join(sorted(unknown))}, but no stream has that name.",
+                remedy=f"The streams are {', '.join(sorted(by_name))}: correct the predecessor of {declared.name}.",
             )
-    reached = _reached(ring)
-    if never := [s for s in ring.values() if s.name not in reached]:
-        waits = "; ".join(f"{s.name} waits for {', '.join(sorted(s.accepts))}" for s in never)
-        raise ConfigurationError(f"These would never run: {waits}.", remedy="Declare one of them first.")
-    if last := [s.name for s in ring.values() if not any(other.follows(s.name) for other in ring.values())]:
+
+
+def _check_reachable(by_name: Mapping[str, Stream]) -> None:
+    reachable = _reachable(by_name)
+    unreachable = [declared for declared in by_name.values() if declared.name not in reachable]
+    if unreachable:
+        waits = [f"{declared.name} waits for {', '.join(sorted(declared.accepts))}" for declared in unreachable]
         raise ConfigurationError(
-            f"After {', '.join(sorted(last))} nobody could run: no stream accepts it as predecessor.",
-            remedy="Let one accept it, or any.",
+            f"These streams would never run: {'; '.join(waits)}.", remedy="Declare one of them as first."
         )
 
 
-def _reached(ring: Mapping[str, Stream]) -> set[str]:
-    """Who runs at all, from the first streams on."""
-    reached = {s.name for s in ring.values() if s.starts}
-    while more := {s.name for s in ring.values() if s.accepts & reached} - reached:
-        reached |= more
-    return reached
+def _reachable(by_name: Mapping[str, Stream]) -> set[str]:
+    """Return the streams that can run at all, from the first streams on."""
+    reachable: set[str] = set()
+    added = {declared.name for declared in by_name.values() if declared.starts}
+    while added:
+        reachable |= added
+        followers = {declared.name for declared in by_name.values() if declared.accepts & reachable}
+        added = followers - reachable
+    return reachable
+
+
+def _check_followed(by_name: Mapping[str, Stream]) -> None:
+    not_followed = []
+    for name in sorted(by_name):
+        if not any(declared.follows(name) for declared in by_name.values()):
+            not_followed.append(name)
+    if not_followed:
+        names = ", ".join(not_followed)
+        raise ConfigurationError(
+            f"No stream accepts {names} as predecessor, so no stream could run after it.",
+            remedy="Let a stream accept it, or accept any.",
+        )
 
 
 def check_claim(resource: str, found: int | None, token: int) -> None:
-    """`ClaimRefused` if the token found on a guarded resource is a later holder's. For claims, and for each commit."""
+    """Check a claim, or a commit, against the token on the guarded resource.
+
+    Args:
+        resource: Its name, for the error.
+        found: The token on the resource; None if it was never claimed.
+        token: The caller's.
+
+    Raises:
+        ClaimRefused: A later holder has claimed the resource.
+    """
     if found is not None and found > token:
         raise ClaimRefused(resource, token=token, found=found)

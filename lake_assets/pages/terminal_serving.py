@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from lake_assets.serving.endpoints.query import Result
-from lake_assets.serving.erasure.erase import FromBefore
+from lake_assets.serving.erasure.erase import OutdatedSegments
+from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.status import EntryStatus, TableStatus, way_back
-from lake_assets.serving.store.writer import PushReport
 
 console = Console()
 WIDTH = 120
@@ -39,7 +39,7 @@ def lineage(found: Sequence[EntryStatus]) -> None:
     _print(columns, ([e.id, e.state, _time(e.timestamp), *_counts(e), e.goes_back] for e in found))
 
 
-def from_before(found: Iterable[FromBefore]) -> None:
+def from_before(found: Iterable[OutdatedSegments]) -> None:
     """What served tables have of before an erasure, and what takes it away."""
     for f in found:
         if f.deleted:

@@ -70,14 +70,14 @@ def down(settings: Settings, *, report: Report) -> None:
 
 def status(settings: Settings) -> list[ServiceStatus]:
     """Every service, whether it runs or not."""
-    recorded = {record.name: record for record in addresses.read(settings.home)}
+    recorded = {record.name: record for record in addresses.read_records(settings.home)}
     services = stack.services_of(settings, {name: _port(recorded.get(name)) for name in stack.LISTENING})
     return [_status(service) if service.name in recorded else _stopped(service) for service in services]
 
 
 def ui_address(settings: Settings) -> str | None:
     """Where Dagster's UI was started; None if it was not."""
-    ports = [record.port for record in addresses.read(settings.home) if record.name == "webserver"]
+    ports = [record.port for record in addresses.read_records(settings.home) if record.name == "webserver"]
     return f"http://127.0.0.1:{ports[0]}" if ports else None
 
 
@@ -89,7 +89,7 @@ def _start(settings: Settings, report: Report) -> None:
     services = stack.services_of(settings, ports)
     stack.write_dagster_files(settings, ports["code"])
     try:
-        addresses.write(settings.home, [addresses.Record(s.name, s.port) for s in services])
+        addresses.write_records(settings.home, [addresses.ServiceRecord(s.name, s.port) for s in services])
         kept = supervisor.start(services, settings.home)
         _wait(kept, services, settings.home, report)
     except BaseException:  # Ctrl-C too: whoever stops a start wants nothing running
@@ -189,7 +189,7 @@ def _memory_mb(process: psutil.Process) -> int:
     return total >> 20
 
 
-def _port(record: addresses.Record | None) -> int:
+def _port(record: addresses.ServiceRecord | None) -> int:
     return record.port or 0 if record else 0
 
 

@@ -1,4 +1,4 @@
-"""What serving refuses, and why. An operation that raises one of these has changed nothing, unless it says so.
+"""The errors of serving. An operation that raises one of them has changed nothing, unless the error says otherwise.
 
 ServingError
 ├── ReplaceRefused          the lineage does not allow it
@@ -8,25 +8,25 @@ ServingError
 │   ├── TargetTaken         a target that readers see already, or that another live entry names
 │   ├── UnknownEntry
 │   ├── EntryReverted
-│   ├── SourceGone          a source that is not there any more
-│   ├── TargetNotReady      a target that was never uploaded, or is not readable
-│   ├── TargetReplaced      what would be taken back has been replaced since
-│   ├── StillInProgress     a revert of an entry that somebody may be pushing
-│   └── SegmentHeld         a deletion of what lineage holds
-├── PushFailed              a push that was reverted by itself, or not begun
+│   ├── SourceGone          a source that no longer exists
+│   ├── TargetNotReady      a target that was not uploaded, or is not readable
+│   ├── TargetReplaced      a target that another entry has replaced since
+│   ├── StillInProgress     a revert of an entry whose push may be running
+│   └── SegmentHeld         a deletion of a segment that the lineage needs
+├── PushFailed              a push that was reverted, or not started
 │   ├── RowsUnreadable
 │   ├── QuotaExceeded
 │   ├── UploadStopped
 │   ├── UploadDamaged
 │   └── PushOvertaken
-├── PinotRefused            what the controller of a Pinot cluster did not do
-├── ErasedSince             going back would bring an erased person back
-├── LineageDamaged          a node that serving cannot have left like this
-├── LineageGone             files of a table of which this ZooKeeper knows nothing
-├── LineageBusy             others kept writing it
+├── PinotRefused            a call that the controller of a Pinot cluster did not carry out
+├── ErasedSince             a revert that would restore rows of an erased person
+├── LineageDamaged          a node that serving cannot have written
+├── LineageGone             files of a table that has no lineage in this ZooKeeper
+├── LineageBusy             other clients kept writing the lineage
 ├── TableNotServed
-├── QueryRefused            a query that may not be asked
-└── QueryStopped            a query beyond its limits, or whose lease was lost
+├── QueryRefused            a query that is not allowed
+└── QueryStopped            a query that exceeded its limits, or lost its lease
 """
 
 from __future__ import annotations
@@ -38,47 +38,60 @@ from pathlib import Path
 
 from lake_assets.errors import ServingError
 
-SHOWN = 3
-MOST_WORDS = 500
-"""Characters of another service's answer."""
+SHOWN_NAMES = 3
+"""Segments that a message names."""
+
+MAX_ANSWER_CHARACTERS = 500
+"""Of another service's answer, in a message."""
 
 
 class ReplaceRefused(ServingError):
-    """The lineage does not allow it."""
+    """The lineage does not allow the operation."""
 
 
 class EmptyReplace(ReplaceRefused):
+    """A replacement has neither a source nor a target."""
+
     def __init__(self, table: str) -> None:
         super().__init__(
-            f"A replacement in {table} names neither a source nor a target.", remedy="Name what replaces what."
+            f"A replacement in {table} names neither a source nor a target.", remedy="Name a source or a target."
         )
 
 
 class SourceNotRouted(ReplaceRefused):
+    """Readers do not see a source."""
+
     def __init__(self, table: str, segments: Iterable[str]) -> None:
         super().__init__(
             f"Readers of {table} do not see {_named(segments)}, so it cannot be replaced.",
-            remedy=f"Start from what is routed: `lake serving list {table}`.",
+            remedy=f"Replace only segments that readers see: `lake serving list {table}`.",
         )
 
 
 class SourceTaken(ReplaceRefused):
+    """Another live entry replaces a source. by: its id. state: its state."""
+
     def __init__(self, table: str, segments: Iterable[str], *, by: str, state: str) -> None:
         super().__init__(
-            f"Entry {by} of {table}, {state}, replaces {_named(segments)} already.",
-            remedy=f"Wait for its push; if that has died, push with --force, or `lake serving revert {table} {by} "
+            f"Entry {by} of {table}, {state}, already replaces {_named(segments)}.",
+            remedy=f"Wait for its push. If that has died, push with --force, or run `lake serving revert {table} {by} "
             "--force` first.",
         )
 
 
 class TargetTaken(ReplaceRefused):
+    """A target's name is in use. why: a clause."""
+
     def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
         super().__init__(
-            f"{_named(segments)} of {table} cannot be pushed: {why}.", remedy="Names are used once: choose another."
+            f"{_named(segments)} of {table} cannot be pushed: {why}.",
+            remedy="Each name can be used once: choose another.",
         )
 
 
 class UnknownEntry(ReplaceRefused):
+    """The lineage has no such entry."""
+
     def __init__(self, table: str, entry_id: str) -> None:
         super().__init__(
             f"The lineage of {table} has no entry {entry_id}.", remedy=f"See `lake serving lineage {table}`."
@@ -86,163 +99,193 @@ class UnknownEntry(ReplaceRefused):
 
 
 class EntryReverted(ReplaceRefused):
+    """The entry was reverted."""
+
     def __init__(self, table: str, entry_id: str) -> None:
         super().__init__(f"Entry {entry_id} of {table} was reverted.", remedy="Push again.")
 
 
 class SourceGone(ReplaceRefused):
+    """A source no longer exists."""
+
     def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} replaces {_named(segments)}, which is not there any more.",
-            remedy="A snapshot that was deleted cannot be gone back to; an entry in progress can be reverted by force.",
+            f"Entry {entry_id} of {table} replaces {_named(segments)}, which no longer exists.",
+            remedy="A deleted snapshot cannot be restored. An entry in progress can be reverted with --force.",
         )
 
 
 class TargetNotReady(ReplaceRefused):
+    """A target was not uploaded, or is not readable."""
+
     def __init__(self, table: str, entry_id: str, segments: Iterable[str]) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} brings {_named(segments)}, which was not uploaded, or is not readable.",
-            remedy="Upload all of its targets, then end it; or revert it by force.",
+            f"Entry {entry_id} of {table} adds {_named(segments)}, which was not uploaded or is not readable.",
+            remedy="Upload all of its targets, then end it; or revert it with --force.",
         )
 
 
 class TargetReplaced(ReplaceRefused):
+    """Another live entry replaces a target. by: its id."""
+
     def __init__(self, table: str, entry_id: str, segments: Iterable[str], *, by: str) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} brought {_named(segments)}, which entry {by} replaces.",
-            remedy=f"Revert {by} first; or revert this one with --later.",
+            f"Entry {entry_id} of {table} added {_named(segments)}, which entry {by} replaces.",
+            remedy=f"Revert {by} first, or revert this one with --later.",
         )
 
 
 class StillInProgress(ReplaceRefused):
+    """The entry is in progress."""
+
     def __init__(self, table: str, entry_id: str) -> None:
         super().__init__(
-            f"Entry {entry_id} of {table} is in progress: somebody may be pushing it.",
-            remedy="Wait for its push; if that has died, revert it with --force.",
+            f"Entry {entry_id} of {table} is in progress: its push may still run.",
+            remedy="Wait for its push. If that has died, revert the entry with --force.",
         )
 
 
 class SegmentHeld(ReplaceRefused):
+    """The lineage needs a segment. why: a clause."""
+
     def __init__(self, table: str, segments: Iterable[str], why: str) -> None:
         super().__init__(
             f"{_named(segments)} of {table} cannot be deleted: {why}.",
-            remedy="Revert the entry, or leave it to `lake serving clean-up`.",
+            remedy="Revert the entry, or wait for `lake serving clean-up` to delete them.",
         )
 
 
 class PushFailed(ServingError):
-    """A push that did not come to its end. It was reverted by itself, if it had begun."""
+    """A push that did not complete. It was reverted, if it had started."""
 
 
 class RowsUnreadable(PushFailed):
-    """The rows that were to be pushed could not be read to their end."""
+    """The rows to push could not be read."""
 
     def __init__(self, table: str, why: Exception) -> None:
         super().__init__(
             f"The source of {table} could not be read: {why}.",
-            remedy="See that its files are there and can be read, then push again.",
+            remedy="Check that its files exist and can be read, then push again.",
         )
 
 
 class QuotaExceeded(PushFailed):
+    """A table would exceed its quota. All in bytes."""
+
     def __init__(self, table: str, *, stored: int, new: int, quota: int) -> None:
         super().__init__(
-            f"{table} may take {quota:,} bytes; it holds {stored:,}, and the push brings {new:,}.",
+            f"{table} may take {quota:,} bytes; it takes {stored:,}, and the push adds {new:,}.",
             remedy="Raise LAKE_SERVING_QUOTA_MB, keep fewer snapshots (LAKE_SERVING_SNAPSHOTS), or push less.",
         )
 
 
 class UploadStopped(PushFailed):
-    """folder: that could not be written to. variable: that names it."""
+    """A folder could not be written to. variable: of the environment, which names the folder."""
 
     def __init__(self, table: str, why: OSError, *, folder: Path, variable: str) -> None:
-        full = why.errno in (errno.ENOSPC, errno.EDQUOT)
+        is_full = why.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "its disk is full" if is_full else str(why)
+        remedy = "Free space" if is_full else "Give access"
         super().__init__(
-            f"{table} could not be written to {folder}: {'its disk is full' if full else why}.",
-            remedy=f"{'Make room' if full else 'Give access'} there, or move it ({variable}), and push again.",
+            f"{table} could not be written to {folder}: {reason}.",
+            remedy=f"{remedy} there, or use another folder ({variable}), and push again.",
         )
 
 
 class UploadDamaged(PushFailed):
+    """A segment that was read back differs from the pushed one."""
+
     def __init__(self, table: str, segment: str, what: str) -> None:
         super().__init__(
             f"{segment} of {table} is not what was pushed: {what}.",
-            remedy="Push again; if it happens again, look at the disk.",
+            remedy="Push again. If it happens again, check the disk.",
         )
 
 
 class PushOvertaken(PushFailed):
+    """Another push has switched the table meanwhile."""
+
     def __init__(self, table: str, entry_id: str) -> None:
         super().__init__(
-            f"{table} was switched by somebody else while entry {entry_id} was pushed: both would be seen together.",
-            remedy="Nothing to do if the other push is the newer one; else push again.",
+            f"{table} was changed by another push while entry {entry_id} was pushed: readers would see both snapshots.",
+            remedy="Push again, unless the other push is the newer one.",
         )
 
 
 class PinotRefused(ServingError):
-    """The controller of a Pinot cluster refused a call, or did not answer. A push that it stopped was reverted."""
+    """The controller of a Pinot cluster refused a call, or did not answer. A push that this stopped was reverted."""
 
     def __init__(self, call: str, answer: str) -> None:
         words = " ".join(answer.split())
         super().__init__(
-            f"Pinot did not do {call}: {words[:MOST_WORDS]}.",
-            remedy="See the controller's log. If a push has died, push with --force; "
-            "else correct what it says, or LAKE_PINOT_CONTROLLER.",
+            f"Pinot did not carry out {call}: {words[:MAX_ANSWER_CHARACTERS]}.",
+            remedy="See the controller's log. If an earlier push has died, push with --force; "
+            "otherwise correct what the answer says, or LAKE_PINOT_CONTROLLER.",
         )
 
 
 class ErasedSince(ServingError):
+    """A revert would restore rows that were read before an erasure. Both times in UTC."""
+
     def __init__(self, table: str, *, pushed_at: datetime, erased_at: datetime) -> None:
         super().__init__(
-            f"{table} would go back to what was pushed at {pushed_at:%Y-%m-%d %H:%M:%S} UTC, before somebody was "
+            f"{table} would return to rows that were read at {pushed_at:%Y-%m-%d %H:%M:%S} UTC, before a person was "
             f"erased at {erased_at:%Y-%m-%d %H:%M:%S} UTC.",
             remedy="Correct the table and push it again.",
         )
 
 
 class LineageDamaged(ServingError):
+    """A node contains what serving cannot have written. what: a clause."""
+
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
-            f"The node {path} {what}.", remedy="Stop all pushes, and restore it from a backup of ZooKeeper."
+            f"The node {path} {what}.", remedy="Stop all pushes, and restore the node from a backup of ZooKeeper."
         )
 
 
 class LineageGone(ServingError):
-    """Without the lineage nobody knows which files readers see, so none may be deleted. folder: of all tables."""
+    """Without the lineage it is not known which files readers see, so none is deleted. folder: of all tables."""
 
     def __init__(self, table: str, files: Iterable[str], *, folder: Path) -> None:
         super().__init__(
-            f"ZooKeeper knows nothing of {table}, but {folder / table} holds its files: {_named(files)}.",
+            f"ZooKeeper has no lineage of {table}, but {folder / table} contains its files: {_named(files)}.",
             remedy="Name the ZooKeeper that has its lineage (LAKE_ZOOKEEPER), or the folder that belongs to this one "
-            "(LAKE_SERVING_FOLDER); if the lineage is lost, restore ZooKeeper's data from a backup. To begin anew on "
-            f"purpose, move {folder / table} away, and push again.",
+            "(LAKE_SERVING_FOLDER). If the lineage is lost, restore ZooKeeper's data from a backup. To start again "
+            f"without the files, move {folder / table} away, and push again.",
         )
 
 
 class LineageBusy(ServingError):
+    """Other clients kept writing the lineage."""
+
     def __init__(self, tables: Iterable[str], tries: int) -> None:
         super().__init__(
-            f"The lineage of {_named(tables)} was changed by others {tries} times in a row.", remedy="Call again."
+            f"The lineage of {_named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
         )
 
 
 class TableNotServed(ServingError):
+    """There is no such served table, or readers see nothing of it."""
+
     def __init__(self, table: str, served: Iterable[str]) -> None:
         super().__init__(
-            f"No table {table!r} is served.", remedy=f"Served are: {', '.join(sorted(served)) or 'none yet'}."
+            f"No table {table!r} is served.",
+            remedy=f"The served tables are: {', '.join(sorted(served)) or 'none yet'}.",
         )
 
 
 class QueryRefused(ServingError):
-    """A query that may not be asked, or cannot be understood. It was not run."""
+    """A query that is not allowed, or cannot be parsed. It has no result."""
 
 
 class QueryStopped(ServingError):
-    """A query that went beyond its limits, or that DuckDB could not finish. It has no result."""
+    """A query that exceeded its limits, or that DuckDB could not finish. It has no result."""
 
 
 def _named(names: Iterable[str]) -> str:
-    """The first few, and how many more."""
+    """The first names, and the number of further ones."""
     found = sorted(names)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
+    shown = ", ".join(found[:SHOWN_NAMES])
+    more = len(found) - SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,4 +1,4 @@
-"""The served tables of a home, opened: who writes them, who reads them, and the limits that the settings name."""
+"""The served tables of a data directory: their writer and readers, with the limits from the settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import ServiceError
 from lake_assets.serving.endpoints.broker import Broker
 from lake_assets.serving.endpoints.query import MB, Limits
-from lake_assets.serving.lineage.lineage import Retention
 from lake_assets.serving.lineage.registry import Registry
+from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.leases import Leases
-from lake_assets.serving.store.writer import Policy, Writer
+from lake_assets.serving.store.push import Policy
+from lake_assets.serving.store.writer import Writer
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Serving:
-    """All that belongs to one ZooKeeper and one folder of segments."""
+    """The parts that belong to one ZooKeeper and one folder of segments.
+
+    Attributes:
+        registry: The lineages.
+        files: The segments.
+        leases: Those of readers.
+        writer: Changes the tables.
+        broker: Reads the tables.
+        limits: Of a query.
+        retention: Of replaced and unfinished pushes.
+    """
 
     registry: Registry
     files: SegmentFiles
@@ -41,28 +52,45 @@ class Serving:
 
 @contextmanager
 def serving_at(hosts: str, settings: Settings, *, clock: Callable[[], datetime]) -> Iterator[Serving]:
-    """The served tables, while the block lasts. hosts: of ZooKeeper. `ServiceError` if it cannot be reached."""
+    """Connect to the served tables for the block.
+
+    Args:
+        hosts: Of ZooKeeper.
+        settings: Of the data directory.
+        clock: UTC, for the timestamps of lineage entries.
+
+    Raises:
+        ServiceError: ZooKeeper does not answer.
+    """
     try:
         with zookeeper_client(hosts) as zk:
             yield open_serving(zk, settings, clock=clock)
     except KazooException as error:
         raise ServiceError(
-            f"ZooKeeper at {hosts} did not answer: {error!r}.", remedy="See that it runs, then call again."
+            f"ZooKeeper at {hosts} did not answer: {error!r}.", remedy="Check that it runs, then try again."
         ) from error
 
 
 def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], datetime]) -> Serving:
-    """The served tables on a started client."""
-    registry, files, leases = Registry(zk), SegmentFiles(settings.segments), Leases(zk)
-    quota = settings.serving_quota_mb
-    policy = Policy(settings.serving_snapshots, None if quota is None else quota * MB)
+    """Return the served tables, on a started client."""
+    registry = Registry(zk)
+    files = SegmentFiles(settings.segments)
+    leases = Leases(zk)
     kept = timedelta(hours=settings.serving_retain_hours)
     return Serving(
         registry=registry,
         files=files,
         leases=leases,
-        writer=Writer(registry, files, leases, clock=clock, policy=policy),
+        writer=Writer(registry, files, leases, clock=clock, policy=_policy(settings)),
         broker=Broker(registry, files, leases),
         limits=Limits(settings.query_seconds, settings.query_rows, settings.query_mb),
         retention=Retention(replaced=kept, lineage=kept),
+    )
+
+
+def _policy(settings: Settings) -> Policy:
+    quota_mb = settings.serving_quota_mb
+    return Policy(
+        snapshots=settings.serving_snapshots,
+        quota_bytes=None if quota_mb is None else quota_mb * MB,
     )

@@ -31,8 +31,8 @@ from lake_assets.membership import PIPELINE
 from lake_assets.pages.data_path import DataPath, Fact, Stage
 from lake_assets.pages.data_path_state import LAST_PUSHES, data_path
 from lake_assets.serving.served_tables import serving_at
+from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import metrics_sources
-from lake_assets.serving.store.writer import PushReport
 from lake_assets.settings import Settings
 from lake_assets_tests.serving.scenario import fresh_name
 

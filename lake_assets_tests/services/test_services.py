@@ -67,7 +67,7 @@ def test_dagster_gets_every_setting_as_it_is(bare_home: Settings, monkeypatch: p
 
 
 def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) -> None:
-    addresses.write(bare_home.home, [addresses.Record("spark", 1234)])
+    addresses.write_records(bare_home.home, [addresses.ServiceRecord("spark", 1234)])
     foreign = addresses.run_folder(bare_home.home) / "spark.pid"
     foreign.write_text(str(os.getppid()))  # lives, and is none of ours
     assert services.spark_remote(bare_home) is None
@@ -78,9 +78,9 @@ def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) 
 
 
 def test_a_half_written_record_counts_as_none(bare_home: Settings) -> None:
-    addresses.write(bare_home.home, [])
+    addresses.write_records(bare_home.home, [])
     (addresses.run_folder(bare_home.home) / "services.json").write_text('{"services": [{"na')
-    assert addresses.read(bare_home.home) == []
+    assert addresses.read_records(bare_home.home) == []
 
 
 @pytest.mark.slow

@@ -143,9 +143,10 @@ TOLD = {
 }
 TAIL = """## Others
 
-`test_store.py` plays two first writers, a revert against an end, an end that comes twice, a clean-up against a running
-query, a lost compare-and-set, lost replies, a full disk, and the loss of ZooKeeper's leader; `test_churn.py` lets
-writers push and revert, killed at random, while readers query: no mixed result, no missing file, storage within twice.
+`test_served_tables.py` plays two first writers, a revert against an end, an end that comes twice, a clean-up against a
+running query, a lost compare-and-set, lost replies, a full disk, and the loss of ZooKeeper's leader; `test_churn.py`
+lets writers push and revert, killed at random, while readers query: no mixed result, no missing file, storage within
+twice.
 """
 
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from lake_assets.serving.errors import UploadStopped
 from lake_assets.serving.store.files import PARTIAL, SegmentFiles
-from lake_assets.serving.store.writer import Policy, Writer
+from lake_assets.serving.store.push import Policy
+from lake_assets.serving.store.writer import Writer
 from lake_assets_tests.serving.scenario import ROWS, SEGMENTS, World, fresh_name, now, world
 
 SIZE = "256k"

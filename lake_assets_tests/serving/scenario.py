@@ -15,11 +15,13 @@ from kazoo.client import KazooClient
 from lake_assets.coordination import zookeeper_client
 from lake_assets.serving.endpoints.broker import Broker
 from lake_assets.serving.endpoints.query import Limits, query
-from lake_assets.serving.lineage.lineage import Retention, State
+from lake_assets.serving.lineage.lineage import State
 from lake_assets.serving.lineage.registry import Registry
+from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.leases import Leases
-from lake_assets.serving.store.writer import Policy, PushReport, Writer
+from lake_assets.serving.store.push import Policy, PushReport
+from lake_assets.serving.store.writer import Writer
 
 ROWS, SEGMENTS = 40, 4
 LIMITS = Limits(seconds=10, threads=1)

@@ -29,13 +29,16 @@ from lake_assets.serving.errors import (
     UnknownEntry,
     UploadDamaged,
 )
-from lake_assets.serving.lineage.lineage import Change, Retention, State, end_replace, start_replace
+from lake_assets.serving.lineage.lineage import Change, State
+from lake_assets.serving.lineage.protocol import end_replace, start_replace
 from lake_assets.serving.lineage.registry import LINEAGE, Registry, States
 from lake_assets.serving.lineage.registry import SEGMENTS as SEGMENT_NODES
+from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.lineage.znrecord import SegmentInfo
 from lake_assets.serving.store.files import SegmentFiles
+from lake_assets.serving.store.push import Policy
 from lake_assets.serving.store.status import lineage_status, switched_with
-from lake_assets.serving.store.writer import Policy, Writer
+from lake_assets.serving.store.writer import Writer
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
 from lake_assets_tests.serving import full_disk
@@ -294,7 +297,7 @@ def test_a_quota_is_refused_before_anything_is_started(zookeeper: str, tmp_path:
     with world(zookeeper, tmp_path, fresh_name(), quota=9_000) as found:
         found.push(1)
         found.push(2)
-        with pytest.raises(QuotaExceeded, match=r"may take 9,000 bytes; it holds 3,\d\d\d, and the push brings"):
+        with pytest.raises(QuotaExceeded, match=r"may take 9,000 bytes; it takes 3,\d\d\d, and the push adds"):
             found.push(3, rows=4_000)
         assert found.states == [State.COMPLETED] * 2
         assert found.seen() == [2]
@@ -349,7 +352,7 @@ def test_a_full_disk_is_told_and_readers_are_undisturbed(zookeeper: str, tmp_pat
     found = full_disk.play(zookeeper, tmp_path / "segments")
     assert found["said"] == [
         f"{found['table']} could not be written to {tmp_path / 'segments'}: its disk is full.",
-        "Make room there, or move it (LAKE_SERVING_FOLDER), and push again.",
+        "Free space there, or use another folder (LAKE_SERVING_FOLDER), and push again.",
     ]
     assert (found["seen"], found["left"], found["seen then"]) == ([1], SEGMENTS, [3])
 
@@ -372,7 +375,7 @@ def test_a_group_is_taken_back_at_once_or_not_at_all(served: World) -> None:
 def test_nobody_goes_back_across_an_erasure_and_what_is_older_does_not_stay(served: World) -> None:
     served.push(1)
     second = served.push(2)
-    with pytest.raises(ErasedSince, match="before somebody was erased"):
+    with pytest.raises(ErasedSince, match="before a person was erased"):
         served.writer.revert(served.table, second.entry_id, erased_at=now())
     assert served.seen() == [2]
     served.writer.clean_up(served.table, retention=Retention(DAY, DAY), erased_at=now() - DAY)

@@ -28,7 +28,7 @@ from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
-from lake_assets.base.id_matcher import IdMatcher, word
+from lake_assets.base.id_matcher import IdMatcher, id_pattern
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
 from lake_assets.incremental.erasure.certificate import search
@@ -245,13 +245,13 @@ def _redact(catalog: Catalog, value: str) -> int:
 
 
 def _named(row: dict[str, Any], value: str) -> bool:
-    return any(word(value).search(key) for audit in json.loads(row["audits"] or "[]") for key in audit["sample"])
+    return any(id_pattern(value).search(key) for audit in json.loads(row["audits"] or "[]") for key in audit["sample"])
 
 
 def _without(audits: str, value: str) -> str:
     found = json.loads(audits)
     for audit in found:
-        audit["sample"] = [ERASED if word(value).search(key) else key for key in audit["sample"]]
+        audit["sample"] = [ERASED if id_pattern(value).search(key) else key for key in audit["sample"]]
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 

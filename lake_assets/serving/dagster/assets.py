@@ -1,7 +1,7 @@
-"""Pushes as assets: one for each table of the lake that is served, with checks; and a job that takes a push back.
+"""Pushes as assets, one for each served table of the lake, with checks; and a job that reverts a push.
 
-The tables of a push group are pushed by one step, in one switch. Each group is held back by a pool of its own, so
-pushes of a table never meet. Each ends with a cycle of clean-up.
+The tables of a push group are pushed by one step, in one switch. Each group has a pool of its own, so two pushes of a
+table never run at once. Each push ends with a cycle of clean-up.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,51 +18,54 @@ from lake_assets.serving.dagster.checks import ROW_COUNT, SERVED_CHECKSUM, check
 from lake_assets.serving.dagster.sensors import serving_sensor
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.groups import PushGroup, push_groups
-from lake_assets.serving.store.sources import Source
+from lake_assets.serving.store.push import PushReport
+from lake_assets.serving.store.sources import Reading, Source
 from lake_assets.serving.store.status import EntryStatus, lineage_status, way_back
-from lake_assets.serving.store.writer import PushReport
 
 GROUP = "serving"
-SHOWN = 10
-"""Entries of the lineage that are drawn, the newest."""
+SHOWN_ENTRIES = 10
+"""The newest entries of the lineage, in the metadata of a push."""
+
+PUSH_ID_LENGTH = 12
 
 
 def serving_key(source: Source) -> dg.AssetKey:
-    """account_state → serving/account_state."""
+    """Return the key of a served table's asset: serving/account_state."""
     return dg.AssetKey([GROUP, source.name])
 
 
 def serving_spec(source: Source) -> dg.AssetSpec:
-    """What one table's readers see."""
+    """Return the asset of a served table."""
     return dg.AssetSpec(
         serving_key(source),
         deps=[asset_key(source.table)],
         group_name=GROUP,
         kinds={"parquet", "duckdb"},
-        description=f"What readers of {source.name} see: {source.table}, whole.",
+        description=f"The snapshot of {source.table} that readers of {source.name} see.",
     )
 
 
 def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
-    """The push of a group: a new snapshot of each of its sources, as a whole, with its lineage as metadata."""
+    """Return the step that pushes a group: a new snapshot of each source, with its lineage as metadata."""
     specs = [serving_spec(source) for source in group.sources]
 
     @dg.multi_asset(
         name=f"{GROUP}__{group.name}",
         specs=specs,
-        check_specs=[dg.AssetCheckSpec(n, asset=spec.key) for spec in specs for n in (ROW_COUNT, SERVED_CHECKSUM)],
+        check_specs=_check_specs(specs),
         required_resource_keys={"iceberg", "serving"},
         pool=f"{GROUP}.{group.name}",
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-        as_of, catalog = clock(), context.resources.iceberg.catalog()
+        as_of = clock()
+        catalog = context.resources.iceberg.catalog()
         try:
             readings = {source: source.read(catalog) for source in group.sources}
             with context.resources.serving.tables() as serving:
-                # The pool holds every other push back, so what is in progress has died.
+                # The pool allows one push at a time, so the push of any entry in progress has died.
                 reports = serving.writer.push(
                     {source.name: reading.rows for source, reading in readings.items()},
-                    push_id=uuid4().hex[:12],
+                    push_id=uuid4().hex[:PUSH_ID_LENGTH],
                     as_of=as_of,
                     force=True,
                     heads={source.name: reading.head for source, reading in readings.items()},
@@ -70,61 +73,97 @@ def serving_asset(group: PushGroup, clock: Clock) -> dg.AssetsDefinition:
                 erased_at = last_erasure(catalog)
                 for source, report in zip(group.sources, reports, strict=True):
                     serving.writer.clean_up(source.name, retention=serving.retention, erased_at=erased_at)
-                    yield dg.MaterializeResult(
-                        asset_key=serving_key(source),
-                        metadata=push_metadata(serving, reports, report, readings[source].of),
-                        check_results=check_push(serving, serving_key(source), source, report, readings[source]),
-                    )
+                    yield _materialized(serving, source, readings[source], report, reports)
         except LakeError as error:
             raise failure(error) from error
 
     return step
 
 
+def _check_specs(specs: Iterable[dg.AssetSpec]) -> list[dg.AssetCheckSpec]:
+    found = []
+    for spec in specs:
+        found.append(dg.AssetCheckSpec(ROW_COUNT, asset=spec.key))
+        found.append(dg.AssetCheckSpec(SERVED_CHECKSUM, asset=spec.key))
+    return found
+
+
+def _materialized(
+    serving: Serving, source: Source, reading: Reading, report: PushReport, reports: Sequence[PushReport]
+) -> dg.MaterializeResult[None]:
+    key = serving_key(source)
+    return dg.MaterializeResult(
+        asset_key=key,
+        metadata=push_metadata(serving, reports, report, reading.of),
+        check_results=check_push(serving, key, source, report, reading),
+    )
+
+
 def push_metadata(
     serving: Serving, reports: Sequence[PushReport], report: PushReport, of: str
 ) -> dict[str, dg.MetadataValue]:
-    """The figures of a table's push, and the lineage that it left. reports: of all tables that were switched."""
-    numbers = {"rows": report.rows, "bytes": report.size_bytes, "segments": len(report.segments)}
-    others = {other.table: other.entry_id for other in reports if other is not report}
-    together = {"switched with": dg.MetadataValue.text(", ".join(others))} if others else {}
-    return {
-        **{name: dg.MetadataValue.int(number) for name, number in numbers.items()},
+    """Return the figures of a table's push, and its lineage.
+
+    Args:
+        serving: The served tables.
+        reports: Of all tables that were switched together.
+        report: Of this table.
+        of: Describes which rows were pushed.
+    """
+    entries = lineage_status(serving.registry, report.table)
+    metadata: dict[str, dg.MetadataValue] = {
+        "rows": dg.MetadataValue.int(report.rows),
+        "bytes": dg.MetadataValue.int(report.size_bytes),
+        "segments": dg.MetadataValue.int(len(report.segments)),
         "of": dg.MetadataValue.text(of),
         "lineage id": dg.MetadataValue.text(report.entry_id),
-        **together,
         "to go back": dg.MetadataValue.text(_to_go_back(report, reports)),
-        "lineage": dg.MetadataValue.md(drawn(lineage_status(serving.registry, report.table)[:SHOWN])),
+        "lineage": dg.MetadataValue.md(lineage_table(entries[:SHOWN_ENTRIES])),
     }
+    others = [other.table for other in reports if other is not report]
+    if others:
+        metadata["switched with"] = dg.MetadataValue.text(", ".join(others))
+    return metadata
 
 
 def _to_go_back(report: PushReport, reports: Sequence[PushReport]) -> str:
-    """The entry of a table's first push has replaced nothing, so the clean-up that follows has dropped it."""
+    """The entry of a table's first push has replaced nothing, and the clean-up after the push has removed it."""
     entries = {other.table: other.entry_id for other in reports if other.replaced}
-    if entry_id := entries.pop(report.table, None):
-        return way_back(report.table, entry_id, entries)
-    return "There is nothing to go back to: readers saw nothing before."
+    entry_id = entries.pop(report.table, None)
+    if entry_id is None:
+        return "There is no earlier snapshot to go back to."
+    return way_back(report.table, entry_id, entries)
 
 
-def drawn(entries: list[EntryStatus]) -> str:
-    """A lineage in Markdown, an arrow for each entry."""
-    rows = [
-        f"| {_snapshot(e.segments_from)} → {_snapshot(e.segments_to)} | {e.state} | {e.timestamp:%Y-%m-%d %H:%M:%S} |"
-        f" {e.id} | {e.goes_back} |"
-        for e in entries
-    ]
-    return "\n".join(["| replaced → brought | state | since | id | can be reverted |", "|" + " --- |" * 5, *rows])
+def lineage_table(entries: Iterable[EntryStatus]) -> str:
+    """Return entries as a Markdown table."""
+    lines = ["| replaced → added | state | since | id | can be reverted |", "| --- | --- | --- | --- | --- |"]
+    for entry in entries:
+        cells = [
+            f"{_snapshot(entry.segments_from)} → {_snapshot(entry.segments_to)}",
+            entry.state,
+            f"{entry.timestamp:%Y-%m-%d %H:%M:%S}",
+            entry.id,
+            entry.goes_back,
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _snapshot(segments: tuple[str, ...]) -> str:
-    """The first segment's name, and how many there are."""
+    """The first segment's name, and the number of segments."""
     return f"{min(segments)} ({len(segments)})" if segments else "nothing"
 
 
 class Revert(dg.Config):
-    """table: a served one. entry_id: of its lineage. others: table → entry, taken back in the same switch.
+    """The configuration of `revert_push`.
 
-    later: the pushes that came on top of it too. force: as `lake`.
+    Attributes:
+        table: A served table.
+        entry_id: Of its lineage.
+        others: Other table → its entry, reverted in the same switch.
+        later: Whether to revert also later pushes.
+        force: Whether to revert also entries in progress.
     """
 
     table: str
@@ -136,7 +175,7 @@ class Revert(dg.Config):
 
 @dg.op(required_resource_keys={"iceberg", "serving"})
 def revert_entry(context: dg.OpExecutionContext, config: Revert) -> None:
-    """Goes back to what a push replaced; refused if somebody was erased since."""
+    """Return to the snapshot that a push has replaced. It is refused if a person was erased since."""
     entries = {config.table: config.entry_id, **config.others}
     try:
         erased_at = last_erasure(context.resources.iceberg.catalog())
@@ -145,21 +184,29 @@ def revert_entry(context: dg.OpExecutionContext, config: Revert) -> None:
     except LakeError as error:
         raise failure(error) from error
     for table, change in changes.items():
-        context.log.info(f"{table} is as it was before; {len(change.deletions)} segments were given up.")
+        context.log.info(f"{table} is as it was before the push; {len(change.deletions)} segments were given up.")
 
 
-@dg.job(description="Takes a push of a served table back. Its lineage, with the ids, is metadata of serving/<table>.")
+@dg.job(description="Reverts a push of a served table. The metadata of serving/<table> shows its lineage with the ids.")
 def revert_push() -> None:
+    """Revert a push of a served table."""
     revert_entry()
 
 
 def serving_definitions(
     sources: Iterable[Source], *, clock: Clock, groups: Mapping[str, Sequence[str]] | None = None
 ) -> dg.Definitions:
-    """The pushes of what is served, their sensor, and the job that reverts. SnapshotReferences `iceberg` and `serving`.
+    """Return the pushes of served tables, their sensor, and the job that reverts; they need `iceberg` and `serving`.
 
-    Without sources there are no definitions: a sensor needs an asset.
-    groups: name → the tables that are pushed in one switch. Raises `ConfigurationError` for one that cannot be.
+    Without sources there are no definitions, because a sensor needs an asset.
+
+    Args:
+        sources: The tables that are served.
+        clock: UTC.
+        groups: Name → the tables that are pushed in one switch.
+
+    Raises:
+        ConfigurationError: A group is not valid.
     """
     assets = {group: serving_asset(group, clock) for group in push_groups(sources, groups or {})}
     if not assets:

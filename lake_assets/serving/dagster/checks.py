@@ -1,4 +1,4 @@
-"""What is checked of a push when it is done: that readers get what the lake's table holds, and what was pushed."""
+"""Checks of a completed push: readers get the rows of the lake's table, and the files that were pushed."""
 
 from __future__ import annotations
 
@@ -7,39 +7,49 @@ import dagster as dg
 from lake_assets.serving.endpoints.query import query
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.files import checksum, sha256_of
+from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import Reading, Source
-from lake_assets.serving.store.writer import PushReport
 
-ROW_COUNT, SERVED_CHECKSUM = "row_count", "served_checksum"
+ROW_COUNT = "row_count"
+SERVED_CHECKSUM = "served_checksum"
 
 
 def check_push(
     serving: Serving, key: dg.AssetKey, source: Source, report: PushReport, reading: Reading
 ) -> list[dg.AssetCheckResult]:
-    """The verdicts on a push. key: of the asset that they are about."""
+    """Return the results of both checks.
+
+    Args:
+        serving: The served tables.
+        key: Of the pushed asset.
+        source: That was pushed.
+        report: Of the push.
+        reading: The rows that were pushed.
+    """
     return [row_count(serving, key, source, reading), served_checksum(serving, key, report)]
 
 
 def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Reading) -> dg.AssetCheckResult:
-    """A query counts as many rows as the metadata of the source."""
-    found = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits).rows[0][0]
+    """Compare the row count of a query with the metadata of the source."""
+    result = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits)
+    served = result.rows[0][0]
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=ROW_COUNT,
-        passed=found == reading.expected,
-        metadata={"rows": reading.expected, "rows served": found},
-        description=f"{source.table} has as many rows, of {reading.of}, as are served.",
+        passed=served == reading.expected,
+        metadata={"rows": reading.expected, "rows served": served},
+        description=f"The number of served rows equals that of {source.table}, {reading.of}.",
     )
 
 
 def served_checksum(serving: Serving, key: dg.AssetKey, report: PushReport) -> dg.AssetCheckResult:
-    """The files that the broker routes to are those that were pushed, byte by byte."""
+    """Compare the files that the broker routes to with the pushed ones, byte by byte."""
     with serving.broker.pin(report.table, seconds=serving.limits.seconds) as pinned:
-        found = checksum(sha256_of(path) for path in pinned.files[report.table])
+        served = checksum(sha256_of(path) for path in pinned.files[report.table])
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=SERVED_CHECKSUM,
-        passed=found == report.checksum,
-        metadata={"pushed": report.checksum, "served": found},
-        description="What the broker serves is what was pushed.",
+        passed=served == report.checksum,
+        metadata={"pushed": report.checksum, "served": served},
+        description="The served files are those that were pushed.",
     )

@@ -1,4 +1,4 @@
-"""When tables are pushed: once for each state of their source that has rows to serve. From metadata alone."""
+"""The sensor that requests pushes: one for each state of a group's sources. It reads only metadata."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,7 +9,7 @@ from lake_assets.incremental.dagster.sensors import Clock, ended_attempts, rest_
 from lake_assets.serving.store.groups import PushGroup
 
 TICK_SECONDS = 60
-"""A push replaces the whole table; so it follows its source at this pace, at most."""
+"""Between two evaluations. A push replaces the whole table, so it is not requested more often."""
 
 PUSH_TAG = "lake/push"
 """Of a run: its group, and the state of the sources that it was requested for."""
@@ -18,18 +18,27 @@ FAILED = [DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
 
 
 def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock) -> dg.SensorDefinition:
-    """Requests a push when a source of a group has another state than was pushed last; one that failed, again.
+    """Return the sensor that requests a push when the sources of a group have a state that was not pushed yet.
 
-    A state is pushed once: one that was taken back stays so until its source changes. Failed pushes rest as sessions
-    do (`incremental.sensors.RETRY_AFTER_SECONDS`), and end as they do. A group that cannot be asked stops no other.
+    Each state is pushed once; after a revert, nothing is pushed until a source changes. Failed pushes are requested
+    again after the same delays, and as often, as failed sessions (`incremental.sensors.RETRY_AFTER_SECONDS`). An error
+    of one group does not affect the others.
+
+    Args:
+        assets: Group → the asset that pushes it.
+        clock: UTC.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> Iterator[dg.RunRequest | dg.SkipReason]:
-        answers = {group.name: _answer(context, group, asset, clock) for group, asset in assets.items()}
-        requests = [answer for answer in answers.values() if isinstance(answer, dg.RunRequest)]
-        yield from requests
-        if not requests:
-            yield dg.SkipReason(" ".join(f"{name}: {answer}" for name, answer in answers.items()))
+        reasons = []
+        for group, asset in assets.items():
+            decision = _decide(context, group, asset, clock)
+            if isinstance(decision, dg.RunRequest):
+                yield decision
+            else:
+                reasons.append(f"{group.name}: {decision}")
+        if len(reasons) == len(assets):
+            yield dg.SkipReason(" ".join(reasons))
 
     return dg.SensorDefinition(
         name="serving_sensor",
@@ -37,36 +46,43 @@ def serving_sensor(assets: Mapping[PushGroup, dg.AssetsDefinition], clock: Clock
         asset_selection=list(assets.values()),
         minimum_interval_seconds=TICK_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Pushes what is served after its table was published.",
+        description="Requests a push of served tables after their sources have changed.",
         required_resource_keys={"iceberg"},
     )
 
 
-def _answer(
+def _decide(
     context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, clock: Clock
 ) -> dg.RunRequest | str:
-    """The next push of a group, or why there is none."""
+    """Return the next push of a group, or the reason why there is none."""
     try:
         head = group.head(context.resources.iceberg.catalog())
-    except Exception as error:  # whatever a catalog or a table's reader raises is this group's alone
-        context.log.exception(f"The sources of {group.name} cannot be asked.")
-        return f"its sources cannot be asked: {error}"
-    return "a source has nothing to push yet." if head is None else _of_state(context, group, asset, head, clock)
+    except Exception as error:  # any error of a catalog or a table's reader affects only this group
+        context.log.exception(f"The sources of {group.name} cannot be read.")
+        return f"its sources cannot be read: {error}"
+    if head is None:
+        return "a source has no rows to push yet."
+    return _decide_for_head(context, group, asset, head, clock)
 
 
-def _of_state(
+def _decide_for_head(
     context: dg.SensorEvaluationContext, group: PushGroup, asset: dg.AssetsDefinition, head: str, clock: Clock
 ) -> dg.RunRequest | str:
-    """The next push of this state, told by how the runs that had it in their tag have ended."""
+    """Decide by the earlier runs for the same state of the sources, which their tags contain."""
     state = f"{group.name}:{head}"
-    if ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=[DagsterRunStatus.SUCCESS]):
-        return "what it has was pushed."
+    succeeded = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=[DagsterRunStatus.SUCCESS])
+    if succeeded:
+        return "the current state of its sources was pushed."
     failed = ended_attempts(context.instance, state, tag=PUSH_TAG, statuses=FAILED)
-    rest, tried = rest_seconds(failed, "", clock().timestamp()), f"{len(failed)} pushes of {head} failed"
+    rest = rest_seconds(failed, "", clock().timestamp())
+    failures = f"{len(failed)} pushes of {head} failed"
     if rest is None:
-        context.log.error(f"{group.name}: {tried}.")
-        return f"{tried}: no more attempts. Read the last run; then re-execute it."
+        context.log.error(f"{group.name}: {failures}.")
+        return f"{failures}, so it is not requested again. Read the last run, then re-execute it."
     if rest > 0:
-        return f"{tried}; next attempt in {rest:.0f} s."
-    keys = sorted(asset.keys, key=str)
-    return dg.RunRequest(run_key=f"{state}:{len(failed) + 1}", asset_selection=keys, tags={PUSH_TAG: state})
+        return f"{failures}; next attempt in {rest:.0f} s."
+    return dg.RunRequest(
+        run_key=f"{state}:{len(failed) + 1}",
+        asset_selection=sorted(asset.keys, key=str),
+        tags={PUSH_TAG: state},
+    )

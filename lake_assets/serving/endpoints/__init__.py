@@ -1,4 +1,4 @@
-"""Reading served tables: routing, queries, HTTP; and pushing to an Apache Pinot cluster.
+"""Readers of served tables: routing, queries and HTTP; and the client of an Apache Pinot cluster.
 
 May import `serving.store` and `serving.lineage`.
 """

@@ -1,4 +1,4 @@
-"""Routing: which files a query reads. One version of the lineage from start to end, under a lease."""
+"""Routing: which files a query reads. A query uses one version of the lineage from start to end, under a lease."""
 
 from __future__ import annotations
 
@@ -16,41 +16,66 @@ from lake_assets.serving.store.leases import Lease, Leases
 
 @dataclass(frozen=True)
 class Pinned:
-    """Tables as they were at one moment: the files of each, and the version of its lineage."""
+    """Tables as they were at one moment.
+
+    Attributes:
+        files: Of each table.
+        versions: Of each table's lineage.
+        lease: Under which the files may be read.
+    """
 
     files: Mapping[str, tuple[Path, ...]]
     versions: Mapping[str, int | None]
     lease: Lease
 
+    def paths(self) -> dict[str, list[str]]:
+        """Return the paths of each table's files."""
+        found = {}
+        for table, files in self.files.items():
+            found[table] = [str(file) for file in files]
+        return found
+
 
 class Broker:
-    """Pins served tables for readers. Writes nothing but leases."""
+    """Pins served tables for readers. It writes only leases."""
 
     def __init__(self, registry: Registry, files: SegmentFiles, leases: Leases) -> None:
         self.registry = registry
-        self._files, self._leases = files, leases
+        self._files = files
+        self._leases = leases
 
     @contextmanager
     def pin(self, *tables: str, seconds: float) -> Iterator[Pinned]:
-        """The tables as they are now, for the block, which must end within so many seconds.
+        """Pin the current state of tables for the block.
 
-        Tables that are switched together are seen together, before it or after it. `TableNotServed`. Lease and lineage
-        come in one round trip.
+        Tables that are switched together are read together, either before or after the switch. The lease and the
+        lineage are read in one round trip.
+
+        Args:
+            tables: To be read.
+            seconds: Within which the block has to end.
+
+        Raises:
+            TableNotServed: There is no such table, or readers see nothing of it.
         """
-        self._refuse_unknown({name for name in tables if not is_table(name)})
-        with self._leases.hold(tables, seconds=seconds) as lease:
+        invalid = {name for name in tables if not is_table(name)}
+        self._refuse_unknown(invalid)
+        with self._leases.lease(tables, seconds=seconds) as lease:
             states = self.registry.read(*tables)
-            self._refuse_unknown({name for name, state in states.items() if not state.routed})
-            lease.taken()
-            yield Pinned(
-                {name: self._routed_files(name, states) for name in tables},
-                {name: state.version for name, state in states.items()},
-                lease,
-            )
+            unknown = {name for name, state in states.items() if not state.routed}
+            self._refuse_unknown(unknown)
+            lease.wait_until_acquired()
+            yield self._pinned(states, lease)
 
     def _refuse_unknown(self, names: set[str]) -> None:
         if names:
-            raise TableNotServed(min(names), set(self.registry.tables()) - names)
+            served = set(self.registry.tables()) - names
+            raise TableNotServed(min(names), served)
 
-    def _routed_files(self, table: str, states: States) -> tuple[Path, ...]:
-        return tuple(self._files.path(table, segment) for segment in sorted(states[table].routed))
+    def _pinned(self, states: States, lease: Lease) -> Pinned:
+        files = {}
+        versions = {}
+        for table, state in states.items():
+            files[table] = tuple(self._files.path(table, segment) for segment in sorted(state.routed))
+            versions[table] = state.version
+        return Pinned(files, versions, lease)

@@ -1,7 +1,7 @@
-"""The read-only endpoint over served tables, for loopback: queries, tables, lineage, health, and its OpenAPI page.
+"""The read-only HTTP endpoint over served tables, for loopback: queries, tables, lineage, health, and its OpenAPI page.
 
-Errors are answered as {"problem", "remedy"}. With a token, all but /health asks for `Authorization: Bearer <token>`,
-the OpenAPI page too: it tells what there is to ask.
+An error is answered as {"problem", "remedy"}. With a token, all requests except /health need `Authorization: Bearer
+<token>`, also the OpenAPI page.
 """
 
 from __future__ import annotations
@@ -25,23 +25,30 @@ from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServe
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.status import EntryStatus, TableStatus, lineage_status, table_status
 
-LONGEST_QUERY = 20_000
+MAX_SQL_CHARACTERS = 20_000
 OPENAPI = "/openapi.json"
 HOSTS = ("127.0.0.1", "localhost")
-AT_ONCE = 4
-"""Queries; each may take the memory of its limit. Others wait for a place, as long as a query may take."""
+
+CONCURRENT_QUERIES = 4
+"""Each may use the memory of its limit. Further queries wait for as long as a query may take."""
 
 BEARER = HTTPBearer(auto_error=False)
-STATUS = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
+
+SERVICE_UNAVAILABLE = 503
+STATUS_CODES = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
+"""Other errors are answered as 503."""
 
 
-class PlanningInput(BaseModel):
+class QueryRequest(BaseModel):
     """One SELECT over served tables."""
 
-    sql: str = Field(max_length=LONGEST_QUERY, examples=["select state, count(*) from account_state group by state"])
+    sql: str = Field(
+        max_length=MAX_SQL_CHARACTERS,
+        examples=["select state, count(*) from account_state group by state"],
+    )
 
 
-class Answer(BaseModel):
+class QueryResponse(BaseModel):
     """rows: in the order of the query; decimals as text, times in UTC, blobs in hexadecimal.
 
     versions: of each table's lineage.
@@ -57,82 +64,107 @@ class Answer(BaseModel):
 
 
 def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
-    """The application. A query is held to the limits of `serving`."""
+    """Return the application.
+
+    Args:
+        serving: The served tables, with the limits of a query.
+        token: That requests must bear; None: any request is answered.
+    """
     app = FastAPI(
         title="Served tables",
         description="Whole snapshots of tables of the lake, read-only.",
         version="1",
-        openapi_url=None,  # and so no page: both are guarded below
+        openapi_url=None,  # and so no page: `_add_openapi` adds both with a guard
     )
-    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))  # no page of a browser gets here by its name
-    app.add_exception_handler(LakeError, _refusal)
-    app.add_exception_handler(KazooException, _unreachable)
-    asked, places = [Depends(_guard(token))], BoundedSemaphore(AT_ONCE)
+    # A page in a browser cannot reach the endpoint by another host name.
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))
+    app.add_exception_handler(LakeError, _answer_error)
+    app.add_exception_handler(KazooException, _answer_unreachable)
+    guard = Depends(_guard(token))
+    _add_status(app, serving, guard)
+    _add_query(app, serving, guard)
+    _add_openapi(app, guard)
+    return app
 
+
+def _add_status(app: FastAPI, serving: Serving, guard: Any) -> None:
     @app.get("/health")
     def health() -> dict[str, str]:
         """Whether ZooKeeper answers."""
         serving.registry.sync()
         return {"status": "ok"}
 
-    @app.get("/tables", dependencies=asked)
+    @app.get("/tables", dependencies=[guard])
     def tables() -> list[TableStatus]:
-        """What is served."""
+        """The served tables."""
         return [table_status(serving.registry, name) for name in serving.registry.tables()]
 
-    @app.get("/lineage/{table}", dependencies=asked)
+    @app.get("/lineage/{table}", dependencies=[guard])
     def lineage(table: str) -> list[EntryStatus]:
         """The pushes of a table, the newest first."""
         return lineage_status(serving.registry, table)
 
-    @app.post("/query", dependencies=asked, response_model=Answer)
-    def answer(question: PlanningInput) -> Response:
-        """Runs one SELECT; all its tables are as of one moment."""
+
+def _add_query(app: FastAPI, serving: Serving, guard: Any) -> None:
+    places = BoundedSemaphore(CONCURRENT_QUERIES)
+
+    @app.post("/query", dependencies=[guard], response_model=QueryResponse)
+    def run_query(request: QueryRequest) -> Response:
+        """Run one SELECT. All its tables are read as of one moment."""
         if not places.acquire(timeout=serving.limits.seconds):
-            raise QueryStopped(f"{AT_ONCE} other queries are running.", remedy="Ask again.")
+            raise QueryStopped(f"{CONCURRENT_QUERIES} other queries are running.", remedy="Run the query again later.")
         try:
-            found = query(serving.broker, question.sql, serving.limits)
+            result = query(serving.broker, request.sql, serving.limits)
         finally:
             places.release()
-        return Response(_answer(found).model_dump_json(), media_type="application/json")
+        return Response(_response(result).model_dump_json(), media_type="application/json")
 
-    @app.get(OPENAPI, dependencies=asked, include_in_schema=False)
+
+def _add_openapi(app: FastAPI, guard: Any) -> None:
+    @app.get(OPENAPI, dependencies=[guard], include_in_schema=False)
     def openapi() -> dict[str, Any]:
         return app.openapi()
 
-    @app.get("/docs", dependencies=asked, include_in_schema=False)
+    @app.get("/docs", dependencies=[guard], include_in_schema=False)
     def docs() -> HTMLResponse:
         return get_swagger_ui_html(openapi_url=OPENAPI, title=app.title)
 
-    return app
 
-
-def _answer(found: Result) -> Answer:
-    return Answer(
-        columns=list(found.columns),
-        types=list(found.types),
-        rows=[list(row) for row in found.rows],
-        truncated=found.truncated,
-        versions=dict(found.versions),
+def _response(result: Result) -> QueryResponse:
+    return QueryResponse(
+        columns=list(result.columns),
+        types=list(result.types),
+        rows=[list(row) for row in result.rows],
+        truncated=result.truncated,
+        versions=dict(result.versions),
     )
 
 
 def _guard(token: SecretStr | None) -> Callable[..., None]:
-    """Lets a request pass that bears the token; any, if there is none."""
+    """Refuse requests without the token, if there is one."""
 
-    def check(found: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        given = found.credentials if found else ""
-        if token and not secrets.compare_digest(given.encode(), token.get_secret_value().encode()):
+    def check(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
+        if not token:
+            return
+        given = credentials.credentials if credentials else ""
+        expected = token.get_secret_value()
+        if not secrets.compare_digest(given.encode(), expected.encode()):
             raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
 
     return check
 
 
-def _refusal(_: Request, error: Exception) -> JSONResponse:
+def _answer_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, LakeError)
-    status = next((status for kind, status in STATUS if isinstance(error, kind)), 503)
-    return JSONResponse({"problem": error.problem, "remedy": error.remedy}, status)
+    for kind, status_code in STATUS_CODES:
+        if isinstance(error, kind):
+            return _problem(status_code, error.problem, error.remedy)
+    return _problem(SERVICE_UNAVAILABLE, error.problem, error.remedy)
 
 
-def _unreachable(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"problem": f"ZooKeeper did not answer: {error!r}.", "remedy": "See that it runs."}, 503)
+def _answer_unreachable(_: Request, error: Exception) -> JSONResponse:
+    return _problem(SERVICE_UNAVAILABLE, f"ZooKeeper did not answer: {error!r}.", "Check that it runs.")
+
+
+def _problem(status_code: int, problem: str, remedy: str) -> JSONResponse:
+    return JSONResponse({"problem": problem, "remedy": remedy}, status_code)

@@ -1,7 +1,7 @@
-"""Pushes to an Apache Pinot cluster: the protocol of `lineage`, carried out by the cluster's controller.
+"""Pushes to an Apache Pinot cluster: the protocol of `serving.lineage`, carried out by the cluster's controller.
 
-A thin client of the controller's REST calls: list, start, upload, end, revert. It decides nothing: the lineage is the
-controller's, and its refusals come back as `PinotRefused`. Segments are archives that Pinot's own tools have built.
+A client of the controller's REST calls: list, start, upload, end, revert. The lineage is the controller's, and what it
+refuses is raised as `PinotRefused`. Segments are archives that Pinot's own tools have built.
 
 Source: Pinot 1.x, `PinotSegmentRestletResource.getSegments`, `PinotSegmentUploadDownloadRestletResource`
 (`uploadSegmentAsMultiPartV2`, `startReplaceSegments`, `endReplaceSegments`, `revertReplaceSegments`).
@@ -27,21 +27,29 @@ from lake_assets.serving.lineage.znrecord import checked_segment, checked_table
 from lake_assets.settings import Settings
 
 OFFLINE = "OFFLINE"
-"""The type of a table that is pushed to; Pinot's others are fed from a stream."""
+"""The type of table that is pushed to; Pinot's other types read from a stream."""
 
 CALL_SECONDS = 60.0
 END_SECONDS = 660.0
-"""The controller waits up to ten minutes for servers to have all segments, before it ends a replacement."""
+"""Before it ends a replacement, the controller waits up to ten minutes for servers to load all segments."""
 
-METADATA, NAME_KEY = "metadata.properties", "segment.name"
-"""The file of a segment's archive that holds its name, and the key."""
+METADATA_FILE = "metadata.properties"
+NAME_KEY = "segment.name"
+"""The key in `METADATA_FILE` of an archive under which the segment's name stands."""
 
 Parameters: TypeAlias = Mapping[str, str | bool]
 
 
 @dataclass(frozen=True)
 class PinotPush:
-    """A push that the cluster switched to. replaced: what was queried before."""
+    """A completed push.
+
+    Attributes:
+        table: Of the cluster.
+        entry_id: Its lineage entry.
+        segments: The pushed segments.
+        replaced: The segments that queries read before.
+    """
 
     table: str
     entry_id: str
@@ -50,24 +58,37 @@ class PinotPush:
 
 
 class PinotController:
-    """One cluster's controller. http: its base address and what it asks for are set."""
+    """A cluster's controller. http: a client with the controller's base address and the authorization that it needs."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     def segments(self, table: str) -> tuple[str, ...]:
-        """The segments of a table that queries see, by name. `PinotRefused` if there is no such table."""
+        """Return the segments of a table that queries read, by name.
+
+        Raises:
+            PinotRefused: There is no such table.
+        """
         answer = self._call("GET", f"/segments/{checked_table(table)}", {"excludeReplacedSegments": True})
+        found: list[str] = []
         try:
-            return tuple(sorted(name for of_type in answer.json() for name in of_type.get(OFFLINE, ())))
+            for segments_by_type in answer.json():
+                found.extend(segments_by_type.get(OFFLINE, ()))
         except (ValueError, TypeError, AttributeError) as error:
             raise self._not_pinot(answer) from error
+        return tuple(sorted(found))
 
     def push(self, table: str, archives: Sequence[Path], *, force: bool = False) -> PinotPush:
-        """Replace all that queries see of a table by the segments of these archives. Whatever fails is reverted.
+        """Replace all segments of a table by those in archives. Any failure reverts the push.
 
-        force: revert what is in progress and in the way: for the push after one that died. Raises `UsageError` for a
-        file that is no segment, `PinotRefused`.
+        Args:
+            table: Of the cluster.
+            archives: Segments that Pinot built, `.tar.gz`.
+            force: Whether to revert conflicting entries in progress. It repairs a push that died.
+
+        Raises:
+            UsageError: A file is not a segment.
+            PinotRefused: The controller refused a call, or did not answer.
         """
         files = _by_name(archives)
         replaced = self.segments(table)
@@ -85,20 +106,29 @@ class PinotController:
         return PinotPush(table, entry_id, tuple(files), replaced)
 
     def revert(self, table: str, entry_id: str, *, force: bool = False) -> None:
-        """Go back to what an entry replaced. force: also an entry in progress. `PinotRefused`."""
+        """Return to the segments that an entry has replaced.
+
+        Args:
+            table: Of the cluster.
+            entry_id: Of the table's lineage.
+            force: Whether to revert also an entry in progress.
+
+        Raises:
+            PinotRefused: The controller refused the call, or did not answer.
+        """
         self._replace(table, "revert", {"segmentLineageEntryId": entry_id, "forceRevert": force})
 
     def _start(self, table: str, sources: Sequence[str], targets: Sequence[str], *, force: bool) -> str:
-        named = {"segmentsFrom": list(sources), "segmentsTo": list(targets)}
-        answer = self._replace(table, "start", {"forceCleanup": force}, json=named)
+        body = {"segmentsFrom": list(sources), "segmentsTo": list(targets)}
+        answer = self._replace(table, "start", {"forceCleanup": force}, json=body)
         try:
             return str(answer.json()["segmentLineageEntryId"])
         except (ValueError, TypeError, KeyError) as error:
             raise self._not_pinot(answer) from error
 
     def _upload(self, table: str, name: str, archive: Path) -> None:
-        """No segment is ever replaced under its name: queries would see it before the end."""
-        where: Parameters = {
+        """No segment is replaced under its own name, because queries would see it before the end."""
+        parameters: Parameters = {
             "tableName": table,
             "tableType": OFFLINE,
             "allowRefresh": False,
@@ -106,7 +136,7 @@ class PinotController:
         }
         try:
             with archive.open("rb") as file:
-                self._call("POST", "/v2/segments", where, files={name: (f"{name}.tar.gz", file)})
+                self._call("POST", "/v2/segments", parameters, files={name: (f"{name}.tar.gz", file)})
         except OSError as error:
             raise UsageError(f"{archive} cannot be read: {error}.", remedy="Give access, and push again.") from error
 
@@ -123,11 +153,11 @@ class PinotController:
         return self._call("POST", path, {"type": OFFLINE, **parameters}, json=json, timeout=seconds)
 
     def _give_up(self, table: str, entry_id: str, error: BaseException) -> None:
-        """Reverts a push that failed. If that fails too, its error says so, and a forced push does it."""
+        """Revert the push. If that fails, the error gets a note; a forced push repeats it."""
         try:
             self.revert(table, entry_id, force=True)
         except PinotRefused as second:
-            error.add_note(f"It could not be reverted: {second}")
+            error.add_note(f"The push could not be reverted: {second}")
 
     def _call(self, method: str, path: str, parameters: Parameters, **body: Any) -> httpx.Response:
         try:
@@ -139,38 +169,51 @@ class PinotController:
         return answer
 
     def _not_pinot(self, answer: httpx.Response) -> PinotRefused:
-        return PinotRefused(f"{answer.request.method} {answer.request.url.path}", f"no such answer: {answer.text}")
+        call = f"{answer.request.method} {answer.request.url.path}"
+        return PinotRefused(call, f"unexpected answer: {answer.text}")
 
 
 @contextmanager
 def pinot_at(settings: Settings) -> Iterator[PinotController]:
-    """The cluster that the settings name, while the block lasts. `UsageError` if they name none."""
+    """Connect to the cluster that the settings name, for the block.
+
+    Raises:
+        UsageError: They name none.
+    """
     if settings.pinot_controller is None:
         raise UsageError(
-            "No Pinot cluster is named.", remedy="Set LAKE_PINOT_CONTROLLER to its controller: http://host:9000."
+            "No Pinot cluster is configured.", remedy="Set LAKE_PINOT_CONTROLLER to its controller: http://host:9000."
         )
-    secret = settings.pinot_authorization
-    headers = {} if secret is None else {"Authorization": secret.get_secret_value()}
+    headers = {}
+    if settings.pinot_authorization is not None:
+        headers["Authorization"] = settings.pinot_authorization.get_secret_value()
     with httpx.Client(base_url=settings.pinot_controller, headers=headers, timeout=CALL_SECONDS) as http:
         yield PinotController(http)
 
 
 def segment_of(archive: Path) -> str:
-    """The name of the segment in a `.tar.gz` that Pinot built; the file may be called otherwise. `UsageError`."""
+    """Return the name of the segment in a `.tar.gz` that Pinot built; the file itself may have another name.
+
+    Raises:
+        UsageError: The file is not such an archive.
+    """
+    names: list[str] = []
     try:
         with tarfile.open(archive, "r:gz") as packed:
-            names = [name for member in packed for name in _names_in(packed, member)]
+            for member in packed:
+                names.extend(_names_in(packed, member))
     except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeError) as error:
-        raise _no_segment(archive, str(error)) from error
+        raise _not_a_segment(archive, str(error)) from error
     if len(names) != 1:
-        raise _no_segment(archive, f"{len(names)} times it has a {METADATA} with a {NAME_KEY}")
+        raise _not_a_segment(archive, f"it has {len(names)} times a {METADATA_FILE} with a {NAME_KEY}")
     return checked_segment(names[0])
 
 
 def _names_in(packed: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[str]:
-    """What a file of an archive says of the segment's name."""
-    file = packed.extractfile(member) if PurePosixPath(member.name).name == METADATA else None
-    for line in file or ():
+    """The segment names in a file of an archive."""
+    if PurePosixPath(member.name).name != METADATA_FILE:
+        return
+    for line in packed.extractfile(member) or ():
         key, _, value = line.decode().partition("=")
         if key.strip() == NAME_KEY:
             yield value.strip()
@@ -180,11 +223,12 @@ def _by_name(archives: Sequence[Path]) -> dict[str, Path]:
     """Segment → its archive."""
     found = {segment_of(archive): archive for archive in archives}
     if len(found) < len(archives):
-        raise UsageError("Two of the files hold a segment of the same name.", remedy="Name each segment once.")
+        raise UsageError("Two of the files contain a segment of the same name.", remedy="Name each segment once.")
     return found
 
 
-def _no_segment(archive: Path, why: str) -> UsageError:
+def _not_a_segment(archive: Path, why: str) -> UsageError:
     return UsageError(
-        f"{archive} is no segment of Pinot: {why}.", remedy="Build it with Pinot: `pinot-admin.sh CreateSegment`."
+        f"{archive} is not a segment of Pinot: {why}.",
+        remedy="Build it with Pinot: `pinot-admin.sh CreateSegment`.",
     )

@@ -1,14 +1,15 @@
-"""Queries over served tables: DuckDB on the routed segments, each query in a process that it has for itself.
+"""Queries over served tables: DuckDB on the routed segments, each query in a process of its own.
 
-It can read the files that its lease covers and nothing else: no file, no network, no extension, no setting, no variable
-of Python. The operating system limits the process; this side reads its answer within limits of time, rows and memory,
-and kills it then.
+The process can read only the files that its lease covers: no other file, no network, no extension, no setting, no
+variable of Python. The operating system limits the process. This side reads the answer within limits of time, rows and
+memory, and then kills the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -22,15 +23,19 @@ from lake_assets.serving.errors import QueryRefused, QueryStopped
 MB = 1_000_000
 
 VALUE_BYTES = 100
-"""What a value of a result takes in Python, about: a time takes 48, a decimal 104, each with a reference to it."""
+"""Approximate size of a value of a result in Python: a time takes 48, a decimal 104, each with a reference to it."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one query. rows: those beyond are left out, and the result says so.
+    """The limits of one query.
 
-    memory_mb: of DuckDB's buffer manager, and as much again of what else the process allocates; as much, in the server,
-    of the result, as Arrow and then as Python has it.
+    Attributes:
+        seconds: From the start to the end of the query.
+        rows: Further rows are left out, and the result is marked as truncated.
+        memory_mb: Of DuckDB's buffer manager, and the same again for other allocations of the process; the same for the
+            result in the server, in Arrow and then in Python.
+        threads: Of DuckDB.
     """
 
     seconds: float = 30.0
@@ -41,7 +46,15 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """Rows in the order of the query; Python values, times in UTC. versions: of the lineage of each table."""
+    """The result of a query.
+
+    Attributes:
+        columns: Their names.
+        types: Their Arrow types.
+        rows: In the order of the query; Python values, times in UTC.
+        truncated: Whether rows were left out.
+        versions: Of the lineage of each table.
+    """
 
     columns: tuple[str, ...]
     types: tuple[str, ...]
@@ -51,11 +64,18 @@ class Result:
 
 
 def query(broker: Broker, sql: str, limits: Limits) -> Result:
-    """Runs one SELECT over served tables, all as of one moment. `QueryRefused`, `QueryStopped`, `TableNotServed`."""
-    with broker.pin(*sorted(tables_of(sql)), seconds=limits.seconds) as pinned:
+    """Run one SELECT over served tables, all read as of one moment.
+
+    Raises:
+        QueryRefused: The query is not allowed, or DuckDB cannot run it.
+        QueryStopped: The query exceeded its limits, or its files were lost.
+        TableNotServed: There is no such table, or readers see nothing of it.
+    """
+    tables = sorted(tables_of(sql))
+    with broker.pin(*tables, seconds=limits.seconds) as pinned:
         try:
             with WORKERS.one() as worker:
-                found = _result(worker, sql, limits, pinned)
+                result = _result(worker, sql, limits, pinned)
         except TimeoutError:
             raise _too_slow(limits) from None
         except FrameTooLarge:
@@ -63,11 +83,11 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
         except (EOFError, ConnectionError) as error:
             raise _died(limits) from error
         pinned.lease.confirm()
-        return found
+        return result
 
 
 def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
-    """As many rows as are allowed. The worker does not wait to be asked for more, so it computes some of the rest."""
+    """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
     worker.ask(_question(sql, limits, pinned), seconds_left=lambda: pinned.lease.seconds_left)
     streams = _streams(worker, limits, pinned)
     schema = next(streams).schema
@@ -75,7 +95,8 @@ def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
     size = 0
     for stream in streams:
         batch = stream.read_next_batch()
-        size += batch.nbytes + sum(_python_bytes(column) for column in batch.columns)
+        size += batch.nbytes
+        size += sum(_python_bytes(column) for column in batch.columns)
         if size > limits.memory_mb * MB:
             raise _too_large(limits)
         rows += _converted(batch)
@@ -93,7 +114,7 @@ def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
 def _question(sql: str, limits: Limits, pinned: Pinned) -> Question:
     return Question(
         sql=sql,
-        files={table: [str(file) for file in of_table] for table, of_table in pinned.files.items()},
+        files=pinned.paths(),
         threads=limits.threads,
         memory_mb=limits.memory_mb,
         cpu_seconds=limits.threads * limits.seconds + 1,
@@ -101,7 +122,7 @@ def _question(sql: str, limits: Limits, pinned: Pinned) -> Question:
 
 
 def _streams(worker: Worker, limits: Limits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
-    """The first has the columns, each further one a batch. Raises what an error of the worker means."""
+    """The first stream has only the columns, each further one a batch. An error of the worker is raised."""
     while True:
         kind, content = worker.frame(most=limits.memory_mb * MB, seconds_left=lambda: pinned.lease.seconds_left)
         if kind == ERROR:
@@ -112,7 +133,7 @@ def _streams(worker: Worker, limits: Limits, pinned: Pinned) -> Iterator[pa.Reco
 
 
 def _python_bytes(array: pa.Array) -> int:
-    """What its values take in Python, about, on top of their bytes. Elements of lists, maps and structs are values."""
+    """Approximate size of its values in Python, in addition to their bytes. Elements of nested values count, too."""
     kind = array.type
     parts: list[pa.Array] = []
     longest = 0
@@ -120,51 +141,59 @@ def _python_bytes(array: pa.Array) -> int:
         parts = [array.field(number) for number in range(kind.num_fields)]
     elif pa.types.is_nested(kind):
         parts = array.flatten() if pa.types.is_struct(kind) else [array.flatten()]
-    elif pa.types.is_dictionary(kind):  # an enum: each value is a string of its own
+    elif pa.types.is_dictionary(kind):  # an enum: each value becomes a string of its own
         longest = max(map(len, array.dictionary.to_pylist()), default=0)
-    return len(array) * (VALUE_BYTES + longest) + sum(_python_bytes(part) for part in parts)
+    own_bytes = len(array) * (VALUE_BYTES + longest)
+    return own_bytes + sum(_python_bytes(part) for part in parts)
 
 
 def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     """Python has no infinite time, and none after 9999."""
     try:
-        return list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+        columns = [column.to_pylist() for column in batch.columns]
+        return list(zip(*columns, strict=True))
     except (ValueError, OverflowError) as error:
         raise QueryRefused(
-            f"A value of the result cannot be told: {error}.", remedy="Cast it to varchar in the query."
+            f"A value of the result cannot be converted: {error}.", remedy="Cast it to varchar in the query."
         ) from error
 
 
 def _meaning(said: str, limits: Limits, pinned: Pinned) -> QueryRefused | QueryStopped:
-    """What an error of DuckDB means, told by how it begins. `QueryStopped` if the lease was lost: files may be gone."""
+    """Classify an error of DuckDB by its first words."""
     kind = said.split(":")[0]
-    pinned.lease.confirm()
+    pinned.lease.confirm()  # without the lease, files may be gone
     if kind == "Out of Memory Error":
         return _too_large(limits)
     if kind in ("IO Error", "Permission Error", "INTERNAL Error") or _is_of_a_file(said, pinned):
-        return QueryStopped(  # without its words: they would tell where files are
+        return QueryStopped(  # without DuckDB's message, which contains paths
             "Segments cannot be read: their files are gone, or damaged.",
-            remedy="Ask again; if it happens again, push again.",
+            remedy="Run the query again. If it fails again, push again.",
         )
-    return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct it.")
+    return QueryRefused(f"DuckDB could not run the query: {said.splitlines()[0]}", remedy="Correct the query.")
 
 
 def _is_of_a_file(said: str, pinned: Pinned) -> bool:
-    """Whether DuckDB names a segment's file, or says without its usual `... Error:` what its Parquet reader met."""
-    files = (str(file) for of_table in pinned.files.values() for file in of_table)
-    return not said.split(":")[0].endswith(" Error") or any(file in said for file in files)
+    """Whether DuckDB names a segment's file. Errors of its Parquet reader do not start with the usual `... Error:`."""
+    if not said.split(":")[0].endswith(" Error"):
+        return True
+    paths = chain.from_iterable(pinned.paths().values())
+    return any(path in said for path in paths)
 
 
 def _too_slow(limits: Limits) -> QueryStopped:
-    return QueryStopped(f"The query took longer than {limits.seconds:g} s.", remedy="Ask for less.")
+    return QueryStopped(
+        f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
+    )
 
 
 def _died(limits: Limits) -> QueryStopped:
     return QueryStopped(
-        f"The query's process died: it needs more than {limits.memory_mb} MB, or something has killed it.",
-        remedy="Ask for less, or ask again.",
+        f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
+        remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
     )
 
 
 def _too_large(limits: Limits) -> QueryStopped:
-    return QueryStopped(f"The query needs more than {limits.memory_mb} MB.", remedy="Ask for less.")
+    return QueryStopped(
+        f"The query needs more than {limits.memory_mb} MB.", remedy="Read less, or raise LAKE_QUERY_MB."
+    )

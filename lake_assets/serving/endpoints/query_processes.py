@@ -19,7 +19,7 @@ import pyarrow as pa
 from lake_assets.serving.endpoints.query_worker import HEADER, Question
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""For what forks: no library may start a thread when it is imported."""
+"""For the process that forks: no library may start a thread when it is imported."""
 
 
 class FrameTooLarge(Exception):
@@ -33,12 +33,17 @@ class Worker:
         self._connection, self._pipe = connection, pipe
 
     def ask(self, question: Question, *, seconds_left: Callable[[], float]) -> None:
-        """Sends the question. `TimeoutError`."""
+        """Send the question. Raises `TimeoutError`."""
         self._limit_time(seconds_left())
         self._connection.sendall(json.dumps(question).encode() + b"\n")
 
     def frame(self, *, most: int, seconds_left: Callable[[], float]) -> tuple[bytes, pa.Buffer]:
-        """The kind and the content of the next frame. `FrameTooLarge` beyond so many bytes, `TimeoutError`."""
+        """Return the kind and the content of the next frame.
+
+        Raises:
+            FrameTooLarge: It has more than `most` bytes.
+            TimeoutError: It did not arrive in time.
+        """
         kind, size = HEADER.unpack(self._received(HEADER.size, seconds_left))
         if size > most:
             raise FrameTooLarge
@@ -49,7 +54,8 @@ class Worker:
         free = memoryview(buffer).cast("B")
         while free:
             self._limit_time(seconds_left())
-            if not (count := self._connection.recv_into(free)):
+            count = self._connection.recv_into(free)
+            if not count:
                 raise EOFError
             free = free[count:]
         return buffer
@@ -60,7 +66,7 @@ class Worker:
         self._connection.settimeout(seconds)
 
     def kill(self) -> None:
-        """Ends the process, and forgets it."""
+        """End the process, and close this side."""
         self._connection.close()
         os.close(self._pipe)
 
@@ -80,7 +86,7 @@ class Forker:
             )
 
     def worker(self) -> Worker:
-        """A new one. `ConnectionError` if this process has died."""
+        """Return a new worker. Raises `ConnectionError` if this process has died."""
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
         worker = Worker(ours, write)
@@ -95,13 +101,13 @@ class Forker:
         return worker
 
     def close(self) -> None:
-        """It kills its workers, and ends."""
+        """End the process; it kills its workers first."""
         self._connection.close()
         self._process.wait()
 
 
 class Workers:
-    """Starts workers. What forks them is started when the first one is needed, and again if it has died."""
+    """Starts workers. The process that forks them is started for the first one, and again if it has died."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -109,7 +115,7 @@ class Workers:
 
     @contextmanager
     def one(self) -> Iterator[Worker]:
-        """A worker, for the block."""
+        """Yield a worker for the block."""
         worker = self._new()
         try:
             yield worker
@@ -128,9 +134,9 @@ class Workers:
 
 
 def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """A worker needs none, and some are secret."""
+    """A worker needs no settings, and some are secret."""
     return {name: value for name, value in environment.items() if not name.startswith("LAKE_")}
 
 
 WORKERS = Workers()
-"""Of this process."""
+"""The workers of this process."""

@@ -11,8 +11,8 @@ A worker reads one line of JSON, its `Question`. Its answer is frames: a kind, a
 
 DuckDB's `memory_limit` covers what its buffer manager allocates. Lists and strings are allocated elsewhere:
 `unnest(range(2000000000))` takes 20 GB with any `memory_limit`. So the process is limited, too: RLIMIT_DATA and
-RLIMIT_AS to what it has before the query and `ROOM` times the limit of the query. RLIMIT_AS alone would not do: address
-space that is reserved already may still be filled. macOS enforces neither; there only the limit of time holds.
+RLIMIT_AS to what it has before the query and `ROOM` times the limit of the query. RLIMIT_AS alone is not enough:
+address space that is reserved already may still be filled. macOS enforces neither; there only the limit of time holds.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ HEADER = struct.Struct("!cQ")
 STREAM, END, ERROR = b"S", b"E", b"X"
 
 ROOM = 2
-"""Times the query's memory: once for DuckDB's buffer manager, once for what it allocates elsewhere."""
+"""How many times the query's memory limit: once for DuckDB's buffer manager, once for other allocations."""
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent ends."""
 
 REAP_SECONDS = 0.1
-"""Between two looks at whether a killed worker is gone: one with much memory takes a moment."""
+"""Between two checks whether a killed worker has ended; a worker with much memory takes a moment."""
 
 CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
@@ -57,11 +57,11 @@ CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "threads": 1,  # the thread that calls
     "async_threads": 0,  # 8 by default, for input and output
 }
-"""Of a database that starts no thread: it can be forked."""
+"""Configuration of a database that starts no thread, so that its process can be forked."""
 
 
 class Question(TypedDict):
-    """files: paths of each table's segments. cpu_seconds: of all threads together."""
+    """A query. files: paths of each table's segments. cpu_seconds: of all threads together."""
 
     sql: str
     files: Mapping[str, Sequence[str]]
@@ -115,7 +115,8 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
         memory_mb: Of DuckDB's buffer manager.
     """
     database.execute("set memory_limit = ?", [f"{memory_mb}MB"])
-    database.execute("set allowed_paths = ?", [[path for of_table in files.values() for path in of_table]])
+    paths = [path for of_table in files.values() for path in of_table]
+    database.execute("set allowed_paths = ?", [paths])
     database.execute("set enable_external_access = false")
     for table, of_table in files.items():
         database.read_parquet(list(of_table)).create_view(table)

@@ -1,7 +1,7 @@
-"""What a query may ask: one SELECT over served tables. Everything else is refused before anything is read.
+"""Which queries are allowed: one SELECT over served tables. All others are refused before anything is read.
 
-DuckDB tells how it understands the query (`json_serialize_sql`, for SELECT alone); its tables and table functions are
-looked at there. The connection that runs it is closed to files and settings besides: see `query`.
+DuckDB's own parse tree of the query (`json_serialize_sql`, which accepts only SELECT) is searched for tables and table
+functions. In addition, the process that runs the query cannot read other files or settings: see `query_worker`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,25 @@ import duckdb
 
 from lake_assets.serving.errors import QueryRefused
 
-TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
-"""Those that read nothing."""
+ALLOWED_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest"})
+"""They read nothing."""
 
 REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
-"""Those that tell how the server is configured."""
+"""They return settings of the server."""
 
 
 def tables_of(sql: str) -> frozenset[str]:
-    """The served tables that a query names, whether or not there are such. `QueryRefused`."""
+    """Return the tables that a query names, whether or not they are served.
+
+    Raises:
+        QueryRefused: The query is not allowed, or cannot be parsed.
+    """
     nodes = list(_nodes(_parsed(sql)))
-    common = {key for node in nodes for key in _common_tables(node)}
-    if hidden := common & _system_views():
+    common: set[str] = set()
+    for node in nodes:
+        common.update(_common_tables(node))
+    hidden = common & _system_views()
+    if hidden:
         raise _refused(f"{min(hidden)} is a name of DuckDB's own")
     for node in nodes:
         _check_function(node)
@@ -42,15 +49,15 @@ def _parsed(sql: str) -> dict[str, Any]:
     except RecursionError:
         raise _refused("it is nested too deeply") from None
     if record.get("error"):
-        unknown = record["error_type"] == "not implemented"
-        raise _refused("it is no SELECT" if unknown else str(record["error_message"]))
+        is_other_statement = record["error_type"] == "not implemented"
+        raise _refused("it is not a SELECT" if is_other_statement else str(record["error_message"]))
     if len(record.get("statements", [])) != 1:
         raise _refused("it is not one statement")
     return record
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a tree, in no order that counts."""
+    """Yield every object of a tree, in any order."""
     waiting = [value]
     while waiting:
         found = waiting.pop()
@@ -62,42 +69,43 @@ def _nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _common_tables(node: dict[str, Any]) -> list[str]:
-    """The names that a node gives to queries of its own (WITH)."""
-    return [entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", [])]
+    """The names of common table expressions (WITH)."""
+    expressions = node.get("cte_map") or {}
+    return [entry["key"].lower() for entry in expressions.get("map", [])]
 
 
 def _table_name(node: dict[str, Any]) -> str:
     path = node["qualified_name"]["path"]
     if len(path) != 1:
-        raise _refused(f"{'.'.join(path)} is no served table")
+        raise _refused(f"{'.'.join(path)} is not a served table")
     return str(path[0]).lower()
 
 
 def _check_function(node: dict[str, Any]) -> None:
     name = str(node.get("function_name", "")).lower()
     if name in REFUSED_FUNCTIONS:
-        raise _refused(f"{name} may not be asked")
+        raise _refused(f"the function {name} is not allowed")
     if node.get("type") == "TABLE_FUNCTION":
         called = str(node["function"]["function_name"])
-        if called not in TABLE_FUNCTIONS:
-            raise _refused(f"{called} may not be asked")
+        if called not in ALLOWED_TABLE_FUNCTIONS:
+            raise _refused(f"the table function {called} is not allowed")
     if node.get("type") == "SHOW_REF" and node.get("query") is None:
-        raise _refused("it asks for something else than rows of served tables")
+        raise _refused("it selects something else than rows of served tables")
 
 
 @lru_cache(maxsize=1)
 def _parser() -> duckdb.DuckDBPyConnection:
-    """One for the process: to make one takes longer than to parse."""
+    """One per process: creating one takes longer than parsing a query."""
     return duckdb.connect()
 
 
 @lru_cache(maxsize=1)
 def _system_views() -> frozenset[str]:
-    """What DuckDB would find under a plain name, were it not for a query that takes the name."""
+    """DuckDB's own views, which a query could read under a plain name if a common table expression hid the name."""
     with _parser().cursor() as connection:
         found = connection.execute("select view_name from duckdb_views() where internal").fetchall()
     return frozenset(row[0] for row in found)
 
 
 def _refused(why: str) -> QueryRefused:
-    return QueryRefused(f"The query is refused: {why}.", remedy="Ask one SELECT over served tables.")
+    return QueryRefused(f"The query is refused: {why}.", remedy="Write one SELECT over served tables.")

@@ -1,4 +1,4 @@
-"""What an erasure leaves in served tables, and the certificate of them.
+"""Erasure in served tables: segments from before an erasure, and their part of the certificate.
 
-May import `serving.store`.
+May import `serving.store` and `serving.served_tables`.
 """

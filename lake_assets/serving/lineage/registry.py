@@ -1,11 +1,11 @@
-"""What ZooKeeper keeps of served tables: the lineage of each, and the segments that are there.
+"""The nodes of served tables in ZooKeeper: the lineage of each table, and its registered segments.
 
     /PROPERTYSTORE/SEGMENT_LINEAGE/<table>        the lineage, changed by compare-and-set on the node's version
     /PROPERTYSTORE/SEGMENTS/<table>/<segment>     a segment that was uploaded and verified
 
-A file without its node is no segment. A node comes only while its entry is in progress, in one transaction that writes
-the lineage as it is once more, for a new version; it goes only together with the lineage that gives it up. So whoever
-decides by a version of the lineage decides by the segments of that version too, of one table or of several.
+A file without a node is not a segment. A node is created only while its entry is in progress, in one transaction that
+also writes the unchanged lineage again, for a new version. It is deleted only together with the lineage write that
+gives the segment up. So a version of the lineage determines the segments, too; of one table or of several.
 """
 
 from __future__ import annotations
@@ -42,21 +42,30 @@ from lake_assets.serving.lineage.znrecord import (
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient, TransactionRequest
+    from kazoo.protocol.states import ZnodeStat
 
-LINEAGE, SEGMENTS = "/PROPERTYSTORE/SEGMENT_LINEAGE", "/PROPERTYSTORE/SEGMENTS"
-TRIES = 100
-"""Of a read or a write that others came before. Each is short, so this is some seconds of nothing but others."""
+LINEAGE = "/PROPERTYSTORE/SEGMENT_LINEAGE"
+SEGMENTS = "/PROPERTYSTORE/SEGMENTS"
 
-PAUSE_SECONDS = 0.02
-BATCH = 500
-"""Segments registered in one request: some 200 kB of the 1 MB that a server takes."""
+MAX_TRIES = 100
+"""Of a read or a write that other clients' writes precede. Each is short, so all of them take some seconds."""
+
+MAX_PAUSE_SECONDS = 0.02
+BATCH_SEGMENTS = 500
+"""Segments registered in one request: about 200 kB of the 1 MB that a server accepts."""
 
 _REFUSALS = (BadVersionError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency)
 
 
 @dataclass(frozen=True)
 class TableState:
-    """One table at one version of its lineage; None if nothing was ever pushed. segments: all that are there."""
+    """A table at one version of its lineage.
+
+    Attributes:
+        lineage: Of the table.
+        version: Of the lineage's node; None if the table was never pushed.
+        segments: All registered segments.
+    """
 
     lineage: SegmentLineage
     version: int | None
@@ -72,92 +81,142 @@ States = Mapping[str, TableState]
 """Table → its state."""
 
 Decide = Callable[[States], Mapping[str, Change]]
-"""What to do, given the states; asked again after a lost compare-and-set."""
+"""Decides on changes, given the states. It is called again after a lost compare-and-set."""
+
+
+@dataclass(frozen=True)
+class _TableNodes:
+    """What a server answered about a table, in this order. A node is its data and status; None if it does not exist."""
+
+    status_before: ZnodeStat | None
+    segments: list[str]
+    node: tuple[bytes, ZnodeStat] | None
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the lineage was not written while the segments were read."""
+        status_after = None if self.node is None else self.node[1]
+        return self.status_before == status_after
+
+    def state(self, table: str) -> TableState:
+        version = None if self.node is None else self.node[1].version
+        return TableState(_lineage(table, self.node), version, frozenset(self.segments))
 
 
 class Registry:
-    """Reads and writes the nodes of served tables. zk: started."""
+    """Reads and writes the nodes of served tables. zk: a started client."""
 
     def __init__(self, zk: KazooClient) -> None:
         self._zk = zk
 
     def tables(self) -> list[str]:
-        """All tables that were ever pushed, by name. Nodes of other names are not of these, and left out."""
+        """Return all tables that were ever pushed, by name. Nodes with names that are not valid are ignored."""
         try:
-            return sorted(filter(is_table, self._zk.retry(self._zk.get_children, LINEAGE)))
+            names = self._zk.retry(self._zk.get_children, LINEAGE)
         except NoNodeError:
             return []
+        return sorted(name for name in names if is_table(name))
 
     def sync(self) -> None:
-        """What this client reads from here on is no older than what anybody wrote before."""
+        """Make later reads of this client return at least what any client has written before."""
         self._zk.retry(self._zk.sync, "/")
 
     def read(self, *tables: str) -> States:
-        """The states of tables at one moment: none of them changed while they were read. `LineageBusy`."""
+        """Return the states of tables at one moment: none of them changed while they were read.
+
+        Raises:
+            LineageBusy: Other clients kept writing.
+        """
         for name in tables:
             checked_table(name)
-        for _ in range(TRIES):
-            before, children, after = self._zk.retry(self._look, tables)
-            if before == [node and node[1] for node in after]:
-                return {
-                    name: TableState(_lineage(name, node), node[1].version if node else None, frozenset(children[i]))
-                    for i, (name, node) in enumerate(zip(tables, after, strict=True))
-                }
-        raise LineageBusy(tables, TRIES)
+        for _ in range(MAX_TRIES):
+            found = self._zk.retry(self._read_nodes, tables)
+            if all(nodes.is_consistent for nodes in found.values()):
+                return {name: nodes.state(name) for name, nodes in found.items()}
+        raise LineageBusy(tables, MAX_TRIES)
 
     def update(self, decide: Decide, *tables: str) -> Mapping[str, Change]:
-        """Writes what `decide` makes of the tables' states, of all tables or of none, and returns what was written.
+        """Write the changes that `decide` returns for the tables' states, in one transaction.
 
-        After a lost compare-and-set all is read and decided anew. What an error of `decide` stops is not written.
-        Raises that error, and `LineageBusy`.
+        After a lost compare-and-set, the states are read again and `decide` is called again.
+
+        Returns:
+            The changes that were written.
+
+        Raises:
+            LineageBusy: Other clients kept writing.
+            LakeError: What `decide` raises. Nothing is written then.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             states = self.read(*tables)
             changes = decide(states)
             if self._commit(states, changes):
                 return changes
             if self._was_written(changes):
                 return changes
-            self._zk.handler.sleep_func(random.uniform(0, PAUSE_SECONDS))
-        raise LineageBusy(tables, TRIES)
+            self._zk.handler.sleep_func(random.uniform(0, MAX_PAUSE_SECONDS))
+        raise LineageBusy(tables, MAX_TRIES)
 
     def register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
-        """Makes uploaded segments known, each once. `EntryReverted`, `TargetTaken`, `UnknownEntry`, `LineageBusy`."""
+        """Register the uploaded segments of an entry in progress. Segments that are registered already are skipped.
+
+        Raises:
+            UnknownEntry: There is no such entry.
+            EntryReverted: The entry is not in progress any more.
+            TargetTaken: Another segment has one of the names.
+            LineageBusy: Other clients kept writing.
+        """
         self._zk.ensure_path(f"{SEGMENTS}/{table}")
-        for start in range(0, len(infos), BATCH):
-            self._register(table, entry_id, infos[start : start + BATCH])
+        for start in range(0, len(infos), BATCH_SEGMENTS):
+            self._register(table, entry_id, infos[start : start + BATCH_SEGMENTS])
 
     def check_in_progress(self, table: str, entry_id: str) -> None:
-        """Raises `EntryReverted` or `UnknownEntry` if somebody took a push its entry. Reads the lineage alone."""
-        node = self._zk.retry(lambda: _found(self._zk.get_async(f"{LINEAGE}/{table}")))
+        """Check that an entry is still in progress. Reads only the lineage.
+
+        Raises:
+            UnknownEntry: There is no such entry.
+            EntryReverted: The entry is not in progress any more.
+        """
+        node = self._zk.retry(lambda: _result(self._zk.get_async(_lineage_path(table))))
         _refuse_ended(_lineage(table, node), entry_id)
 
     def infos(self, table: str, segments: Iterable[str]) -> Iterator[SegmentInfo]:
-        """What is known of segments; those that are gone are left out."""
-        paths = [_segment_path(table, name) for name in segments]
-        for path, answer in [(path, self._zk.get_async(path)) for path in paths]:
-            try:
-                yield decode_segment(answer.get()[0], path)
-            except NoNodeError:
-                continue
+        """Yield what is registered of segments. Segments that are not registered are left out."""
+        requests = {}
+        for name in segments:
+            path = _segment_path(table, name)
+            requests[path] = self._zk.get_async(path)
+        for path, request in requests.items():
+            node = _result(request)
+            if node is not None:
+                data, _ = node
+                yield decode_segment(data, path)
 
     def read_by(self, table: str, segments: Iterable[str], moment: datetime) -> dict[str, datetime]:
-        """Those segments whose rows were read by a moment, inclusive, and when they were."""
+        """Return those segments whose rows were read until a moment, inclusive, with the time they were read."""
         return {info.name: info.as_of for info in self.infos(table, segments) if info.as_of <= moment}
 
-    def _look(self, tables: Iterable[str]) -> tuple[list[Any], list[list[str]], list[Any]]:
-        """Status of the lineages, segments, and the lineages; asked for at once: a server answers a client in order."""
-        lineages = [f"{LINEAGE}/{name}" for name in tables]
-        status = [self._zk.exists_async(path) for path in lineages]
-        segments = [self._zk.get_children_async(f"{SEGMENTS}/{name}") for name in tables]
-        nodes = [self._zk.get_async(path) for path in lineages]
-        return [a.get() for a in status], [_found(a) or [] for a in segments], [_found(a) for a in nodes]
+    def _read_nodes(self, tables: Iterable[str]) -> dict[str, _TableNodes]:
+        """All is requested at once: a server answers the requests of a client in order."""
+        lineage_paths = {name: _lineage_path(name) for name in tables}
+        statuses = {name: self._zk.exists_async(path) for name, path in lineage_paths.items()}
+        segments = {name: self._zk.get_children_async(f"{SEGMENTS}/{name}") for name in lineage_paths}
+        nodes = {name: self._zk.get_async(path) for name, path in lineage_paths.items()}
+        found = {}
+        for name in lineage_paths:
+            found[name] = _TableNodes(
+                status_before=statuses[name].get(),
+                segments=_result(segments[name]) or [],
+                node=_result(nodes[name]),
+            )
+        return found
 
     def _commit(self, states: States, changes: Mapping[str, Change]) -> bool:
-        """Whether all was written, in one transaction. What is as it was needs no write."""
+        """Return whether all changes were written, in one transaction. A table without a change is not written."""
         transaction = self._zk.transaction()
         for name, change in changes.items():
-            state, gone = states[name], change.deletions & states[name].segments
+            state = states[name]
+            gone = change.deletions & state.segments
             if change.lineage == state.lineage and not gone:
                 continue
             self._store(transaction, name, change.lineage, state.version)
@@ -166,28 +225,30 @@ class Registry:
         return not transaction.operations or _carried_out(transaction)
 
     def _store(self, transaction: TransactionRequest, table: str, lineage: SegmentLineage, version: int | None) -> None:
-        """A first write is a create: of two at once, one would be lost if both were to set any version."""
+        """The first write is a create: if two clients set any version at once, one write would be lost."""
         data = encode_lineage(lineage)
         if version is None:
             self._zk.ensure_path(LINEAGE)
-            transaction.create(f"{LINEAGE}/{table}", data)
+            transaction.create(_lineage_path(table), data)
         else:
-            transaction.set_data(f"{LINEAGE}/{table}", data, version)
+            transaction.set_data(_lineage_path(table), data, version)
 
     def _was_written(self, changes: Mapping[str, Change]) -> bool:
-        """Whether a write whose reply was lost has been carried out: times and ids make a lineage like no other."""
+        """Whether a write whose reply was lost was carried out. Times and ids make each lineage unique."""
         found = self.read(*changes)
-        return all(
-            found[name].lineage == change.lineage and not found[name].segments & change.deletions
-            for name, change in changes.items()
-        )
+        for name, change in changes.items():
+            state = found[name]
+            if state.lineage != change.lineage or state.segments & change.deletions:
+                return False
+        return True
 
     def _register(self, table: str, entry_id: str, infos: Sequence[SegmentInfo]) -> None:
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             state = self.read(table)[table]
             _refuse_ended(state.lineage, entry_id)
             new = [info for info in infos if info.name not in state.segments]
-            self._refuse_others(table, [info for info in infos if info.name in state.segments])
+            registered = [info for info in infos if info.name in state.segments]
+            self._refuse_others(table, registered)
             if not new:
                 return
             transaction = self._zk.transaction()
@@ -196,28 +257,36 @@ class Registry:
                 transaction.create(_segment_path(table, info.name), encode_segment(info))
             if _carried_out(transaction):
                 return
-        raise LineageBusy([table], TRIES)
+        raise LineageBusy([table], MAX_TRIES)
 
-    def _refuse_others(self, table: str, infos: Sequence[SegmentInfo]) -> None:
-        """A segment that is there must be this very one: its reply was lost."""
-        if list(self.infos(table, [info.name for info in infos])) != list(infos):
-            raise TargetTaken(table, [info.name for info in infos], "they are there already, and are others")
+    def _refuse_others(self, table: str, expected: Sequence[SegmentInfo]) -> None:
+        """A registered segment must be this one: then the reply to its registration was lost."""
+        names = [info.name for info in expected]
+        if list(self.infos(table, names)) != list(expected):
+            raise TargetTaken(table, names, "other segments with these names are registered")
+
+
+def _lineage_path(table: str) -> str:
+    return f"{LINEAGE}/{table}"
 
 
 def _segment_path(table: str, segment: str) -> str:
     return f"{SEGMENTS}/{table}/{checked_segment(segment)}"
 
 
-def _found(answer: Any) -> Any:
-    """What was asked for; None if there is no such node."""
+def _result(request: Any) -> Any:
+    """The answer to a request; None if there is no such node."""
     try:
-        return answer.get()
+        return request.get()
     except NoNodeError:
         return None
 
 
-def _lineage(table: str, node: Any) -> SegmentLineage:
-    return decode_lineage(node[0], f"{LINEAGE}/{table}") if node else SegmentLineage(table)
+def _lineage(table: str, node: tuple[bytes, ZnodeStat] | None) -> SegmentLineage:
+    if node is None:
+        return SegmentLineage(table)
+    data, _ = node
+    return decode_lineage(data, _lineage_path(table))
 
 
 def _refuse_ended(lineage: SegmentLineage, entry_id: str) -> None:
@@ -226,12 +295,13 @@ def _refuse_ended(lineage: SegmentLineage, entry_id: str) -> None:
 
 
 def _carried_out(transaction: TransactionRequest) -> bool:
-    """Whether all operations were; False also if it is not known."""
+    """Whether all operations were carried out; False also if that is not known."""
     try:
         results = transaction.commit()
     except (ConnectionLoss, OperationTimeoutError):
         return False
-    for result in results:
-        if isinstance(result, Exception) and not isinstance(result, _REFUSALS):
-            raise result
-    return not any(isinstance(result, Exception) for result in results)
+    errors = [result for result in results if isinstance(result, Exception)]
+    for error in errors:
+        if not isinstance(error, _REFUSALS):
+            raise error
+    return not errors

@@ -1,7 +1,7 @@
-"""A node's content as Apache Helix and Pinot keep it: a ZNRecord in JSON, compressed when it is long.
+"""The content of ZooKeeper nodes, in the format of Apache Helix and Pinot: a ZNRecord in JSON, compressed if long.
 
-Format: Helix `ZNRecord` and `ZNRecordSerializer`; Pinot `SegmentLineage.toZNRecord`: a list field for each entry, with
-its sources and its targets, each joined by commas, its state, and the time in milliseconds.
+Sources: Helix `ZNRecord` and `ZNRecordSerializer`; Pinot `SegmentLineage.toZNRecord`. Each entry is a list field: its
+sources and its targets, each joined by commas, its state, and its time in milliseconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,21 +19,39 @@ from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
 
-CUSTOM_MAP, HEAD = "custom.map", "source.head"
+CUSTOM_MAP = "custom.map"
+ROWS = "segment.total.docs"
+SIZE_BYTES = "segment.size.in.bytes"
+SHA256 = "sha256"
+AS_OF = "as.of"
+LINEAGE_ENTRY = "lineage.entry"
+HEAD = "source.head"
+
 COMPRESS_BYTES = 250_000
-"""Longer content is compressed: a server takes 1 MB in a request, names of segments shrink to a tenth."""
+"""Longer content is compressed. A server accepts 1 MB per request; segment names shrink to a tenth."""
+
+SHOWN_BYTES = 80
+"""How much of a damaged node an error message quotes."""
 
 _GZIP = b"\x1f\x8b"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE = re.compile(r"[a-z_][a-z0-9_]*")
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_DECODING_ERRORS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class SegmentInfo:
-    """What is known of an uploaded segment. as_of: its rows were read then, or later. entry_id: of its push.
+    """What is registered of an uploaded segment.
 
-    head: of its source as it was read, as `Source.head` tells it; None if its rows have no source of the lake.
+    Attributes:
+        name: The segment.
+        rows: Their number.
+        size_bytes: Of its file.
+        sha256: Of its file, hexadecimal.
+        as_of: Its rows were read at that time or later.
+        entry_id: The lineage entry of its push.
+        head: Of its source when the rows were read, as `Source.head` returns it; None if the lake has no source of it.
     """
 
     name: str
@@ -45,78 +64,128 @@ class SegmentInfo:
 
 
 def is_table(name: str) -> bool:
-    """Whether a table can be called so."""
+    """Return whether the name is valid for a served table."""
     return _TABLE.fullmatch(name) is not None
 
 
 def checked_table(name: str) -> str:
-    """The name, if a table can be called so: it becomes part of paths and queries. `UsageError`."""
+    """Return the name if it is valid for a served table. It becomes a part of paths and queries.
+
+    Raises:
+        UsageError: It is not valid.
+    """
     if not is_table(name):
-        raise UsageError(f"No table can be called {name!r}.", remedy="Use small letters, digits and _: account_state.")
+        raise UsageError(
+            f"{name!r} is not a valid name for a table.", remedy="Use lower-case letters, digits and _: account_state."
+        )
     return name
 
 
 def is_segment(name: str) -> bool:
-    """Whether a segment can be called so."""
+    """Return whether the name is valid for a segment."""
     return _SEGMENT.fullmatch(name) is not None
 
 
 def checked_segment(name: str) -> str:
-    """The name, if a segment can be called so: it becomes part of a path. `UsageError`."""
+    """Return the name if it is valid for a segment. It becomes a part of a path.
+
+    Raises:
+        UsageError: It is not valid.
+    """
     if not is_segment(name):
-        raise UsageError(f"No segment can be called {name!r}.", remedy="Use letters, digits, _, . and -.")
+        raise UsageError(f"{name!r} is not a valid name for a segment.", remedy="Use letters, digits, _, . and -.")
     return name
 
 
 def encode_lineage(lineage: SegmentLineage) -> bytes:
-    """The node of a lineage. `UsageError` for a segment's name that the format cannot hold."""
-    maps = {} if lineage.custom_map is None else {CUSTOM_MAP: dict(lineage.custom_map)}
-    return _encode(lineage.table, maps=maps, lists={e.id: _fields(e) for e in lineage.entries.values()})
+    """Return the content of a lineage's node.
+
+    Raises:
+        UsageError: A segment's name is not valid.
+    """
+    maps = {}
+    if lineage.custom_map is not None:
+        maps[CUSTOM_MAP] = dict(lineage.custom_map)
+    lists = {entry.id: _encode_entry(entry) for entry in lineage.entries.values()}
+    return _encode(lineage.table, maps=maps, lists=lists)
 
 
 def decode_lineage(data: bytes, path: str) -> SegmentLineage:
-    """A lineage as `encode_lineage`, or Pinot, wrote it; path: of its node. `LineageDamaged`."""
+    """Return the lineage that `encode_lineage` or Pinot wrote; its entries in the order of their timestamps.
+
+    Raises:
+        LineageDamaged: The node at `path` contains something else.
+    """
     record = _decode(data, path)
     try:
-        entries = [_entry(entry_id, *fields) for entry_id, fields in record["listFields"].items()]
-        by_time = sorted(entries, key=lambda e: (e.timestamp, e.id))
-        custom = record["mapFields"].get(CUSTOM_MAP)
-        return SegmentLineage(record["id"], {e.id: e for e in by_time}, custom)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise LineageDamaged(path, f"holds no lineage: {error!r}") from error
+        entries = [_decode_entry(entry_id, *fields) for entry_id, fields in record["listFields"].items()]
+        entries.sort(key=lambda entry: (entry.timestamp, entry.id))
+        return SegmentLineage(
+            table=record["id"],
+            entries={entry.id: entry for entry in entries},
+            custom_map=record["mapFields"].get(CUSTOM_MAP),
+        )
+    except _DECODING_ERRORS as error:
+        raise LineageDamaged(path, f"does not contain a lineage: {error!r}") from error
 
 
 def encode_segment(info: SegmentInfo) -> bytes:
-    """The node of a segment; the fields that Pinot has are called as there."""
+    """Return the content of a segment's node. Fields that Pinot has bear Pinot's names."""
     fields = {
-        "segment.total.docs": str(info.rows),
-        "segment.size.in.bytes": str(info.size_bytes),
-        "sha256": info.sha256,
-        "as.of": str(_to_milliseconds(info.as_of)),
-        "lineage.entry": info.entry_id,
+        ROWS: str(info.rows),
+        SIZE_BYTES: str(info.size_bytes),
+        SHA256: info.sha256,
+        AS_OF: str(_to_milliseconds(info.as_of)),
+        LINEAGE_ENTRY: info.entry_id,
     }
-    return _encode(info.name, simple=fields if info.head is None else {**fields, HEAD: info.head})
+    if info.head is not None:
+        fields[HEAD] = info.head
+    return _encode(info.name, simple=fields)
 
 
 def decode_segment(data: bytes, path: str) -> SegmentInfo:
-    """What `encode_segment` wrote; `LineageDamaged`."""
+    """Return what `encode_segment` wrote.
+
+    Raises:
+        LineageDamaged: The node at `path` contains something else.
+    """
     record = _decode(data, path)
     try:
-        found = record["simpleFields"]
-        rows, size = int(found["segment.total.docs"]), int(found["segment.size.in.bytes"])
-        as_of = _from_milliseconds(found["as.of"])
-        return SegmentInfo(record["id"], rows, size, found["sha256"], as_of, found["lineage.entry"], found.get(HEAD))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise LineageDamaged(path, f"describes no segment: {error!r}") from error
+        fields = record["simpleFields"]
+        return SegmentInfo(
+            name=record["id"],
+            rows=int(fields[ROWS]),
+            size_bytes=int(fields[SIZE_BYTES]),
+            sha256=fields[SHA256],
+            as_of=_from_milliseconds(fields[AS_OF]),
+            entry_id=fields[LINEAGE_ENTRY],
+            head=fields.get(HEAD),
+        )
+    except _DECODING_ERRORS as error:
+        raise LineageDamaged(path, f"does not describe a segment: {error!r}") from error
 
 
-def _fields(entry: LineageEntry) -> list[str]:
-    names = (",".join(map(checked_segment, segments)) for segments in (entry.segments_from, entry.segments_to))
-    return [*names, entry.state.value, str(_to_milliseconds(entry.timestamp))]
+def _encode_entry(entry: LineageEntry) -> list[str]:
+    return [
+        _join(entry.segments_from),
+        _join(entry.segments_to),
+        entry.state.value,
+        str(_to_milliseconds(entry.timestamp)),
+    ]
 
 
-def _entry(entry_id: str, sources: str, targets: str, state: str, timestamp: str) -> LineageEntry:
-    return LineageEntry(entry_id, _split(sources), _split(targets), State(state), _from_milliseconds(timestamp))
+def _decode_entry(entry_id: str, sources: str, targets: str, state: str, timestamp: str) -> LineageEntry:
+    return LineageEntry(
+        id=entry_id,
+        segments_from=_split(sources),
+        segments_to=_split(targets),
+        state=State(state),
+        timestamp=_from_milliseconds(timestamp),
+    )
+
+
+def _join(names: Iterable[str]) -> str:
+    return ",".join(checked_segment(name) for name in names)
 
 
 def _split(names: str) -> tuple[str, ...]:
@@ -140,14 +209,21 @@ def _encode(
 ) -> bytes:
     record = {"id": record_id, "simpleFields": simple or {}, "mapFields": maps or {}, "listFields": lists or {}}
     data = json.dumps(record).encode()
-    return data if len(data) <= COMPRESS_BYTES else gzip.compress(data, mtime=0)
+    if len(data) > COMPRESS_BYTES:
+        return gzip.compress(data, mtime=0)
+    return data
 
 
 def _decode(data: bytes, path: str) -> dict[str, Any]:
     try:
-        record = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
+        text = gzip.decompress(data) if data.startswith(_GZIP) else data
+        record = json.loads(text)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise LineageDamaged(path, f"holds {data[:80]!r}, which is no record") from error
+        raise _no_record(data, path) from error
     if not isinstance(record, dict):
-        raise LineageDamaged(path, f"holds {data[:80]!r}, which is no record")
+        raise _no_record(data, path)
     return record
+
+
+def _no_record(data: bytes, path: str) -> LineageDamaged:
+    return LineageDamaged(path, f"contains {data[:SHOWN_BYTES]!r}, which is not a record")

@@ -1,4 +1,4 @@
-"""Segments and who changes them: files, drafts, leases, the writer; and the tables that they come from.
+"""The store of served tables: files, leases, pushes, reverts and clean-up; their sources in the lake, and their status.
 
-May import `serving.lineage`.
+May import `serving.lineage`; the tables of the lake through `incremental`.
 """

@@ -1,4 +1,4 @@
-"""Segments as they are before they are uploaded: Parquet files in a folder of the push's own."""
+"""Segments before their upload: Parquet files in a temporary folder of the push."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pyarrow import ArrowException
 
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import RowsUnreadable
-from lake_assets.serving.lineage.lineage import whole_milliseconds
+from lake_assets.serving.lineage.lineage import MICROSECONDS_PER_MILLISECOND, whole_milliseconds
 from lake_assets.serving.lineage.znrecord import SegmentInfo, checked_table
 from lake_assets.serving.store.files import sha256_of
 
 SEGMENT_ROWS = 250_000
-"""Rows of a segment at most. DuckDB reads segments side by side, and row groups of 122,880."""
+"""Rows of a segment, at most. DuckDB reads segments in parallel, in row groups of 122,880."""
 
-MOST_SEGMENTS = 2_000
-"""Of a push. ZooKeeper takes 1 MB in a request, and one has to give up a whole snapshot."""
+MAX_SEGMENTS = 2_000
+"""Of a push. ZooKeeper accepts 1 MB per request, and one request has to give up a whole snapshot."""
 
 FOLDER = "lake-push-"
-"""What the folder of a push's drafts is called like, in the system's temporary one."""
+"""Prefix of a push's folder of drafts, in the system's temporary folder."""
 
 _PUSH_ID = re.compile(r"[a-z0-9]{8,32}")
 _NAME = re.compile(rf"[a-z_][a-z0-9_]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_ID.pattern})_\d{{4,}}")
@@ -33,7 +33,16 @@ _NAME = re.compile(rf"[a-z_][a-z0-9_]*_(?P<at>\d{{8}}T\d{{9}}Z)_(?P<push>{_PUSH_
 
 @dataclass(frozen=True)
 class Draft:
-    """One segment to be. path: of its local file. head: of its source, as `SegmentInfo` has it."""
+    """A segment before its upload.
+
+    Attributes:
+        name: The segment.
+        path: Of its local file.
+        rows: Their number.
+        size_bytes: Of its file.
+        sha256: Of its file, hexadecimal.
+        head: Of its source: see `SegmentInfo`.
+    """
 
     name: str
     path: Path
@@ -43,22 +52,42 @@ class Draft:
     head: str | None = None
 
     def info(self, entry_id: str, as_of: datetime) -> SegmentInfo:
-        """What is registered of it once it is uploaded."""
-        at = whole_milliseconds(as_of)
-        return SegmentInfo(self.name, self.rows, self.size_bytes, self.sha256, at, entry_id, self.head)
+        """Return what is registered once it is uploaded."""
+        return SegmentInfo(
+            name=self.name,
+            rows=self.rows,
+            size_bytes=self.size_bytes,
+            sha256=self.sha256,
+            as_of=whole_milliseconds(as_of),
+            entry_id=entry_id,
+            head=self.head,
+        )
 
 
 def segment_name(table: str, push_id: str, as_of: datetime, number: int) -> str:
-    """Used once: by the table, the time of its rows in milliseconds, the push's id, and the number within the push."""
+    """Return a unique name for a segment.
+
+    Args:
+        table: The served table.
+        push_id: Of its push.
+        as_of: The time of its rows; its milliseconds become a part of the name.
+        number: Of the segment within the push.
+    """
     if not _PUSH_ID.fullmatch(push_id):
-        raise UsageError(f"No push can have the id {push_id!r}.", remedy="Use 8 to 32 lower-case letters and digits.")
-    stamp = f"{as_of:%Y%m%dT%H%M%S}{as_of.microsecond // 1000:03d}Z"
+        raise UsageError(f"{push_id!r} is not a valid push id.", remedy="Use 8 to 32 lower-case letters and digits.")
+    milliseconds = as_of.microsecond // MICROSECONDS_PER_MILLISECOND
+    stamp = f"{as_of:%Y%m%dT%H%M%S}{milliseconds:03d}Z"
     return f"{checked_table(table)}_{stamp}_{push_id}_{number:04d}"
 
 
 def read_at(name: str) -> datetime | None:
-    """The time of its rows that a segment's name bears, in whole milliseconds; None: `segment_name` did not give it."""
-    if not (found := _NAME.fullmatch(name)):
+    """Return the time of its rows from a segment's name, in whole milliseconds.
+
+    Returns:
+        None if the name was not made by `segment_name`.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
         return None
     try:
         return datetime.strptime(found["at"], "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC)
@@ -67,7 +96,7 @@ def read_at(name: str) -> datetime | None:
 
 
 def push_of(segment: str) -> str | None:
-    """The id of the push that brought a segment, by its name as `segment_name` makes it; None if it is another's."""
+    """Return the id of the push from a segment's name; None if the name was not made by `segment_name`."""
     found = _NAME.fullmatch(segment)
     return found["push"] if found else None
 
@@ -82,30 +111,53 @@ def write_drafts(
     segment_rows: int = SEGMENT_ROWS,
     head: str | None = None,
 ) -> list[Draft]:
-    """Cuts rows into files. One file at least: a table without rows still has columns.
+    """Write rows to Parquet files, at least one: a table without rows still has columns.
 
-    Raises `UsageError` for too many, `RowsUnreadable`, and `OSError` of the folder.
+    Args:
+        table: The served table.
+        rows: All of its rows.
+        folder: Where to write.
+        push_id: Of the push.
+        as_of: A time before the rows were read; UTC.
+        segment_rows: Rows of a segment, at most.
+        head: Of their source.
+
+    Raises:
+        UsageError: There are too many rows.
+        RowsUnreadable: The rows cannot be read.
+        OSError: The folder cannot be written to.
     """
     reader = rows.to_reader(segment_rows) if isinstance(rows, pa.Table) else rows
-    found = []
-    for number, part in enumerate(_parts(_read(table, reader), segment_rows)):
-        if number == MOST_SEGMENTS:
+    parts = _parts(_batches(table, reader), segment_rows)
+    drafts = []
+    for number, part in enumerate(parts):
+        if number == MAX_SEGMENTS:
             raise UsageError(
-                f"{table} would have more than {MOST_SEGMENTS:,} segments of {segment_rows:,} rows.",
-                remedy="Serve an aggregate of it, or let a segment have more rows.",
+                f"{table} would have more than {MAX_SEGMENTS:,} segments of {segment_rows:,} rows.",
+                remedy="Serve an aggregate of it, or raise the number of rows of a segment.",
             )
         name = segment_name(table, push_id, as_of, number)
-        path = folder / f"{name}.parquet"
-        with pq.ParquetWriter(path, reader.schema, compression="zstd") as writer:
-            for batch in part:
-                writer.write_batch(batch)
-        count = sum(batch.num_rows for batch in part)
-        found.append(Draft(name, path, count, path.stat().st_size, sha256_of(path), head))
-    return found
+        drafts.append(_write_draft(name, part, reader.schema, folder, head))
+    return drafts
 
 
-def _read(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Its batches. What goes wrong between them is the caller's: it writes."""
+def _write_draft(name: str, batches: list[pa.RecordBatch], schema: pa.Schema, folder: Path, head: str | None) -> Draft:
+    path = folder / f"{name}.parquet"
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return Draft(
+        name=name,
+        path=path,
+        rows=sum(batch.num_rows for batch in batches),
+        size_bytes=path.stat().st_size,
+        sha256=sha256_of(path),
+        head=head,
+    )
+
+
+def _batches(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Only errors of the reader become `RowsUnreadable`; the caller's, which writes, do not."""
     try:
         yield from reader
     except (OSError, ArrowException) as error:
@@ -113,16 +165,21 @@ def _read(table: str, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 
 
 def _parts(batches: Iterable[pa.RecordBatch], segment_rows: int) -> Iterator[list[pa.RecordBatch]]:
-    """Batches of so many rows together; an empty one if there is none at all."""
-    held: list[pa.RecordBatch] = []
-    free, seen = segment_rows, False
+    """Batches with `segment_rows` rows together, the last ones with fewer; one empty part if there are no rows."""
+    part: list[pa.RecordBatch] = []
+    free = segment_rows
+    is_first = True
     for batch in batches:
-        while batch.num_rows:
-            piece, batch = batch.slice(0, free), batch.slice(free)
-            held.append(piece)
+        rest = batch
+        while rest.num_rows:
+            piece = rest.slice(0, free)
+            rest = rest.slice(free)
+            part.append(piece)
             free -= piece.num_rows
-            if not free:
-                yield held
-                held, free, seen = [], segment_rows, True
-    if held or not seen:
-        yield held
+            if free == 0:
+                yield part
+                part = []
+                free = segment_rows
+                is_first = False
+    if part or is_first:
+        yield part

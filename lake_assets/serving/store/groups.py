@@ -1,6 +1,7 @@
 """Push groups: served tables that are pushed in one switch, as `LAKE_SERVING_GROUPS` declares them.
 
-A table is in one group. One that no group names is a group by itself, of its own name; so every push is a group's.
+Each table is in one group. A table that no declared group names is a group of its own, with its name, so every push is
+the push of a group.
 """
 
 from __future__ import annotations
@@ -20,32 +21,60 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PushGroup:
-    """name: of its step and pool in Dagster; its only table's, if there is one alone. sources: at least one."""
+    """Tables that are pushed together.
+
+    Attributes:
+        name: Of its step and its pool in Dagster; the table's name if the group was not declared.
+        sources: At least one.
+    """
 
     name: str
     sources: tuple[Source, ...]
 
     def head(self, catalog: Catalog) -> str | None:
-        """Another one when a table of it has something else to push; None while one has nothing."""
+        """Return an identifier that changes with the rows of any source; None while a source has no rows."""
         heads = [source.head(catalog) for source in self.sources]
-        return None if None in heads else ",".join(map(str, heads))
+        known = [head for head in heads if head is not None]
+        if len(known) < len(heads):
+            return None
+        return ",".join(known)
 
 
 def push_groups(sources: Iterable[Source], declared: Mapping[str, Sequence[str]]) -> list[PushGroup]:
-    """The groups of all sources, those that were declared first. declared: group → its tables. `ConfigurationError`."""
-    found = {source.name: source for source in sources}
-    times = Counter(table for tables in declared.values() for table in tables)
+    """Return the groups of all sources, the declared ones first.
+
+    Args:
+        sources: All served tables.
+        declared: Group → its tables.
+
+    Raises:
+        ConfigurationError: A declared group is not valid.
+    """
+    by_name = {source.name: source for source in sources}
+    times_named = Counter(table for tables in declared.values() for table in tables)
+    groups = []
     for name, tables in declared.items():
-        _check(name, tables, found, times)
-    together = [PushGroup(name, tuple(found[table] for table in tables)) for name, tables in declared.items()]
-    return [*together, *(PushGroup(name, (source,)) for name, source in found.items() if name not in times)]
+        _check(name, tables, by_name, times_named)
+        groups.append(PushGroup(name, tuple(by_name[table] for table in tables)))
+    for name, source in by_name.items():
+        if name not in times_named:
+            groups.append(PushGroup(name, (source,)))
+    return groups
 
 
 def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
-    """The group of that name, or the one table of that name by itself. `UsageError` if there is neither."""
-    by_name = {group.name: group for group in groups}
-    tables = {source.name: PushGroup(source.name, (source,)) for group in by_name.values() for source in group.sources}
-    found = {**tables, **by_name}
+    """Return the group with a name, or a group of the one table with that name.
+
+    Raises:
+        UsageError: There is neither.
+    """
+    found = {}
+    declared = list(groups)
+    for group in declared:
+        for source in group.sources:
+            found[source.name] = PushGroup(source.name, (source,))
+    for group in declared:
+        found[group.name] = group
     if name not in found:
         raise UsageError(
             f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
@@ -53,15 +82,20 @@ def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
     return found[name]
 
 
-def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times: Mapping[str, int]) -> None:
+def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times_named: Mapping[str, int]) -> None:
+    name_some = f"Name some of {', '.join(found)}."
     if not is_table(name) or name in found:
-        raise _wrong(name, "cannot be called so", remedy="Use small letters, digits and _, and no served table's name.")
+        raise _wrong(
+            name,
+            "does not have a valid name",
+            remedy="Use lower-case letters, digits and _, and no served table's name.",
+        )
     if not tables:
-        raise _wrong(name, "has no table", remedy=f"Name some of {', '.join(found)}.")
+        raise _wrong(name, "has no table", remedy=name_some)
     for table in tables:
         if table not in found:
-            raise _wrong(name, f"names {table!r}, which is not served", remedy=f"Name some of {', '.join(found)}.")
-        if times[table] > 1:
+            raise _wrong(name, f"names {table!r}, which is not served", remedy=name_some)
+        if times_named[table] > 1:
             raise _wrong(name, f"names {table}, which is named twice", remedy="Name each table once, in one group.")
 
 

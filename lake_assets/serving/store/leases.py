@@ -1,17 +1,18 @@
-"""Read leases: as long as a query may read a segment's file, nobody removes it.
+"""Read leases: no file of a segment is removed while a query may read it.
 
-    /serving/leases/<table>/<id>     ephemeral; holds how long it lasts, in seconds
+    /serving/leases/<table>/<id>     ephemeral; contains its duration in seconds
 
-A lease is taken before the lineage is read, and a file is removed only after the lineage has given its segment up, and
-the leases that were there then have ended. A client reads at least what was there when it wrote: so a lease that comes
-later never leads to that segment. It ends when its query does, when its session does, or, for who waits, after as long
-as it lasts; the query stops itself by then. Both sides measure how long with their own clock, and only that.
+A reader acquires a lease before it reads the lineage. A writer removes a file only after the lineage has given its
+segment up, and after the leases that existed then have ended. A client reads at least what existed when it wrote, so a
+later lease never leads to that segment. A lease ends with its query or with its session; a writer also stops waiting
+after the lease's duration, and the query has stopped itself by then. Both sides measure the duration with their own
+clock, and compare no times.
 
-To take one costs no round trip of its own: it is asked for together with the lineage, before it. A server answers a
-client in order, and a read that was asked after a write is as of that write or later.
+A lease costs no round trip of its own: it is requested together with the lineage, before it. A server answers the
+requests of a client in order, so a read that was requested after a write returns that write or a later one.
 
-It assumes that a query stops within `GRACE_SECONDS` of its limit. One whose process was stopped for longer finds its
-lease lost, and has no result.
+Assumption: a query stops within `GRACE_SECONDS` of its limit. If its process was paused for longer, it finds its lease
+lost, and has no result.
 """
 
 from __future__ import annotations
@@ -38,79 +39,111 @@ POLL_SECONDS = 0.05
 
 
 class Lease:
-    """One holding, of one or several tables, asked for when it is made. ends: by the clock."""
+    """A lease on one or several tables."""
 
     def __init__(
         self, zk: KazooClient, paths: Sequence[str], *, seconds: float, ends: float, clock: Callable[[], float]
     ) -> None:
-        self._zk, self._paths, self._ends, self._clock = zk, paths, ends, clock
-        self._asked: list[IAsyncResult] = [
-            zk.create_async(path, json.dumps(seconds).encode(), ephemeral=True) for path in paths
-        ]
+        """Request the lease.
+
+        Args:
+            zk: A started client.
+            paths: Its nodes, one for each table.
+            seconds: Its duration.
+            ends: Its end, by the clock.
+            clock: Monotonic seconds.
+        """
+        self._zk = zk
+        self._paths = paths
+        self._ends = ends
+        self._clock = clock
+        content = json.dumps(seconds).encode()
+        self._requests: list[IAsyncResult] = [zk.create_async(path, content, ephemeral=True) for path in paths]
 
     @property
     def seconds_left(self) -> float:
-        """Until the query has to end; negative afterwards."""
+        """Seconds until the query has to end; negative afterwards."""
         return self._ends - self._clock()
 
-    def taken(self) -> None:
-        """Waits until it is held: what this client has asked since it was made, it reads under it. `NoNodeError`."""
-        for answer in self._asked:
-            answer.get()
+    def wait_until_acquired(self) -> None:
+        """Block until the lease is acquired. It also covers what this client has requested since.
+
+        Raises:
+            NoNodeError: A table has no folder for leases yet.
+        """
+        for request in self._requests:
+            request.get()
 
     def confirm(self) -> None:
-        """Raises `QueryStopped` unless it was held until now: what was read may lack a file otherwise."""
-        there = [self._zk.exists_async(path) for path in self._paths]
-        if self.seconds_left < 0 or not all(answer.get() for answer in there):
-            raise QueryStopped("The query's read lease ended before the query.", remedy="Ask again.")
+        """Check that the lease was held until now. Otherwise a file may have been missing.
+
+        Raises:
+            QueryStopped: It was not.
+        """
+        requests = [self._zk.exists_async(path) for path in self._paths]
+        statuses = [request.get() for request in requests]
+        if self.seconds_left < 0 or not all(statuses):
+            raise QueryStopped("The query's read lease ended before the query.", remedy="Run the query again.")
 
     def release(self) -> None:
-        """Ends it; waits for no answer, the reader needs none. Without a connection, its session's end does."""
+        """End the lease, without waiting for an answer. Without a connection, the end of the session ends it."""
         for path in self._paths:
             self._zk.delete_async(path)
 
 
 class Leases:
-    """Takes leases, and waits for those of others. zk: started. clock: seconds, monotonic."""
+    """Acquires leases, and waits for those of others. zk: a started client. clock: monotonic seconds."""
 
     def __init__(self, zk: KazooClient, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._zk, self._clock = zk, clock
+        self._zk = zk
+        self._clock = clock
 
     def open(self, *tables: str) -> None:
-        """Makes it possible to take leases on tables. Safe to repeat."""
+        """Create the folders for leases on tables. It can be repeated."""
         for name in tables:
-            self._zk.ensure_path(f"{ROOT}/{checked_table(name)}")
+            self._zk.ensure_path(_folder(name))
 
     @contextmanager
-    def hold(self, tables: Sequence[str], *, seconds: float) -> Iterator[Lease]:
-        """A lease on tables for the block, which must end within so many seconds; held once it says so (`taken`)."""
-        ends = self._clock() + seconds
-        paths = [f"{ROOT}/{checked_table(name)}/{uuid.uuid4().hex}" for name in tables]
-        lease = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
-        try:
-            yield lease
-        finally:
-            lease.release()
+    def lease(self, tables: Sequence[str], *, seconds: float) -> Iterator[Lease]:
+        """Request a lease on tables for the block; `Lease.wait_until_acquired` waits for it.
 
-    def held(self, table: str) -> list[str]:
-        """The leases on a table that are there now, as nodes."""
-        folder = f"{ROOT}/{checked_table(table)}"
+        Args:
+            tables: To be read.
+            seconds: Within which the block has to end.
+        """
+        ends = self._clock() + seconds
+        paths = [f"{_folder(name)}/{uuid.uuid4().hex}" for name in tables]
+        requested = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
         try:
-            return [f"{folder}/{name}" for name in sorted(self._zk.get_children(folder))]
+            yield requested
+        finally:
+            requested.release()
+
+    def active(self, table: str) -> list[str]:
+        """Return the nodes of the leases on a table that exist now."""
+        folder = _folder(table)
+        try:
+            names = self._zk.get_children(folder)
         except NoNodeError:
             return []
+        return [f"{folder}/{name}" for name in sorted(names)]
 
     def drain(self, table: str) -> None:
-        """Waits until all leases that are there now have ended; at most as long as the longest lasts."""
-        begun = self._clock()
-        for path in self.held(table):
-            lasts = self._lasts(path)
-            while self._clock() - begun < lasts and self._zk.exists(path):
+        """Block until all leases that exist now have ended; at most for the longest duration among them."""
+        began = self._clock()
+        for path in self.active(table):
+            duration = self._duration(path)
+            while self._clock() - began < duration and self._zk.exists(path):
                 self._zk.handler.sleep_func(POLL_SECONDS)
 
-    def _lasts(self, path: str) -> float:
-        """Seconds, for who waits; 0 if it has ended."""
+    def _duration(self, path: str) -> float:
+        """Seconds that a writer waits for a lease; 0 if it has ended."""
         try:
-            return float(json.loads(self._zk.get(path)[0])) + GRACE_SECONDS
+            content, _ = self._zk.get(path)
         except NoNodeError:
             return 0.0
+        return float(json.loads(content)) + GRACE_SECONDS
+
+
+def _folder(table: str) -> str:
+    return f"{ROOT}/{checked_table(table)}"

@@ -1,4 +1,4 @@
-"""Where served tables come from: the lake's own tables, Iceberg's and Delta's, read without Spark."""
+"""The sources of served tables: Iceberg and Delta tables of the lake, read without Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
-from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import TableMissing, UsageError
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is to be pushed. of: which rows these are, in words. expected: how many, as the table's metadata tell.
+    """Rows to be pushed.
 
-    head: of the source as they were read, as `Source.head` tells it; None if they have no source of the lake.
+    Attributes:
+        rows: Can be read once.
+        of: Describes which rows these are, for a person.
+        expected: Number of rows, from the table's metadata.
+        head: Of the source when they were read, as `Source.head` returns it; None if the lake has no source of them.
     """
 
     rows: pa.RecordBatchReader
@@ -44,50 +48,80 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the served table."""
+        """The name of the served table."""
 
     @property
     def table(self) -> str:
-        """Of the lake, its words with dots between: core.account_state_dim."""
+        """The name of the table in the lake: core.account_state_dim."""
 
     def head(self, catalog: Catalog) -> str | None:
-        """Another one when there is something else to push; None while there is nothing. Reads metadata alone."""
+        """Return an identifier that changes when there are other rows to push; None if there are none.
+
+        Reads only metadata.
+        """
 
     def read(self, catalog: Catalog) -> Reading:
-        """The rows as they are now. `TableMissing`, `UsageError` while there is nothing to push."""
+        """Return the current rows.
+
+        Raises:
+            TableMissing: The table does not exist.
+            UsageError: There are no rows to push yet.
+        """
 
 
 @dataclass(frozen=True)
 class NewestHour:
-    """The newest complete hour of an Iceberg table that holds all rows in each hour."""
+    """The newest complete hour of an Iceberg table in which each hour contains all rows."""
 
     name: str
     table: str
     time_column: str
 
     def head(self, catalog: Catalog) -> str | None:
+        """Return the snapshot and the last complete hour; None if there is none."""
         try:
             return self._head(tables.load(catalog, self.table))
         except TableMissing:
             return None
 
     def read(self, catalog: Catalog) -> Reading:
+        """Return the rows of the newest complete hour."""
         found = tables.load(catalog, self.table)
+        head = self._head(found)
+        newest = self._newest_hour(found)
+        if head is None or newest is None:
+            raise UsageError(
+                f"{self.table} has no complete hour yet.", remedy="Push it after a session has published one."
+            )
+        return Reading(
+            rows=found.scan(row_filter=self._within(newest)).to_arrow_batch_reader(),
+            of=hour_key(newest),
+            expected=rows_between(found, self.time_column, newest, newest),
+            head=head,
+        )
+
+    def _newest_hour(self, found: Table) -> int | None:
         through = tables.complete_through(found, self.table)
-        hours = [hour for hour in rows_by_hour(found, self.time_column) if through is not None and hour <= through]
-        if (head := self._head(found)) is None or not hours:
-            raise UsageError(f"{self.table} has no complete hour yet.", remedy="Push it when a session has published.")
-        newest = max(hours)
-        first, after = (hour_start(hour).isoformat() for hour in (newest, newest + 1))
-        not_before = GreaterThanOrEqual(self.time_column, first)  # type: ignore[call-arg, arg-type]
-        within = And(not_before, LessThan(self.time_column, after))  # type: ignore[call-arg, arg-type]
-        rows = found.scan(row_filter=within).to_arrow_batch_reader()
-        return Reading(rows, hour_key(newest), rows_between(found, self.time_column, newest, newest), head)
+        if through is None:
+            return None
+        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= through]
+        return max(complete, default=None)
+
+    def _within(self, hour: int) -> BooleanExpression:
+        start = hour_start(hour).isoformat()
+        end = hour_start(hour + 1).isoformat()
+        return And(
+            GreaterThanOrEqual(self.time_column, start),  # type: ignore[call-arg, arg-type]
+            LessThan(self.time_column, end),  # type: ignore[call-arg, arg-type]
+        )
 
     def _head(self, found: Table) -> str | None:
-        """Complete-through moves also without a snapshot."""
-        snapshot, through = found.metadata.current_snapshot_id, tables.complete_through(found, self.table)
-        return None if snapshot is None or through is None else f"{snapshot}@{hour_key(through)}"
+        """The last complete hour can also change without a new snapshot."""
+        snapshot = found.metadata.current_snapshot_id
+        through = tables.complete_through(found, self.table)
+        if snapshot is None or through is None:
+            return None
+        return f"{snapshot}@{hour_key(through)}"
 
 
 @dataclass(frozen=True)
@@ -99,16 +133,26 @@ class WholeDelta:
     location: str
 
     def head(self, catalog: Catalog) -> str | None:
+        """Return the version; None if the table does not exist or is empty."""
         found = self._opened()
-        return str(found.version()) if found and found.count() else None
+        if found is None or not found.count():
+            return None
+        return str(found.version())
 
     def read(self, catalog: Catalog) -> Reading:
-        if (found := self._opened()) is None:
+        """Return all rows of the current version."""
+        found = self._opened()
+        if found is None:
             raise UsageError(
-                f"{self.table} is not there.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
+                f"{self.table} does not exist.", remedy="Create its lake: `lake engagement init LAKE --org ORG`."
             )
-        rows, version = found.to_pyarrow_dataset().scanner().to_reader(), str(found.version())
-        return Reading(rows, f"version {version}", found.count(), version)
+        version = str(found.version())
+        return Reading(
+            rows=found.to_pyarrow_dataset().scanner().to_reader(),
+            of=f"version {version}",
+            expected=found.count(),
+            head=version,
+        )
 
     def _opened(self) -> DeltaTable | None:
         try:
@@ -118,7 +162,11 @@ class WholeDelta:
 
 
 def from_parquet(file: Path) -> pa.RecordBatchReader:
-    """The rows of a Parquet file; `UsageError` if it is none."""
+    """Return the rows of a Parquet file.
+
+    Raises:
+        UsageError: The file cannot be read as Parquet.
+    """
     try:
         opened = pq.ParquetFile(file)
     except (OSError, ArrowException) as error:
@@ -130,14 +178,18 @@ ACCOUNT_STATE = NewestHour("account_state", "core.account_state_dim", "state_hou
 
 
 def pipeline_sources(pipeline: Pipeline) -> list[Source]:
-    """Those tables of a pipeline that are served."""
-    built = {target.table for target in pipeline.targets}
-    return [source for source in (ACCOUNT_STATE,) if source.table in built]
+    """Return those tables of a pipeline that are served."""
+    targets = {target.table for target in pipeline.targets}
+    return [ACCOUNT_STATE] if ACCOUNT_STATE.table in targets else []
 
 
 def metrics_sources(locations: Mapping[str, str]) -> list[Source]:
-    """The metrics of engagement lakes. locations: lake → the address of its metrics."""
-    return [
-        WholeDelta(f"{lake}_metrics", f"engagement.{lake}.engagement_metrics", location)
-        for lake, location in locations.items()
-    ]
+    """Return the metrics of engagement lakes.
+
+    Args:
+        locations: Lake → the address of its metrics.
+    """
+    found: list[Source] = []
+    for lake, location in locations.items():
+        found.append(WholeDelta(f"{lake}_metrics", f"engagement.{lake}.engagement_metrics", location))
+    return found

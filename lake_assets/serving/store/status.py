@@ -1,24 +1,31 @@
-"""What is served, and how it came to be: for the command line, the endpoint and Dagster. Reads ZooKeeper alone."""
+"""The status of served tables and their lineages, for the command line, HTTP and Dagster. Reads only ZooKeeper."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.errors import ServingError
 from lake_assets.serving.errors import TableNotServed
-from lake_assets.serving.lineage.lineage import Change, LineageEntry, State, revert_replace, roll_back
+from lake_assets.serving.lineage.lineage import Change, LineageEntry, State
+from lake_assets.serving.lineage.protocol import revert_replace, roll_back
 from lake_assets.serving.lineage.registry import Registry, TableState
 from lake_assets.serving.store.drafts import push_of
 
 
 @dataclass(frozen=True)
 class TableStatus:
-    """A served table. segments, rows, size_bytes: what readers see. as_of: its rows were read then; None for no row.
+    """The status of a served table.
 
-    stored_bytes: with what is kept to go back to, or being pushed. head: of its source when it was read;
-    None: not known.
+    Attributes:
+        table: The served table.
+        segments: Number of segments that readers see.
+        rows: Of these segments.
+        size_bytes: Of these segments.
+        as_of: The rows were read then; None if readers see no segment.
+        stored_bytes: Of all segments, including those to go back to and those that are being pushed.
+        head: Of the source when it was read; None if it is not known.
     """
 
     table: str
@@ -32,7 +39,17 @@ class TableStatus:
 
 @dataclass(frozen=True)
 class EntryStatus:
-    """An entry of a lineage. can_revert: without force, as things are. can_roll_back: so, with later ones on top."""
+    """A lineage entry.
+
+    Attributes:
+        id: Of the entry.
+        state: Of the entry.
+        timestamp: Of the last change of state.
+        segments_from: The sources.
+        segments_to: The targets.
+        can_revert: Whether it can be reverted now without force.
+        can_roll_back: Whether it can be reverted now without force, together with later entries.
+    """
 
     id: str
     state: State
@@ -45,11 +62,13 @@ class EntryStatus:
     @property
     def goes_back(self) -> str:
         """How it can be reverted, for a person; empty if it cannot."""
-        return "yes" if self.can_revert else "with --later" if self.can_roll_back else ""
+        if self.can_revert:
+            return "yes"
+        return "with --later" if self.can_roll_back else ""
 
 
 def table_status(registry: Registry, table: str) -> TableStatus:
-    """What readers see of a table now. `TableNotServed`."""
+    """Return the current status of a table. Raises `TableNotServed`."""
     state = _known(registry, table)
     infos = list(registry.infos(table, sorted(state.segments)))
     seen = [info for info in infos if info.name in state.routed]
@@ -65,48 +84,52 @@ def table_status(registry: Registry, table: str) -> TableStatus:
 
 
 def lineage_status(registry: Registry, table: str) -> list[EntryStatus]:
-    """The entries of a table, the newest first. `TableNotServed`."""
+    """Return the entries of a table, the newest first. Raises `TableNotServed`."""
     state = _known(registry, table)
-    entries = sorted(state.lineage.entries.values(), key=lambda e: (e.timestamp, e.id), reverse=True)
-    return [
-        EntryStatus(
-            e.id,
-            e.state,
-            e.timestamp,
-            e.segments_from,
-            e.segments_to,
-            can_revert=_goes(revert_replace, state, e),
-            can_roll_back=_goes(roll_back, state, e),
-        )
-        for e in entries
-    ]
+    entries = sorted(state.lineage.entries.values(), key=_age, reverse=True)
+    return [_entry_status(state, entry) for entry in entries]
 
 
 def switched_with(table: str, entry: EntryStatus, found: Mapping[str, Sequence[EntryStatus]]) -> dict[str, str]:
-    """Other table → its entry that the same push brought, and that goes back as this one does. found: of tables.
+    """Return the entries of other tables that have to be reverted together with an entry.
 
-    That is by itself, or together with later ones if this one can only go back so.
+    They belong to the same push, and can be reverted in the same way: alone, or together with later entries.
+
+    Args:
+        table: The entry's table.
+        entry: The entry.
+        found: Table → its entries.
+
+    Returns:
+        Other table → its entry's id.
     """
-    push_ids = set(map(push_of, entry.segments_to)) - {None}
-
-    def goes(e: EntryStatus) -> bool:
-        return e.can_revert if entry.can_revert else e.can_roll_back
-
-    return {
-        other: e.id
-        for other, entries in found.items()
-        for e in entries
-        if other != table and goes(e) and push_ids.intersection(map(push_of, e.segments_to))
-    }
+    push_ids = _push_ids(entry.segments_to)
+    others = {}
+    for other, entries in found.items():
+        if other == table:
+            continue
+        for candidate in entries:
+            same_way = candidate.can_revert if entry.can_revert else candidate.can_roll_back
+            if same_way and push_ids & _push_ids(candidate.segments_to):
+                others[other] = candidate.id
+    return others
 
 
 def way_back(table: str, entry_id: str, others: Mapping[str, str] | None = None, *, later: bool = False) -> str:
-    """The command that takes a push back. others: table → entry, switched with it, that go back with it.
+    """Return the command that reverts a push.
 
-    later: the pushes that came on top of it, too.
+    Args:
+        table: The served table.
+        entry_id: Its lineage entry.
+        others: Other table → its entry, reverted in the same switch.
+        later: Whether to revert later pushes, too.
     """
-    together = "".join(f" --with {other}={of_other}" for other, of_other in (others or {}).items())
-    return f"lake serving revert {table} {entry_id}{together}{' --later' if later else ''}"
+    words = ["lake serving revert", table, entry_id]
+    for other, other_id in (others or {}).items():
+        words.append(f"--with {other}={other_id}")
+    if later:
+        words.append("--later")
+    return " ".join(words)
 
 
 def _known(registry: Registry, table: str) -> TableState:
@@ -116,10 +139,36 @@ def _known(registry: Registry, table: str) -> TableState:
     return state
 
 
-def _goes(operation: Callable[..., Change], state: TableState, entry: LineageEntry) -> bool:
-    """Whether an operation that goes back is allowed, without force."""
+def _age(entry: LineageEntry) -> tuple[datetime, str]:
+    return entry.timestamp, entry.id
+
+
+def _entry_status(state: TableState, entry: LineageEntry) -> EntryStatus:
+    return EntryStatus(
+        id=entry.id,
+        state=entry.state,
+        timestamp=entry.timestamp,
+        segments_from=entry.segments_from,
+        segments_to=entry.segments_to,
+        can_revert=_is_allowed(revert_replace, state, entry),
+        can_roll_back=_is_allowed(roll_back, state, entry),
+    )
+
+
+def _is_allowed(operation: Callable[..., Change], state: TableState, entry: LineageEntry) -> bool:
+    """Whether an operation that reverts the entry is allowed without force."""
     try:
         operation(state.lineage, entry.id, present=state.segments, now=entry.timestamp)
     except ServingError:
         return False
     return True
+
+
+def _push_ids(segments: Iterable[str]) -> set[str]:
+    """The pushes of segments, except those whose names do not contain one."""
+    found = set()
+    for segment in segments:
+        push_id = push_of(segment)
+        if push_id is not None:
+            found.add(push_id)
+    return found

@@ -49,7 +49,7 @@ def test_a_wrong_ring_is_refused_before_anything_is_touched(
     begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_order, "TURN_ORDER", {**turn_order.TURN_ORDER, "mutation": "nobody"})
-    with pytest.raises(ConfigurationError, match="mutation waits for nobody, and no stream is called that"):
+    with pytest.raises(ConfigurationError, match="mutation waits for nobody, but no stream has that name"):
         begin()
 
 

@@ -116,7 +116,7 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
     lake.publish(0, ["Active", "Active"], complete=0)
     first = lake.push()
     assert (first["rows"], first["segments"], first["of"]) == (2, 1, "2026-01-01-00:00")
-    assert first["to go back"].startswith("There is nothing to go back to")
+    assert first["to go back"].startswith("There is no earlier snapshot to go back to")
     lake.publish(1, ["Active", "Canceled", "Active"], complete=1)
     lake.publish(2, ["Active"], complete=1)
     second = lake.push()
@@ -137,7 +137,7 @@ def test_the_newest_complete_hour_is_pushed_and_taken_back(lake: Lake) -> None:
 def test_the_metrics_of_a_lake_are_pushed_whole_from_their_delta_table(lake: Lake, tmp_path: Path) -> None:
     (source,) = metrics_sources({"mail": str(tmp_path / "metrics")})
     assert source.head(lake.catalog) is None
-    with pytest.raises(UsageError, match="engagement_metrics is not there"):
+    with pytest.raises(UsageError, match="engagement_metrics does not exist"):
         source.read(lake.catalog)
     for org, sent in [("acme", 1), ("globex", 2)]:
         rows = pa.table({"org_id": [org], "sent": pa.array([sent], pa.int64())})
@@ -175,8 +175,8 @@ def test_a_group_is_pushed_in_one_switch_and_taken_back_in_one(lake: Lake, tmp_p
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        ({"Members": ["account_state"]}, "'Members' cannot be called so"),
-        ({"account_state": ["mail_metrics"]}, "'account_state' cannot be called so"),
+        ({"Members": ["account_state"]}, "'Members' does not have a valid name"),
+        ({"account_state": ["mail_metrics"]}, "'account_state' does not have a valid name"),
         ({"members": []}, "'members' has no table"),
         ({"members": ["accounts"]}, "'members' names 'accounts', which is not served"),
         ({"members": ["mail_metrics"], "other": ["mail_metrics"]}, "names mail_metrics, which is named twice"),

@@ -7,8 +7,8 @@ import pytest
 
 from lake_assets.serving.dagster.checks import check_push
 from lake_assets.serving.served_tables import Serving, open_serving
+from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import NewestHour, Reading
-from lake_assets.serving.store.writer import PushReport
 from lake_assets.settings import Settings
 from lake_assets_tests.serving.scenario import ROWS, World, now, snapshot
 

@@ -10,8 +10,8 @@ import pytest
 
 from lake_assets.incremental.erasure.certificate import certify
 from lake_assets.serving.erasure.certificate import segment_folders
-from lake_assets.serving.erasure.erase import FromBefore, forget_replaced, stored_before
-from lake_assets.serving.lineage.lineage import Retention
+from lake_assets.serving.erasure.erase import OutdatedSegments, delete_replaced, stored_before
+from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.drafts import read_at, segment_name
 from lake_assets_tests.serving.child import start
@@ -33,22 +33,24 @@ def serving(found: World) -> Serving:
 def test_what_was_replaced_goes_and_what_readers_see_is_told_until_a_push_replaces_it(served: World) -> None:
     for number in (1, 2):
         served.push(number)
-    assert forget_replaced(serving(served), erased_at=now() - DAY) == []
+    assert delete_replaced(serving(served), erased_at=now() - DAY) == []
     erased_at = now()
-    assert list(stored_before(served.files, erased_at=erased_at)) == [FromBefore(served.table, 0, None, 2 * SEGMENTS)]
+    assert list(stored_before(served.files, erased_at=erased_at)) == [
+        OutdatedSegments(served.table, 0, None, 2 * SEGMENTS)
+    ]
     for deleted in (SEGMENTS, 0):
-        told = forget_replaced(serving(served), erased_at=erased_at)
-        assert told == [FromBefore(served.table, deleted, SEGMENTS, 0)]
+        told = delete_replaced(serving(served), erased_at=erased_at)
+        assert told == [OutdatedSegments(served.table, deleted, SEGMENTS, 0)]
         assert (served.seen(), served.stored()) == ([2], SEGMENTS)
     served.push(3)
-    assert forget_replaced(serving(served), erased_at=erased_at) == [FromBefore(served.table, SEGMENTS, 0, 0)]
-    assert forget_replaced(serving(served), erased_at=erased_at) == []
+    assert delete_replaced(serving(served), erased_at=erased_at) == [OutdatedSegments(served.table, SEGMENTS, 0, 0)]
+    assert delete_replaced(serving(served), erased_at=erased_at) == []
     assert served.seen() == [3]
 
 
 def test_what_a_push_left_that_died_is_told(served: World) -> None:
     start(served, "push", "1", point="push-registered").end()
-    assert forget_replaced(serving(served), erased_at=now()) == [FromBefore(served.table, 0, 0, SEGMENTS)]
+    assert delete_replaced(serving(served), erased_at=now()) == [OutdatedSegments(served.table, 0, 0, SEGMENTS)]
 
 
 def test_segments_and_drafts_are_searched_and_named(

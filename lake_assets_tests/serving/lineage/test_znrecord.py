@@ -47,7 +47,7 @@ def test_a_damaged_node_is_named(data: bytes) -> None:
 @pytest.mark.parametrize("name", ["", "a,b", "../a", "a/b", ".a"])
 def test_a_name_that_the_format_or_a_folder_cannot_hold_is_refused(name: str) -> None:
     entry = LineageEntry("e", (), (name,), State.IN_PROGRESS, AT)
-    with pytest.raises(UsageError, match="No segment can be called"):
+    with pytest.raises(UsageError, match="is not a valid name for a segment"):
         encode_lineage(SegmentLineage("t", {"e": entry}))
 
 

@@ -51,12 +51,12 @@ def test_a_name_bears_table_time_push_and_number() -> None:
     ("table", "push_id"), [("A", "0123abcd"), ("../t", "0123abcd"), ("t", "short"), ("t", "a/../../b")]
 )
 def test_names_that_could_lead_elsewhere_are_refused(table: str, push_id: str) -> None:
-    with pytest.raises(UsageError, match="can"):
+    with pytest.raises(UsageError, match="is not a valid"):
         segment_name(table, push_id, AS_OF, 0)
 
 
 def test_more_segments_than_a_request_can_give_up_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafts, "MOST_SEGMENTS", 3)
+    monkeypatch.setattr(drafts, "MAX_SEGMENTS", 3)
     rows = pa.table({"n": range(4)})
     with pytest.raises(UsageError, match="more than 3 segments of 1 rows"):
         write_drafts("t", rows, tmp_path, push_id="push0001", as_of=AS_OF, segment_rows=1)

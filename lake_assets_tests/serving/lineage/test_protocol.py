@@ -24,19 +24,9 @@ from lake_assets.serving.errors import (
     TargetTaken,
     UnknownEntry,
 )
-from lake_assets.serving.lineage.lineage import (
-    Change,
-    Retention,
-    SegmentLineage,
-    State,
-    clean_up,
-    delete_segments,
-    end_replace,
-    revert_replace,
-    roll_back,
-    routed,
-    start_replace,
-)
+from lake_assets.serving.lineage.lineage import Change, SegmentLineage, State, routed
+from lake_assets.serving.lineage.protocol import end_replace, revert_replace, roll_back, start_replace
+from lake_assets.serving.lineage.retention import Retention, clean_up, delete_segments
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(hours=24)
@@ -137,7 +127,7 @@ def test_ends_that_are_refused_and_one_that_comes_twice(table: Table) -> None:
     refused(table, TargetNotReady, lambda: table.end(second), match="b, which was not uploaded")
     table.present.add("b")
     table.present.remove("a")
-    refused(table, SourceGone, lambda: table.end(second), match="a, which is not there")
+    refused(table, SourceGone, lambda: table.end(second), match="a, which no longer exists")
     table.present.add("a")
     table.end(second)
     before = table.lineage
@@ -157,7 +147,7 @@ def test_reverts_that_are_refused(table: Table) -> None:
     assert table.revert(third, force=True) == {"c"}
     refused(table, EntryReverted, lambda: table.revert(third, force=True))
     table.present.remove("a")
-    refused(table, SourceGone, lambda: table.revert(second), match="a, which is not there")
+    refused(table, SourceGone, lambda: table.revert(second), match="a, which no longer exists")
     refused(table, TargetReplaced, lambda: table.revert(first))
 
 

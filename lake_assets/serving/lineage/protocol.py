@@ -1,0 +1,259 @@
+"""The replacement protocol of a served table: start, end, revert. Pure functions from a lineage to a new one.
+
+The rules are Apache Pinot's (`PinotHelixResourceManager.startReplaceSegments`, `endReplaceSegments`,
+`revertReplaceSegments`); docs/adr/012 lists where they are stricter. Each operation returns a `Change`, or raises an
+error of `lake_assets.serving.errors`; it never modifies its arguments.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from itertools import islice
+
+from lake_assets.errors import UsageError
+from lake_assets.serving.errors import (
+    EmptyReplace,
+    SourceGone,
+    SourceNotRouted,
+    SourceTaken,
+    StillInProgress,
+    TargetNotReady,
+    TargetReplaced,
+    TargetTaken,
+)
+from lake_assets.serving.lineage.lineage import (
+    Change,
+    LineageEntry,
+    SegmentLineage,
+    StartedReplace,
+    State,
+    missing,
+    whole_milliseconds,
+)
+
+MIN_SNAPSHOTS = 2
+"""How many snapshots of a table are kept at least, including the one that is being pushed: one to go back to."""
+
+_ENTRY_IDS = uuid.UUID("5e9b1f0a-6d57-4a55-9d0c-2f6f5a1c7be0")
+
+
+def start_replace(
+    lineage: SegmentLineage,
+    *,
+    segments_from: Iterable[str],
+    segments_to: Iterable[str],
+    routed: Collection[str],
+    now: datetime,
+    force: bool = False,
+    snapshots: int = MIN_SNAPSHOTS,
+) -> StartedReplace:
+    """Start a replacement of segments by others, which must be uploaded after this.
+
+    If the sources are all targets of a completed entry, they are a whole snapshot. Then the snapshots that are
+    `snapshots` or more steps before the started one are deleted.
+
+    Args:
+        lineage: The lineage before.
+        segments_from: The sources; empty for the first push of a table.
+        segments_to: The targets; empty to empty a table. One of both must not be empty.
+        routed: The segments that readers see now.
+        now: In UTC. The entry's id follows from it, the lineage and the other arguments.
+        force: Whether to revert entries in progress that share a source or a target with this one, instead of refusing.
+            Their targets are deleted, except those that they share with this entry; an entry without other targets is
+            removed.
+        snapshots: How many snapshots to keep.
+
+    Raises:
+        EmptyReplace: There is neither a source nor a target.
+        SourceTaken: Another live entry replaces a source.
+        SourceNotRouted: Readers do not see a source.
+        TargetTaken: Readers see a target, or another live entry names it.
+        UsageError: `snapshots` is too small.
+    """
+    if snapshots < MIN_SNAPSHOTS:
+        raise UsageError(f"{snapshots} snapshots cannot be kept.", remedy=f"Keep {MIN_SNAPSHOTS} or more.")
+    sources = tuple(dict.fromkeys(segments_from))
+    targets = tuple(dict.fromkeys(segments_to))
+    if not sources and not targets:
+        raise EmptyReplace(lineage.table)
+    overlapping = _overlapping(lineage, sources, targets) if force else []
+    others = [entry for entry in lineage.live_entries() if entry not in overlapping]
+    _check_sources(lineage.table, sources, others, routed)
+    _check_targets(lineage.table, targets, others, routed)
+    started = LineageEntry(
+        id=_entry_id(lineage, sources, targets, now),
+        segments_from=sources,
+        segments_to=targets,
+        state=State.IN_PROGRESS,
+        timestamp=whole_milliseconds(now),
+    )
+    deletions = set(_retired_segments(lineage, sources, snapshots))
+    after_reverts = lineage
+    for entry in overlapping:
+        after_reverts = after_reverts.updated(entry.changed(State.REVERTED, now))
+        deletions |= set(entry.segments_to).difference(targets)
+    kept = _without_targets(after_reverts, targets)
+    return StartedReplace(
+        lineage=lineage.with_entries([*kept, started]),
+        deletions=frozenset(deletions),
+        entry_id=started.id,
+    )
+
+
+def end_replace(lineage: SegmentLineage, entry_id: str, *, ready: Collection[str], now: datetime) -> Change:
+    """Complete an entry: from now on its targets are routed and its sources are not. A second call changes nothing.
+
+    Args:
+        lineage: The lineage before.
+        entry_id: The entry.
+        ready: The segments that exist and were found readable, among its sources and targets.
+        now: In UTC.
+
+    Raises:
+        UnknownEntry: There is no such entry.
+        EntryReverted: It was reverted.
+        SourceGone: A source is not ready.
+        TargetNotReady: A target is not ready.
+    """
+    entry = lineage.live_entry(entry_id)
+    if entry.state is State.COMPLETED:
+        return Change(lineage, frozenset())
+    sources_gone = missing(entry.segments_from, ready)
+    if sources_gone:
+        raise SourceGone(lineage.table, entry_id, sources_gone)
+    targets_missing = missing(entry.segments_to, ready)
+    if targets_missing:
+        raise TargetNotReady(lineage.table, entry_id, targets_missing)
+    return Change(lineage.updated(entry.changed(State.COMPLETED, now)), frozenset())
+
+
+def revert_replace(
+    lineage: SegmentLineage, entry_id: str, *, present: Collection[str], now: datetime, force: bool = False
+) -> Change:
+    """Revert an entry: its sources are routed again, and its targets are deleted.
+
+    Args:
+        lineage: The lineage before.
+        entry_id: The entry.
+        present: The segments that exist.
+        now: In UTC.
+        force: Whether to revert also an entry in progress. Its push cannot end then.
+
+    Raises:
+        UnknownEntry: There is no such entry.
+        EntryReverted: It was reverted before.
+        StillInProgress: It is in progress, and `force` is not set.
+        SourceGone: A source does not exist any more.
+        TargetReplaced: Another live entry replaces a target.
+    """
+    entry = lineage.live_entry(entry_id)
+    if entry.state is State.IN_PROGRESS and not force:
+        raise StillInProgress(lineage.table, entry_id)
+    sources_gone = missing(entry.segments_from, present)
+    if sources_gone and entry.state is State.COMPLETED:
+        raise SourceGone(lineage.table, entry_id, sources_gone)
+    for other in lineage.live_entries():
+        replaced = set(entry.segments_to).intersection(other.segments_from)
+        if replaced:
+            raise TargetReplaced(lineage.table, entry_id, replaced, by=other.id)
+    return Change(lineage.updated(entry.changed(State.REVERTED, now)), frozenset(entry.segments_to))
+
+
+def roll_back(
+    lineage: SegmentLineage, entry_id: str, *, present: Collection[str], now: datetime, force: bool = False
+) -> Change:
+    """Revert an entry, and before it the entries that have replaced its targets since, the newest first.
+
+    Args:
+        lineage: The lineage before.
+        entry_id: The entry.
+        present: The segments that exist.
+        now: In UTC.
+        force: Whether to revert also entries in progress.
+
+    Raises:
+        ReplaceRefused: What `revert_replace` raises. All of the entries are reverted, or none.
+    """
+    targets = set(lineage.entry(entry_id).segments_to)
+    later_entries = [entry for entry in lineage.live_entries() if targets.intersection(entry.segments_from)]
+    deletions: set[str] = set()
+    for later in later_entries:
+        rolled_back = roll_back(lineage, later.id, present=present, now=now, force=force)
+        lineage = rolled_back.lineage
+        deletions |= rolled_back.deletions
+    reverted = revert_replace(lineage, entry_id, present=present, now=now, force=force)
+    return Change(reverted.lineage, reverted.deletions | deletions)
+
+
+def _entry_id(lineage: SegmentLineage, sources: Sequence[str], targets: Sequence[str], now: datetime) -> str:
+    content = (lineage.table, sources, targets, now.isoformat(), sorted(lineage.entries))
+    return str(uuid.uuid5(_ENTRY_IDS, repr(content)))
+
+
+def _overlapping(lineage: SegmentLineage, sources: Collection[str], targets: Collection[str]) -> list[LineageEntry]:
+    """The entries that a forced start reverts. Two empty lists of sources do not overlap."""
+    found = []
+    for entry in lineage.in_state(State.IN_PROGRESS):
+        shared_sources = set(sources).intersection(entry.segments_from)
+        shared_targets = set(targets).intersection(entry.segments_to)
+        if shared_sources or shared_targets:
+            found.append(entry)
+    return found
+
+
+def _check_sources(
+    table: str, sources: Collection[str], others: Iterable[LineageEntry], routed: Collection[str]
+) -> None:
+    for entry in others:
+        taken = set(sources).intersection(entry.segments_from)
+        if taken:
+            raise SourceTaken(table, taken, by=entry.id, state=entry.state)
+    not_routed = missing(sources, routed)
+    if not_routed:
+        raise SourceNotRouted(table, not_routed)
+
+
+def _check_targets(
+    table: str, targets: Collection[str], others: Iterable[LineageEntry], routed: Collection[str]
+) -> None:
+    already_routed = set(targets).intersection(routed)
+    if already_routed:
+        raise TargetTaken(table, already_routed, "readers see them already")
+    for entry in others:
+        taken = set(targets).intersection(entry.segments)
+        if taken:
+            raise TargetTaken(table, taken, f"entry {entry.id} names them")
+
+
+def _without_targets(lineage: SegmentLineage, targets: Collection[str]) -> list[LineageEntry]:
+    """Return the entries; reverted ones lose targets that are pushed again, because they would hide them."""
+    kept = []
+    for entry in lineage.entries.values():
+        own_targets = tuple(name for name in entry.segments_to if name not in targets)
+        if entry.is_live or own_targets == entry.segments_to:
+            kept.append(entry)
+        elif own_targets:
+            kept.append(replace(entry, segments_to=own_targets))
+    return kept
+
+
+def _retired_segments(lineage: SegmentLineage, sources: Iterable[str], snapshots: int) -> frozenset[str]:
+    """The segments of the snapshots that are too many once the sources, the newest snapshot, are replaced."""
+    retired: set[str] = set()
+    for snapshot in islice(_snapshots_back(lineage, frozenset(sources)), snapshots - 1, None):
+        retired |= snapshot
+    return frozenset(retired)
+
+
+def _snapshots_back(lineage: SegmentLineage, newest: frozenset[str]) -> Iterator[frozenset[str]]:
+    """A snapshot, the one that it replaced as a whole, and so on, as far as completed entries go back."""
+    replaced = {}
+    for entry in lineage.in_state(State.COMPLETED):
+        replaced[frozenset(entry.segments_to)] = frozenset(entry.segments_from)
+    snapshot = newest
+    while snapshot:
+        yield snapshot
+        snapshot = replaced.pop(snapshot, frozenset())  # removed, so that a circular lineage ends, too
