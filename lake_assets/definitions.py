@@ -11,7 +11,7 @@ from lake_assets.incremental.dagster.maintenance_assets import maintenance_defin
 from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.from_settings import open_pipeline, upkeep_policy
+from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feeds
 from lake_assets.landing.dagster.assets import landing_definitions
@@ -29,12 +29,12 @@ defs = dg.Definitions.merge(
         _pipeline,
         clock=utc_now,
         end=_settings.end,
-        rhythm=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
+        timing=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
     ),
     maintenance_definitions(
         _pipeline,
         clock=utc_now,
-        policy=upkeep_policy(_settings),
+        policy=maintenance_policy(_settings),
         cron=_settings.maintenance_cron,
         elsewhere=erases_landed(_settings, _pipeline, utc_now),
     ),

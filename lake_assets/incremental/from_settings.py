@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.monitoring.freshness import promised
+from lake_assets.incremental.monitoring.freshness import with_default_max_delay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def open_pipeline(settings: Settings) -> Pipeline:
     """The pipelines that the settings name, as one. Raises `ConfigurationError` for one that cannot be loaded."""
     minutes = settings.max_delay_minutes
     pipeline = merge(_resolve(name.strip()) for name in settings.pipelines.split(","))
-    return promised(pipeline, None if minutes is None else timedelta(minutes=minutes))
+    return with_default_max_delay(pipeline, None if minutes is None else timedelta(minutes=minutes))
 
 
 def _resolve(name: str) -> Pipeline:
@@ -41,7 +41,7 @@ def _resolve(name: str) -> Pipeline:
     return found
 
 
-def upkeep_policy(settings: Settings) -> Policy:
+def maintenance_policy(settings: Settings) -> Policy:
     """What maintenance keeps, as the settings say."""
     return Policy(
         retain=timedelta(hours=settings.retain_hours),
@@ -56,7 +56,7 @@ def open_maintainer(settings: Settings) -> Maintainer:
 
     engine = open_engine(settings)
     assert engine.spark is not None
-    policy = upkeep_policy(settings)
+    policy = maintenance_policy(settings)
     return Maintainer(engine.catalog, engine.pipeline, clock=engine.clock, spark=engine.spark, policy=policy)
 
 

@@ -13,7 +13,8 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from lake_assets.base.grain import DAY, HOUR
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
-from lake_assets.incremental.dagster.assets import partitions_of, report_metadata
+from lake_assets.incremental.dagster.asset_specs import partitions_of
+from lake_assets.incremental.dagster.materializations import report_metadata
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
@@ -179,8 +180,8 @@ def test_a_session_is_told_to_people() -> None:
         "lateness p95 (minutes)": 400.0,
         "lateness max (minutes)": 401.0,
         "seconds": {"stage": 1.5, "publish": 0.25},
-        "seconds in all": 1.75,
-        "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
+        "total seconds": 1.75,
+        "⚠ skipped hours": "2026-01-01-00:00 (beyond the catch-up threshold; launch a backfill to build them)",
         "notes": "compaction 7 was skipped",
     }
 

@@ -13,11 +13,11 @@ import pytest
 
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.dagster import sensors
-from lake_assets.incremental.dagster.assets import partitions_of
-from lake_assets.incremental.dagster.sensors import (
+from lake_assets.incremental.dagster import raw_tables_sensor
+from lake_assets.incremental.dagster.asset_specs import partitions_of
+from lake_assets.incremental.dagster.sensors import NOT_WAITING
+from lake_assets.incremental.dagster.session_runs import (
     CODE_VERSION_TAG,
-    NOT_WAITING,
     SESSION_TAG,
     Attempt,
     envelope_tags,
@@ -241,7 +241,7 @@ def test_a_landed_partition_tells_how_late_its_rows_came_as_far_as_a_tick_may_re
     land_clicks(catalog, [0, 1, 2], landing=2)
     land_clicks(catalog, [3], landing=4)
     assert lateness() == [[60, 120, 120], [60, 60, 60]]
-    monkeypatch.setattr(sensors, "LATENESS_ROWS", 1)
+    monkeypatch.setattr(raw_tables_sensor, "LATENESS_ROWS", 1)
     land_clicks(catalog, [5], landing=5)
     land_clicks(catalog, [5], landing=6)
     assert lateness() == [[0, 0, 0], []]
@@ -266,7 +266,7 @@ def test_a_landed_partition_is_shown_when_its_files_are_removed_or_written_anew(
 def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
     daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sensors, "EVENTS_PER_TICK", 2)
+    monkeypatch.setattr(raw_tables_sensor, "EVENTS_PER_TICK", 2)
     for hour in range(3):
         land_clicks(catalog, [hour], landing=hour)
     assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
