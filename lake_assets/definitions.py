@@ -1,4 +1,4 @@
-"""What Dagster loads: the pipelines that the settings name, with their resources. It only assembles."""
+"""The code location that Dagster loads: the pipelines that the settings name, with their resources."""
 
 from datetime import timedelta
 
@@ -23,6 +23,7 @@ from lake_assets.settings import settings
 
 _settings = settings()
 _pipeline = open_pipeline(_settings)
+_webhook = Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
 
 defs = dg.Definitions.merge(
     incremental_definitions(
@@ -39,7 +40,9 @@ defs = dg.Definitions.merge(
         elsewhere=erases_landed(_settings, _pipeline, utc_now),
     ),
     watch_definitions(
-        _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
+        _pipeline,
+        clock=utc_now,
+        webhook=_webhook,
     ),
     landing_definitions(
         feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),

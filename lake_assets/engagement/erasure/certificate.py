@@ -77,12 +77,19 @@ def certify(
     matcher = matcher_for(value, name="who_id")
     found = search_sources([LakeFiles(root, org)], matcher, subject=f"org {org}", progress=progress)
     mentions = partial(_mentions, ids=people([(org, value)]))
-    kafka = []
+    messages = []
     for lake in lakes:
         if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}"):
-            messages = [held(KafkaTopic(servers, lake.topic(stream)), mentions) for stream in STREAMS]
-            kafka += [each for each in messages if each]
-    return LakeCertificate(found.subject, found.files, found.bytes, found.findings, found.undecoded, tuple(kafka))
+            topics = [KafkaTopic(servers, lake.topic(stream)) for stream in STREAMS]
+            messages += [held(topic, mentions) for topic in topics]
+    return LakeCertificate(
+        subject=found.subject,
+        files=found.files,
+        bytes=found.bytes,
+        findings=found.findings,
+        undecoded=found.undecoded,
+        kafka=tuple(each for each in messages if each),
+    )
 
 
 def _mentions(message: bytes, *, ids: People) -> bool:
@@ -99,14 +106,17 @@ class LakeFiles(FileSource):
 
     def includes(self, path: str) -> bool:
         """Return whether a file is outside of the folders of other orgs."""
-        folders = [name.removeprefix(ORG_FOLDER) for name in path.split("/") if name.startswith(ORG_FOLDER)]
-        return all(unquote(folder) in (self.org, NO_ORG) for folder in folders)
+        folders = [name for name in path.split("/") if name.startswith(ORG_FOLDER)]
+        orgs = [unquote(folder.removeprefix(ORG_FOLDER)) for folder in folders]
+        return all(org in (self.org, NO_ORG) for org in orgs)
 
     def facts(self, path: str) -> FileFacts:
         inside = self.parts(path)
+        lake_and_table = inside[:2]
         kind = _kind(inside)
-        location = "/".join((self.location.rstrip("/"), *inside[:2]))
-        return FileFacts(".".join(inside[:2]), kind, self._reference(location, kind, inside[-1]))
+        location = "/".join([self.location.rstrip("/"), *lake_and_table])
+        reference = self._reference(location, kind, inside[-1])
+        return FileFacts(".".join(lake_and_table), kind, reference)
 
     def _reference(self, location: str, kind: Kind, name: str) -> Reference:
         """Return what names a file of a table: its present version, a former version in its log, or nothing."""
@@ -124,7 +134,8 @@ class LakeFiles(FileSource):
 
 def _rows_of_org(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
     """Return the rows that belong to no other org, with JSON texts without escapes."""
-    rows = rows.cast(pa.schema([field.with_type(_comparable(field.type)) for field in rows.schema]))
+    fields = [field.with_type(_comparable(field.type)) for field in rows.schema]
+    rows = rows.cast(pa.schema(fields))
     if "org_id" in rows.schema.names:
         orgs = rows.column("org_id")
         is_own = pc.fill_null(pc.equal(orgs, org), False)
@@ -132,7 +143,8 @@ def _rows_of_org(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
     for name in set(JSON_COLUMNS) & set(rows.schema.names):
         only_org = org if name == MESSAGE else None
         texts = [said(text, only_org) for text in rows.column(name).to_pylist()]
-        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(texts, pa.string()))
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, pa.array(texts, pa.string()))
     return rows
 
 

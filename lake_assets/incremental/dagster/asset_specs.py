@@ -83,18 +83,25 @@ def column_lineage(pipeline: Pipeline, target: Target) -> dg.TableColumnLineage:
     A column without declared lineage comes from the columns of the same name in the sources. A column that no source
     has is left out.
     """
-    columns_of_table: dict[str, Mapping[str, str]] = {raw.table: raw.all_columns for raw in pipeline.raw}
-    for each in pipeline.targets:
-        columns_of_table[each.table] = each.columns
+    columns = _columns_by_table(pipeline)
     dependencies = {}
     for column in target.columns:
         names = list(target.lineage.get(column, ()))
         if not names:
-            sources = [source.table for source in target.sources if column in columns_of_table.get(source.table, {})]
-            names = [f"{source}.{column}" for source in sources]
+            sources = [source.table for source in target.sources]
+            names = [f"{source}.{column}" for source in sources if column in columns.get(source, {})]
         if names:
             dependencies[column] = [_column_dependency(name) for name in names]
     return dg.TableColumnLineage(dependencies)
+
+
+def _columns_by_table(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
+    columns: dict[str, Mapping[str, str]] = {}
+    for raw in pipeline.raw:
+        columns[raw.table] = raw.all_columns
+    for target in pipeline.targets:
+        columns[target.table] = target.columns
+    return columns
 
 
 def _column_dependency(name: str) -> dg.TableColumnDep:
@@ -122,9 +129,9 @@ def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
 
 
 def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
-    schema = dg.TableSchema([dg.TableColumn(name, iceberg_type) for name, iceberg_type in columns.items()])
+    shown = [dg.TableColumn(name, iceberg_type) for name, iceberg_type in columns.items()]
     return {
         "dagster/table_name": f"lake.{table}",
         "dagster/storage_kind": "iceberg",
-        "dagster/column_schema": schema,
+        "dagster/column_schema": dg.TableSchema(shown),
     }

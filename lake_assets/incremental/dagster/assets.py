@@ -17,7 +17,11 @@ from lake_assets.incremental.planning.session import SessionReport
 
 
 def incremental_definitions(
-    pipeline: Pipeline, *, clock: Clock, end: str | None = None, timing: SensorTiming | None = None
+    pipeline: Pipeline,
+    *,
+    clock: Clock,
+    end: str | None = None,
+    timing: SensorTiming | None = None,
 ) -> dg.Definitions:
     """Return the assets, checks and sensors of a pipeline.
 
@@ -30,7 +34,8 @@ def incremental_definitions(
         timing: Of the sensors; None for the defaults.
     """
     timing = timing or SensorTiming()
-    partitions = {grain: partitions_of(grain, pipeline.start, end, clock()) for grain in PARTITIONS_OF_GRAIN}
+    now = clock()
+    partitions = {grain: partitions_of(grain, pipeline.start, end, now) for grain in PARTITIONS_OF_GRAIN}
     raw_tables = {raw.table: raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw}
     targets: list[dg.AssetsDefinition] = []
     sensors: list[dg.SensorDefinition] = []
@@ -45,7 +50,10 @@ def incremental_definitions(
 
 
 def target_asset(
-    pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPartitionsDefinition, clock: Clock
+    pipeline: Pipeline,
+    target: Target,
+    partitions: dg.TimeWindowPartitionsDefinition,
+    clock: Clock,
 ) -> dg.AssetsDefinition:
     """Return a target as an asset. Its step marks the partitions that a session built, and no others."""
     spec = target_spec(pipeline, target, partitions)

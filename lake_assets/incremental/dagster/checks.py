@@ -29,7 +29,9 @@ MAX_PARTITION_EVALUATIONS = 100
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
     """Return a check for each audit, two for quarantined rows, and one for skipped hours if the target may skip any."""
-    specs = [_spec(key, audit.name, audit.description, blocking=audit.blocking) for audit in target.audits]
+    specs = []
+    for audit in target.audits:
+        specs.append(_spec(key, audit.name, audit.description, blocking=audit.blocking))
     limit = f"One session quarantines at most {target.quarantine_limit} rows."
     specs.append(_spec(key, QUARANTINE, QUARANTINE_DESCRIPTION, blocking=False))
     specs.append(_spec(key, QUARANTINE_LIMIT, limit, blocking=True))
@@ -85,22 +87,25 @@ def _all_partition_evaluations(
     for audit in report.audits:
         if not audit.blocking:
             continue
-        failed = {hour: audit.hours[hour_key(hour)] for hour in held if hour_key(hour) in audit.hours}
+        failed = [hour for hour in held if hour_key(hour) in audit.hours]
         for hour in [*failed, *released]:
+            offending = audit.hours[hour_key(hour)] if hour in failed else 0
             yield dg.AssetCheckEvaluation(
                 asset_key=key,
                 check_name=audit.name,
                 passed=hour not in failed,
                 severity=dg.AssetCheckSeverity.ERROR,
                 description=audit.description or None,
-                metadata={"session": report.plan.session_id, "offending rows": failed.get(hour, 0)},
+                metadata={"session": report.plan.session_id, "offending rows": offending},
                 partition=grain.key(hour),
             )
 
 
 def audit_metadata(audit: AuditResult) -> dict[str, dg.MetadataValue]:
     """Return the counts by name; the offending keys and the failed hours as lists."""
-    metadata: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(count) for name, count in audit.counts.items()}
+    metadata: dict[str, dg.MetadataValue] = {}
+    for name, count in audit.counts.items():
+        metadata[name] = dg.MetadataValue.int(count)
     if audit.sample:
         metadata["offending keys"] = _list(f"`{key}`" for key in audit.sample)
     if audit.hours:

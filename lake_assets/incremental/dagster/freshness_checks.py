@@ -69,4 +69,7 @@ def _description(found: Freshness) -> str:
 def _metadata(found: Freshness) -> dict[str, dg.MetadataValue]:
     through = "none" if found.complete_through is None else hour_key(found.complete_through)
     minutes = round(found.delay.total_seconds() / 60, 1)
-    return {"complete through": dg.MetadataValue.text(through), "delay (minutes)": dg.MetadataValue.float(minutes)}
+    return {
+        "complete through": dg.MetadataValue.text(through),
+        "delay (minutes)": dg.MetadataValue.float(minutes),
+    }

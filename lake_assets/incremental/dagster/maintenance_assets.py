@@ -5,7 +5,7 @@ schedule requests one run for each table: one run for all would take all pools a
 the slowest table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -85,7 +85,12 @@ def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lamb
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         resources = context.resources
-        engine = Engine(resources.iceberg.catalog(), pipeline, clock=clock, spark=lambda: resources.spark.spark_session)
+        engine = Engine(
+            resources.iceberg.catalog(),
+            pipeline,
+            clock=clock,
+            spark=lambda: resources.spark.spark_session,
+        )
         try:
             report = sweep(engine, now=clock(), elsewhere=elsewhere)
         except (ErasureStopped, StateMoved) as error:  # a session was running, or a zone is behind
@@ -105,7 +110,7 @@ def erasures_metadata(report: ErasureReport) -> dict[str, dg.MetadataValue]:
         "files removed": report.files,
         "erasures unfinished": report.unfinished,
     }
-    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
+    return _integers(numbers)
 
 
 def _erasures_finished(report: ErasureReport) -> dg.AssetCheckResult:
@@ -138,11 +143,16 @@ def maintenance_metadata(report: MaintenanceReport) -> dict[str, dg.MetadataValu
         "partitions compacted": report.partitions_compacted,
         "orphans removed": report.orphans_removed,
     }
-    metadata: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
-    metadata["seconds"] = dg.MetadataValue.float(round(sum(report.seconds.values()), 2))
+    metadata = _integers(numbers)
+    seconds = sum(report.seconds.values())
+    metadata["seconds"] = dg.MetadataValue.float(round(seconds, 2))
     if report.notes:
         metadata["notes"] = dg.MetadataValue.text("\n".join(report.notes))
     return metadata
+
+
+def _integers(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
+    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
 
 
 def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg.ScheduleDefinition:
@@ -165,7 +175,12 @@ def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg
 
 
 def maintenance_definitions(
-    pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str, elsewhere: Elsewhere = lambda _: None
+    pipeline: Pipeline,
+    *,
+    clock: Clock,
+    policy: Policy,
+    cron: str,
+    elsewhere: Elsewhere = lambda _: None,
 ) -> dg.Definitions:
     """Return the maintenance of a pipeline's tables and of the engine's own tables, on a schedule.
 

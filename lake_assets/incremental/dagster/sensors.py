@@ -57,7 +57,11 @@ class SensorTiming:
 
 
 def target_sensor(
-    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, timing: SensorTiming, clock: Clock
+    pipeline: Pipeline,
+    target: Target,
+    asset: dg.AssetsDefinition,
+    timing: SensorTiming,
+    clock: Clock,
 ) -> dg.SensorDefinition:
     """Return the sensor that requests the sessions of a target.
 
@@ -126,7 +130,8 @@ class _Evaluation:
         return dg.SensorResult(run_requests=[run], cursor=NOT_WAITING)
 
     def retry(self, plan: SessionPlan, attempts: Sequence[Attempt]) -> dg.SensorResult:
-        rest = rest_seconds(attempts, self.target.code_version, now=self.clock().timestamp())
+        now = self.clock().timestamp()
+        rest = rest_seconds(attempts, self.target.code_version, now)
         so_far = describe_attempts(plan, attempts)
         if rest is None:
             reason = f"{so_far}. There are no more attempts. {retry_remedy(self.target)}"

@@ -81,7 +81,8 @@ def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefiniti
         key = hour_start(hour).strftime(partitions.fmt)
         return min(max(first_key, key), last_key)
 
-    first, last = plan.envelope or (plan.complete_through or 0, plan.complete_through or 0)
+    without_rows = plan.complete_through or 0
+    first, last = plan.envelope or (without_rows, without_rows)
     return {
         "dagster/asset_partition_range_start": nearest_key(first),
         "dagster/asset_partition_range_end": nearest_key(last),
@@ -111,9 +112,9 @@ def ended_attempts(
         tag: Tag that identifies the runs; another one for runs that are not sessions.
         statuses: Which runs count as ended.
     """
-    records = instance.get_run_records(RunsFilter(tags={tag: session_id}, statuses=list(statuses)))
+    of_session = RunsFilter(tags={tag: session_id}, statuses=list(statuses))
     attempts = []
-    for record in records:
+    for record in instance.get_run_records(of_session):
         ended_at = record.end_time or record.update_timestamp.timestamp()
         code_version = record.dagster_run.tags.get(CODE_VERSION_TAG, "")
         attempts.append(Attempt(ended_at, code_version))

@@ -61,7 +61,9 @@ class SessionStep:
         """
         tags = self.context.run.tags
         snapshots = json.loads(tags.get(SNAPSHOTS_TAG, "{}"))
-        up_to = {source: (found["to"], found["complete_through"]) for source, found in snapshots.items()}
+        up_to = {}
+        for source, found in snapshots.items():
+            up_to[source] = (found["to"], found["complete_through"])
         outcome = self.engine.run(
             self.target,
             up_to=up_to or None,
@@ -134,18 +136,19 @@ class SessionStep:
     def _log(self, report: SessionReport) -> None:
         """Log what the session did. A session without hours marks no partition, so only the log shows it."""
         log = self.context.log
-        built = format_hours(report.hours_built) or "none"
-        log.info("Session %s (%s): %s. Hours built: %s.", report.plan.session_id, report.plan, report.status, built)
+        plan = report.plan
+        log.info("Session %s (%s) is %s.", plan.session_id, plan, report.status)
+        log.info("Hours built: %s.", format_hours(report.hours_built) or "none")
         if report.hours_unchanged:
             log.info("Hours left as they were, because nothing changed: %s.", format_hours(report.hours_unchanged))
-        for note in report.plan.notes:
+        for note in plan.notes:
             log.info(note)
         if report.held:
             log.warning("Held back by audits: %s.", in_words(report.held))
-        if report.plan.skipped:
+        if plan.skipped:
             log.warning(
                 "Skipped, because beyond the catch-up threshold: %s. Launch a backfill to build these hours.",
-                format_hours(report.plan.skipped),
+                format_hours(plan.skipped),
             )
 
 
@@ -155,8 +158,9 @@ def _rebuilt_hours(target: Target, report: SessionReport) -> set[int]:
     An hour that a source is not complete for is left out: a stateless target builds it from the rows so far, and more
     rows will come.
     """
-    through = [source.complete_through for source in report.plan.sources if source.complete_through is not None]
-    last_complete = target.grain.complete(min(through)) if through else inf
+    all_through = [source.complete_through for source in report.plan.sources]
+    known_through = [hour for hour in all_through if hour is not None]
+    last_complete = target.grain.complete(min(known_through)) if known_through else inf
     held = {hour.hour for hour in report.held}
     built = {*report.plan.hour_numbers, *report.hours_built} - held
     return {hour for hour in built if hour <= last_complete}

@@ -76,7 +76,7 @@ def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.Sens
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        due = {f"{alert.target}|{alert.kind}|{alert.session_id}": alert for alert in alerts(engine, context.instance)}
+        due = {_key(alert): alert for alert in alerts(engine, context.instance)}
         sent_before = set(json.loads(context.cursor or "[]")) & due.keys()
         unsent = {key: alert for key, alert in due.items() if key not in sent_before}
         sent = set(_deliver(webhook, unsent))
@@ -93,6 +93,10 @@ def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.Sens
         description="Sends alerts to LAKE_ALERT_WEBHOOK.",
         required_resource_keys={"iceberg"},
     )
+
+
+def _key(alert: Alert) -> str:
+    return f"{alert.target}|{alert.kind}|{alert.session_id}"
 
 
 def _deliver(webhook: Webhook, due: Mapping[str, Alert]) -> Iterator[str]:
@@ -131,7 +135,8 @@ def _session_alerts(engine: Engine, target: Target, instance: dg.DagsterInstance
     if not isinstance(decision, SessionPlan):
         return
     attempts = ended_attempts(instance, decision.session_id)
-    if rest_seconds(attempts, target.code_version, engine.clock().timestamp()) is None:
+    now = engine.clock().timestamp()
+    if rest_seconds(attempts, target.code_version, now) is None:
         yield Alert(
             target=target.table,
             kind="session_failed",
@@ -171,7 +176,8 @@ def _freshness_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
 
 
 def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
-    records = instance.get_run_records(RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED), limit=1)
+    of_session = RunsFilter(tags={SESSION_TAG: session_id}, statuses=FINISHED)
+    records = instance.get_run_records(of_session, limit=1)
     return records[0].dagster_run.run_id if records else None
 
 

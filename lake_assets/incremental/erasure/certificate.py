@@ -114,7 +114,8 @@ class FileSource(ABC):
 
     def parts(self, path: str) -> list[str]:
         """Return the path of a file relative to the folder, split into names."""
-        return path.removeprefix(bare_path(self.location).rstrip("/") + "/").split("/")
+        folder = bare_path(self.location).rstrip("/")
+        return path.removeprefix(f"{folder}/").split("/")
 
 
 def matcher_for(value: str, *, name: str) -> IdMatcher:
@@ -133,7 +134,11 @@ def matcher_for(value: str, *, name: str) -> IdMatcher:
 
 
 def search_sources(
-    sources: Iterable[FileSource], matcher: IdMatcher, *, subject: str, progress: ProgressCallback
+    sources: Iterable[FileSource],
+    matcher: IdMatcher,
+    *,
+    subject: str,
+    progress: ProgressCallback,
 ) -> Certificate:
     """Search all files of the sources for an id.
 
@@ -158,7 +163,14 @@ def search_sources(
             undecoded.append(path)
         if result.occurrences:
             facts = source.facts(path)
-            findings.append(Finding(path, facts.table, facts.kind, result.occurrences, facts.referenced))
+            finding = Finding(
+                path=path,
+                table=facts.table,
+                kind=facts.kind,
+                occurrences=result.occurrences,
+                referenced=facts.referenced,
+            )
+            findings.append(finding)
         done += file.bytes
         progress(done, size)
     return Certificate(subject, len(files), size, tuple(findings), tuple(undecoded))

@@ -23,13 +23,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
 from lake_assets.base.hours import hour_of
 from lake_assets.errors import ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject, Target
-from lake_assets.incremental.erasure.history import remove_history, remove_strays
+from lake_assets.incremental.erasure.history import Removed, remove_history, remove_strays
 from lake_assets.incremental.erasure.redaction import delete_quarantined_rows, redact_audit_samples
 from lake_assets.incremental.execution.catch_up import catch_up
 from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows, holders, holds
@@ -125,11 +124,10 @@ def erase(
     samples = redact_audit_samples(engine.catalog, value)
     _check_refs(engine, subject, value)
     report("removing old files")
-    names = [table for table, _ in holders(engine.pipeline, subject)]
-    removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
-    strays = remove_strays(engine.catalog, names, subject.name, value)
+    removed = _remove_old_files(engine, subject, value, now)
     report("erasing outside of the tables")
-    elsewhere([Erasure(name, engine.erasures.hash(name, value), now, "requested")])
+    value_hash = engine.erasures.hash(name, value)
+    elsewhere([Erasure(name, value_hash, now, "requested")])
     # The clock's time, not `now`: data that a push read in between, before targets were rebuilt, must not be served.
     engine.erasures.record(name, value, "done", erased_at=now, now=engine.clock())
     return ErasureReport(
@@ -138,7 +136,7 @@ def erase(
         quarantined=quarantined,
         samples=samples,
         snapshots=removed.snapshots,
-        files=removed.files + strays,
+        files=removed.files,
         unfinished=_count_unfinished(engine),
     )
 
@@ -165,8 +163,8 @@ def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
     names: set[str] = set()
     for subject in engine.pipeline.subjects:
         names.update(table for table, _ in holders(engine.pipeline, subject))
-    raw_tables = [tables.load(engine.catalog, raw.table) for raw in engine.pipeline.raw if raw.table in names]
-    if not any(_has_erased_rows_in_history(table) for table in raw_tables):
+    raw_names = [raw.table for raw in engine.pipeline.raw if raw.table in names]
+    if not any(_has_erased_rows_in_history(engine.catalog, name) for name in raw_names):
         return ErasureReport("", unfinished=_count_unfinished(engine))
     _bring_targets_up_to_date(engine)
     removed = remove_history(engine.catalog, sorted(names), orphaned_before=now - GRACE)
@@ -246,8 +244,9 @@ def _rebuild_remaining_hours(engine: Engine, subject: Subject, value: str) -> No
 
 
 def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], value: str) -> list[int]:
-    rows = tables.load(catalog, target.table).scan(holds(columns, value), selected_fields=(target.time_column,))
-    times = rows.to_arrow().column(target.time_column).to_pylist()
+    table = tables.load(catalog, target.table)
+    rows = table.scan(holds(columns, value), selected_fields=(target.time_column,)).to_arrow()
+    times = rows.column(target.time_column).to_pylist()
     return sorted({hour_of(time) for time in times})
 
 
@@ -256,7 +255,8 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
     for name, columns in holders(engine.pipeline, subject):
         table = tables.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
-            if not table.scan(holds(columns, value), snapshot_id=ref.snapshot_id).count():
+            rows = table.scan(holds(columns, value), snapshot_id=ref.snapshot_id)
+            if not rows.count():
                 continue
             if ref_name == "main":
                 raise ErasureStopped(
@@ -270,8 +270,16 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
             )
 
 
-def _has_erased_rows_in_history(table: Table) -> bool:
+def _remove_old_files(engine: Engine, subject: Subject, value: str, now: datetime) -> Removed:
+    names = [table for table, _ in holders(engine.pipeline, subject)]
+    removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
+    strays = remove_strays(engine.catalog, names, subject.name, value)
+    return Removed(removed.snapshots, removed.files + strays)
+
+
+def _has_erased_rows_in_history(catalog: Catalog, name: str) -> bool:
     """Return whether a snapshot that still exists deleted erased rows: the snapshots before it still have them."""
+    table = tables.load(catalog, name)
     summaries = [snapshot.summary for snapshot in table.metadata.snapshots if snapshot.summary]
     return any(DROPPED in summary.additional_properties for summary in summaries)
 

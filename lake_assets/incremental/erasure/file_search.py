@@ -17,6 +17,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import types
 from pyiceberg.io import FileIO
 
 from lake_assets.base.id_matcher import IdMatcher
@@ -107,12 +108,13 @@ def _rows_with_id(batch: pa.RecordBatch, matcher: IdMatcher) -> int:
 
 def _may_contain(column: pa.Array, matcher: IdMatcher) -> bool:
     """Return whether to look at each value of a column. Arrow rules most columns of text out as a whole."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_string(kind) or types.is_large_string(kind):
         texts = column.cast(pa.large_string())
-        candidates = (matcher.value, "\\")  # an escape may stand for any letter
-        return any(pc.any(pc.match_substring(texts, candidate)).as_py() for candidate in candidates)
-    return bool(pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+        has_id = pc.match_substring(texts, matcher.value)
+        has_escape = pc.match_substring(texts, "\\")  # an escape may stand for any letter
+        return bool(pc.any(pc.or_(has_id, has_escape)).as_py())
+    return bool(types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def _in_bounds(metadata: pq.FileMetaData, matcher: IdMatcher) -> int:

@@ -65,7 +65,10 @@ def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: d
 
 def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:
     main = publish.main_id(tables.load(catalog, name))
-    behind = {process for snapshot_id, process in references.next_reads(name).items() if snapshot_id != main}
+    behind = set()
+    for snapshot_id, process in references.next_reads(name).items():
+        if snapshot_id != main:
+            behind.add(process)
     if behind:
         raise ErasureStopped(
             f"An old snapshot of {name} is still needed by {', '.join(sorted(behind))}.",

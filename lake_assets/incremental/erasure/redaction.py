@@ -27,8 +27,8 @@ def delete_quarantined_rows(catalog: Catalog, value: str) -> int:
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, QUARANTINE)
-            rows = table.scan(selected_fields=("target", "row_hash", "row")).to_arrow().to_pylist()
-            hashes = [row["row_hash"] for row in rows if _has_value(row["row"], value)]
+            rows = table.scan(selected_fields=("row_hash", "row")).to_arrow()
+            hashes = [row["row_hash"] for row in rows.to_pylist() if _has_value(row["row"], value)]
             if hashes:
                 table.delete(In("row_hash", set(hashes)))  # type: ignore[call-arg, arg-type]
             return len(hashes)
@@ -54,10 +54,11 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
             mentioning = [row for row in rows.to_pylist() if _mentions(row["audits"], value)]
             with table.transaction() as transaction:
                 for process, group in groupby(sorted(mentioning, key=by_process), key=by_process):
-                    redacted = [{**row, "audits": _redacted(row["audits"], value)} for row in group]
+                    redacted = [_redacted(row, value) for row in group]
+                    revisions = {row["revision"] for row in redacted}
                     same_rows = And(
                         EqualTo("process_name", process),  # type: ignore[call-arg, arg-type]
-                        In("revision", {row["revision"] for row in redacted}),  # type: ignore[call-arg, arg-type]
+                        In("revision", revisions),  # type: ignore[call-arg, arg-type]
                     )
                     replacement = rows.from_pylist(redacted, schema=rows.schema)
                     transaction.overwrite(replacement, overwrite_filter=same_rows)
@@ -71,9 +72,9 @@ def _mentions(audits: str | None, value: str) -> bool:
     return any(pattern.search(key) for key in keys)
 
 
-def _redacted(audits: str, value: str) -> str:
+def _redacted(row: dict[str, Any], value: str) -> dict[str, Any]:
     pattern = word(value)
-    found = json.loads(audits)
-    for audit in found:
+    audits = json.loads(row["audits"])
+    for audit in audits:
         audit["sample"] = [ERASED if pattern.search(key) else key for key in audit["sample"]]
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    return row | {"audits": json.dumps(audits, ensure_ascii=False, separators=(",", ":"))}

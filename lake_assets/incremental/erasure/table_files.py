@@ -45,13 +45,21 @@ def certify(
         UsageError: The id is empty.
     """
     matcher = matcher_for(value, name=subject)
-    tables = [catalog.load_table(name) for space in catalog.list_namespaces() for name in catalog.list_tables(space)]
+    tables = _all_tables(catalog)
     warehouse = catalog.properties["warehouse"]
     locations = [warehouse, *(table.location() for table in tables)]
     references = _TableReferences.read(tables)
     io = load_file_io(dict(catalog.properties), warehouse)
     sources = [TableFiles(location, references, io) for location in locations]
     return search_sources([*sources, *beside], matcher, subject=subject, progress=progress)
+
+
+def _all_tables(catalog: Catalog) -> list[Table]:
+    tables = []
+    for namespace in catalog.list_namespaces():
+        for name in catalog.list_tables(namespace):
+            tables.append(catalog.load_table(name))
+    return tables
 
 
 @dataclass
@@ -72,7 +80,8 @@ class _TableReferences:
     def read(cls, tables: Iterable[Table]) -> _TableReferences:
         found = cls()
         for table in tables:
-            found.tables[bare_path(table.location()).rstrip("/")] = ".".join(table.name())
+            folder = bare_path(table.location()).rstrip("/")
+            found.tables[folder] = ".".join(table.name())
             for location, kind, reference in _referenced_files(table):
                 path = bare_path(location)
                 found.kinds[path] = kind

@@ -50,7 +50,8 @@ def drop_deleted_entries(catalog: Catalog, name: str) -> bool:
         with attempt:
             table = tables.load(catalog, name)
             head = _head(table)
-            if head is None or not any(_has_deleted_entries(manifest) for manifest in head.manifests(table.io)):
+            manifests = head.manifests(table.io) if head else []
+            if not any(_has_deleted_entries(manifest) for manifest in manifests):
                 return False
             with table.transaction() as transaction:
                 _DropDeletedEntries(Operation.REPLACE, transaction, table.io).commit()
@@ -67,7 +68,8 @@ def expire_snapshots_except(catalog: Catalog, name: str, keep: Iterable[int]) ->
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, name)
-            kept = {ref.snapshot_id for ref in table.metadata.refs.values()} | set(keep)
+            kept = set(keep)
+            kept.update(ref.snapshot_id for ref in table.metadata.refs.values())
             ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
             old = [snapshot_id for snapshot_id in ids if snapshot_id not in kept]
             if old:
@@ -103,9 +105,9 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
             reach("erasure-files-half-removed")
             removed.add(path)
     known = kept | {bare_path(path) for path in removed}
-    orphans = [file.path for file in listed if _is_old(file, orphaned_before) and file.path not in known]
-    for path in orphans:
-        remove_file(table.io, path)
+    orphans = [file for file in listed if file.path not in known and _is_old(file, orphaned_before)]
+    for orphan in orphans:
+        remove_file(table.io, orphan.path)
     return len(removed) + len(orphans)
 
 
@@ -139,7 +141,8 @@ def referenced_paths(io: FileIO, metadata: TableMetadata, *, former: bool) -> se
 def head_has_delete_files(table: Table) -> bool:
     """Return whether delete files hide rows of the head, so that its data files still contain these rows."""
     head = _head(table)
-    return head is not None and any(m.content is ManifestContent.DELETES for m in head.manifests(table.io))
+    manifests = head.manifests(table.io) if head else []
+    return any(manifest.content is ManifestContent.DELETES for manifest in manifests)
 
 
 class _DropDeletedEntries(_FastAppendFiles):

@@ -109,7 +109,7 @@ class Maintainer:
         """
         known = tables_of(self.pipeline)
         wanted = name.replace("/", ".")
-        found = [table for table in known if wanted in (table, table.split(".")[1])]
+        found = [table for table in known if table == wanted or table.split(".")[1] == wanted]
         if len(found) != 1:
             raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
         return found[0]

@@ -52,7 +52,12 @@ class Link:
 
 
 def snapshots_to_expire(
-    links: Sequence[Link], main: int | None, pinned: Collection[int], *, young_ms: int, newest: int
+    links: Sequence[Link],
+    main: int | None,
+    pinned: Collection[int],
+    *,
+    young_ms: int,
+    newest: int,
 ) -> tuple[int, ...]:
     """Return the snapshots that nothing needs any more, in the order of `links`.
 

@@ -124,7 +124,8 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of each process's newest revision."""
-    rows: list[Row] = tables.load(catalog, name).scan(selected_fields=tuple(columns)).to_arrow().to_pylist()
+    scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
+    rows: list[Row] = scan.to_arrow().to_pylist()
     newest: dict[str, int] = {}
     for row in rows:
         process = row["process_name"]

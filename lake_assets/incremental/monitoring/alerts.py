@@ -97,7 +97,8 @@ class Webhook:
         return "taken"
 
     def _post(self, alert: Alert) -> None:
-        answer = httpx.post(self._url.get_secret_value(), json=asdict(alert), timeout=self.timeout)
+        url = self._url.get_secret_value()
+        answer = httpx.post(url, json=asdict(alert), timeout=self.timeout)
         if answer.is_success:
             return
         status = f"HTTP status {answer.status_code}"

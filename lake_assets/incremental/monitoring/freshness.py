@@ -40,7 +40,12 @@ class Freshness:
 
 
 def evaluate_freshness(
-    target: Target, through: int | None, sources: Mapping[str, int | None], *, start: int, now: datetime
+    target: Target,
+    through: int | None,
+    sources: Mapping[str, int | None],
+    *,
+    start: int,
+    now: datetime,
 ) -> Freshness:
     """Return the freshness of a target that declares a `max_delay`.
 

@@ -6,8 +6,8 @@ Of raw tables, two columns are read, a group of data files at a time; of targets
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -109,7 +109,8 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
     quarantine = _quarantine(catalog)
     targets = []
     for target in pipeline.in_order():
-        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantine.get(target.table, ())))
+        quarantined = quarantine.get(target.table, ())
+        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantined))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
@@ -153,15 +154,16 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
-    kinds = [(raw.table, "raw") for raw in pipeline.raw]
-    kinds += [(target.table, type(target.mode).__name__.lower()) for target in pipeline.in_order()]
-    for name, kind in kinds:
+    kinds = {raw.table: "raw" for raw in pipeline.raw}
+    for target in pipeline.in_order():
+        kinds[target.table] = type(target.mode).__name__.lower()
+    for name, kind in kinds.items():
         through = tables.complete_through(tables.load(catalog, name), name)
         yield TableProgress(name, kind, through)
 
 
 def _target_overview(
-    catalog: Catalog, target: Target, start: int, quarantine: tuple[QuarantinedRows, ...]
+    catalog: Catalog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
 ) -> TargetOverview:
     store = SessionStore(catalog)
     committed = store.state(target.table).committed
@@ -178,20 +180,22 @@ def _target_overview(
         saving=compare_with_lookback(sessions),
         pending=tuple(sorted(committed.pending)),
         skipped=tuple(sorted(committed.skipped)),
-        quarantine=quarantine,
+        quarantine=tuple(quarantine),
         held=committed.held,
     )
 
 
-def _quarantine(catalog: Catalog) -> dict[str, tuple[QuarantinedRows, ...]]:
+def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:
     """Return each target's rows in quarantine by source and reason, most first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     scan = tables.load(catalog, QUARANTINE).scan(selected_fields=("target", "source", "reason"))
     for batch in _batches(scan):
-        grouped = pa.Table.from_batches([batch]).group_by(batch.schema.names).aggregate([([], "count_all")])
-        for row in grouped.to_pylist():
+        grouped = pa.Table.from_batches([batch]).group_by(batch.schema.names)
+        for row in grouped.aggregate([([], "count_all")]).to_pylist():
             counts[row["target"], row["source"], row["reason"]] += row["count_all"]
-    found: dict[str, tuple[QuarantinedRows, ...]] = {}
-    for (target, source, reason), rows in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        found[target] = (*found.get(target, ()), QuarantinedRows(source, reason, rows))
+    found: defaultdict[str, list[QuarantinedRows]] = defaultdict(list)
+    for (target, source, reason), rows in sorted(counts.items()):
+        found[target].append(QuarantinedRows(source, reason, rows))
+    for quarantined in found.values():
+        quarantined.sort(key=lambda each: each.rows, reverse=True)
     return found

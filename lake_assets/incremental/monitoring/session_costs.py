@@ -135,11 +135,19 @@ def costs(
         built = record.built if is_committed else ()
         through = record.plan.complete_through
         compared = built if record.plan.kind == "session" else ()
-        span = lookback(compared, through=through, before=before, start=start, hours=hours, grain=grain)
+        span = lookback(
+            compared,
+            through=through,
+            before=before,
+            start=start,
+            hours=hours,
+            grain=grain,
+        )
         found.append(_session_cost(record, built, span, rows_by_hour))
         if is_committed:
             reached = capped(through, [held.hour for held in record.held], before)
-            before = max((hour for hour in (before, reached) if hour is not None), default=None)
+            if reached is not None:
+                before = reached if before is None else max(before, reached)
     return tuple(found)
 
 
@@ -164,7 +172,10 @@ def compare_with_lookback(sessions: Iterable[SessionCost]) -> LookbackComparison
 
 
 def _session_cost(
-    record: SessionRecord, built: tuple[int, ...], span: range, rows_by_hour: Mapping[int, int]
+    record: SessionRecord,
+    built: tuple[int, ...],
+    span: range,
+    rows_by_hour: Mapping[int, int],
 ) -> SessionCost:
     plan = record.plan
     seconds = None if record.ended_at is None else (record.ended_at - record.started_at).total_seconds()

@@ -55,7 +55,13 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     planned = _full_plan(engine, target)
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
-    stager = Stager(spark, target, start=engine.pipeline.start_hour, main=None, complete_through=None)
+    stager = Stager(
+        spark,
+        target,
+        start=engine.pipeline.start_hour,
+        main=None,
+        complete_through=None,
+    )
     rebuilt = stager.prepare(planned).rows
     committed = engine.store.state(target.table).committed
     excluded_hours = committed.skipped | committed.pending | committed.held_hours

@@ -15,10 +15,11 @@ from lake_assets.settings import Settings
 def landed_folder(settings: Settings) -> FileSource:
     """Return the folder of all zones. If nothing has ever landed, no manifest is created."""
     root = settings.landing_folder.expanduser().absolute()
-    entries = []
+    entries = {}
     if has_landed(settings):
-        entries = open_manifest(settings).entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS)
-    return LandedFiles(str(root), {(entry.file.zone, entry.file.name): entry for entry in entries})
+        for entry in open_manifest(settings).entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS):
+            entries[entry.file.zone, entry.file.name] = entry
+    return LandedFiles(str(root), entries)
 
 
 class LandedFiles(FileSource):

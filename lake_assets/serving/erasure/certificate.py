@@ -19,8 +19,10 @@ def segment_folders(settings: Settings, states: States | None) -> Iterator[FileS
         settings: Name the folder of segments.
         states: Of the tables stored here; None if they are not known.
     """
-    yield SegmentFiles(str(settings.segments.expanduser().absolute()), states)
-    for drafts in sorted(Path(tempfile.gettempdir()).absolute().glob(f"{FOLDER}*")):
+    segments = settings.segments.expanduser().absolute()
+    yield SegmentFiles(str(segments), states)
+    temporary = Path(tempfile.gettempdir()).absolute()
+    for drafts in sorted(temporary.glob(f"{FOLDER}*")):
         yield DraftFiles(str(drafts))
 
 
