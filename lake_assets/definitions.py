@@ -1,4 +1,4 @@
-"""What Dagster loads: the pipelines that the settings name, with their resources. It only assembles."""
+"""The code location that Dagster loads: the pipelines that the settings name, with their resources."""
 
 from datetime import timedelta
 
@@ -23,13 +23,14 @@ from lake_assets.settings import settings
 
 _settings = settings()
 _pipeline = open_pipeline(_settings)
+_webhook = Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
 
 defs = dg.Definitions.merge(
     incremental_definitions(
         _pipeline,
         clock=utc_now,
         end=_settings.end,
-        rhythm=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
+        timing=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
     ),
     maintenance_definitions(
         _pipeline,
@@ -39,7 +40,9 @@ defs = dg.Definitions.merge(
         elsewhere=erases_landed(_settings, _pipeline, utc_now),
     ),
     watch_definitions(
-        _pipeline, clock=utc_now, webhook=Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
+        _pipeline,
+        clock=utc_now,
+        webhook=_webhook,
     ),
     landing_definitions(
         feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),

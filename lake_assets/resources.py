@@ -1,7 +1,7 @@
-"""What Dagster is handed: an Iceberg catalog, a Spark session, where the engagement lakes are, served tables; and a run
-launcher that notices when a run has died.
+"""Dagster's resources (Iceberg catalog, Spark session, landing, served tables, engagement lakes) and its run launcher.
 
-Domain objects, no Dagster contexts. The daemon and the webserver load this module too, so it imports no Spark.
+Resources return domain objects and take no Dagster contexts. The daemon and the webserver load this module too, so it
+imports no Spark.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ if TYPE_CHECKING:
 
 
 class IcebergResource(dg.ConfigurableResource[Any]):
-    """Hands out the pyiceberg catalog `lake`, as the settings of this process name it."""
+    """The pyiceberg catalog `lake`, according to the settings of this process."""
 
     def catalog(self) -> Catalog:
-        """One catalog per process: opening one costs a connection and a look at its schema, at every tick."""
+        """Return the catalog. All calls in a process return the same one, because opening one takes a connection."""
         return _catalog()
 
 
 class LandingResource(dg.ConfigurableResource[Any]):
-    """Hands out landing as the settings of this process name it; `ServiceError` when no Kafka runs."""
+    """Landing, according to the settings of this process."""
 
     def service(self) -> LandingService:
-        """One for each call: what it says of Kafka and the manifest is of now."""
+        """Return a new landing service, which reads the present state of Kafka and the manifest.
+
+        Raises:
+            ServiceError: No Kafka is named, and none runs for this data directory.
+        """
         from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.incremental.from_settings import open_pipeline
         from lake_assets.landing.landing_service import LandingService
 
         found = settings()
-        return LandingService(found, required(kafka_address(found), "Kafka"), _catalog(), open_pipeline(found), utc_now)
+        kafka = required(kafka_address(found), "Kafka")
+        return LandingService(found, kafka, _catalog(), open_pipeline(found), utc_now)
 
 
 @lru_cache(maxsize=1)
@@ -57,10 +62,14 @@ def _catalog() -> Catalog:
 
 
 class ServingResource(dg.ConfigurableResource[Any]):
-    """Hands out the served tables, for the length of a block."""
+    """The served tables, according to the settings of this process."""
 
     def tables(self) -> AbstractContextManager[Serving]:
-        """`ServiceError` if no ZooKeeper is named or runs."""
+        """Return a context manager that opens the served tables.
+
+        Raises:
+            ServiceError: No ZooKeeper is named, and none runs for this data directory.
+        """
         from lake_assets.incremental.execution.engine import utc_now
         from lake_assets.serving.served_tables import serving_at
 
@@ -69,34 +78,41 @@ class ServingResource(dg.ConfigurableResource[Any]):
 
 
 class EngagementResource(dg.ConfigurableResource[Any]):
-    """Where the engagement lakes are, as the settings of this process say: tables, Kafka and ZooKeeper.
-
-    The addresses raise `ServiceError` if the service is neither named nor runs for this home.
-    """
+    """The tables and services of the engagement lakes, according to the settings of this process."""
 
     def tables(self, lake: EngagementLake) -> LakeTables:
+        """Return the tables of a lake."""
         return open_tables(settings(), lake)
 
     def kafka(self) -> str:
+        """Return the address of Kafka.
+
+        Raises:
+            ServiceError: No Kafka is named, and none runs for this data directory.
+        """
         return required(kafka_address(settings()), "Kafka")
 
     def zookeeper(self) -> str:
+        """Return the address of ZooKeeper.
+
+        Raises:
+            ServiceError: No ZooKeeper is named, and none runs for this data directory.
+        """
         return required(zookeeper_address(settings()), "ZooKeeper")
 
 
 def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
-    """`iceberg`, `spark`, `engagement`, `landing` and `serving`.
+    """Return the resources by name: `iceberg`, `spark`, `engagement`, `landing` and `serving`.
 
-    Lazy, for a session without rows needs no Spark, which takes seconds without a server.
+    The Spark session is opened on first use, because a session without rows needs none.
     """
     from dagster_pyspark import LazyPySparkResource
 
     from lake_assets.connections.spark import session_conf
 
-    spark = LazyPySparkResource(spark_config=session_conf(settings))
     return {
         "iceberg": IcebergResource(),
-        "spark": spark,
+        "spark": LazyPySparkResource(spark_config=session_conf(settings)),
         "engagement": EngagementResource(),
         "landing": LandingResource(),
         "serving": ServingResource(),
@@ -104,11 +120,11 @@ def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):
-    """Launches runs as children of the code server, and asks it whether they still live.
+    """Launches runs as children of the code server, and asks it whether they are still running.
 
-    The code server itself reports a child that died. Dagster's launcher leaves it at that: when the server dies with
-    its runs (the machine went down), they count as started for ever and hold their pools. Here `run_monitoring` asks
-    the server that started a run; one that is gone, or knows nothing of the run, has lost it.
+    The code server reports a child that died. With Dagster's own launcher, runs that die together with the server (for
+    example because the machine went down) count as started forever and occupy their pools. Here `run_monitoring` asks
+    the server that started a run. If the server is gone, or does not know the run, the run has failed.
     """
 
     @property

@@ -15,7 +15,7 @@ import typer
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.erasure.certificate import Folder
+    from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
     from lake_assets.landing.consume.delivery import ZoneTailer
     from lake_assets.landing.consume.messages import Feed
@@ -299,7 +299,7 @@ def print_erased(found: Iterable[LandedErasure]) -> None:
             typer.echo(f"  {done.scrubbed:,} landed files scrubbed, {done.removed:,} that were replaced removed")
 
 
-def searched() -> Folder:
+def searched() -> FileSource:
     """What `lake erasure certify` searches of landing."""
     from lake_assets.landing.erasure.certificate import landed_folder
 

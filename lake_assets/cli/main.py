@@ -328,7 +328,7 @@ def certify(
     from lake_assets.cli import landing as landing_cli
     from lake_assets.cli import serving as serving_cli
     from lake_assets.errors import UsageError
-    from lake_assets.incremental.erasure.certificate import certify
+    from lake_assets.incremental.erasure.table_files import certify
     from lake_assets.pages import terminal_erasure
 
     if (subject == "org") != (who_id is not None):

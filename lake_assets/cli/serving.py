@@ -14,7 +14,7 @@ from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.erasure.certificate import Folder
+    from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.serving.erasure.erase import OutdatedSegments
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.store.groups import PushGroup
@@ -223,7 +223,7 @@ def forget_replaced() -> list[OutdatedSegments]:
         return delete_replaced(found, erased_at=erased_at)
 
 
-def searched() -> list[Folder]:
+def searched() -> list[FileSource]:
     """What `lake erasure certify` searches of serving."""
     from lake_assets.errors import ServiceError
     from lake_assets.serving.erasure.certificate import segment_folders

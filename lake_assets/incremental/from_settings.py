@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
-from lake_assets.incremental.monitoring.freshness import promised
+from lake_assets.incremental.monitoring.freshness import with_default_max_delay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def open_pipeline(settings: Settings) -> Pipeline:
     max_delay = None
     if settings.max_delay_minutes is not None:
         max_delay = timedelta(minutes=settings.max_delay_minutes)
-    return promised(pipeline, max_delay)
+    return with_default_max_delay(pipeline, max_delay)
 
 
 def _load_pipeline(name: str) -> Pipeline:

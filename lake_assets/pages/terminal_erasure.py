@@ -1,4 +1,4 @@
-"""What the commands of erasure print: figures and certificate, for people (rich) and programs (JSON). Never an id."""
+"""What the commands of erasure print, for people (rich) and for programs (JSON). They never print an id."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from lake_assets.incremental.erasure.certificate import Certificate
-from lake_assets.incremental.erasure.certificate import Progress as Told
+from lake_assets.incremental.erasure.certificate import Certificate, ProgressCallback
 from lake_assets.incremental.erasure.erase import ErasureReport
 from lake_assets.pages.terminal import console
 
@@ -22,56 +21,64 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-_REFERENCES = {"quarantine": "in quarantine", "not known": "not known if readers see it: no ZooKeeper"}
+_REFERENCES = {
+    "quarantine": "in quarantine",
+    "not known": "not known whether readers see it, because no ZooKeeper runs",
+}
 
 
 def as_json(found: ErasureReport | Certificate, **beside: Sequence[DataclassInstance]) -> str:
-    """All that was found, as JSON; of a certificate also `nowhere`, of an erasure `found`. beside: more, by name."""
+    """Return a report as JSON: `nowhere` (certificate) or `found` (erasure), all fields, and `beside` by name."""
     verdict = {"nowhere": found.nowhere} if isinstance(found, Certificate) else {"found": found.found}
-    more = {name: [asdict(each) for each in several] for name, several in beside.items()}
+    more = {name: [asdict(each) for each in values] for name, values in beside.items()}
     return json.dumps({**verdict, **asdict(found), **more}, indent=1)
 
 
-def step(what: str) -> None:
-    """What an erasure is at."""
-    console.print(f"[dim]· {escape(what)}[/]")
+def step(name: str) -> None:
+    """Print the step that an erasure starts."""
+    console.print(f"[dim]· {escape(name)}[/]")
 
 
 def report(done: ErasureReport) -> None:
-    """What an erasure or a sweep did."""
-    who = f"the {done.subject}" if done.subject else "anybody erased before"
-    rows = ", ".join(f"{n:,} rows of {table}" for table, n in sorted(done.rows.items()))
-    extra = [
-        f"{n:,} {what}"
-        for n, what in ((done.quarantined, "rows of quarantine"), (done.samples, "records with samples of audits"))
-        if n
-    ]
-    there = ", ".join(part for part in (rows, *extra) if part)
-    console.print(f"[green]✓[/] erased of {who}: {there}" if there else f"[green]✓[/] no table has rows of {who}")
+    """Print what an erasure or a sweep did."""
+    subject = f"the {done.subject}" if done.subject else "subjects erased before"
+    deleted = [f"{rows:,} rows of {table}" for table, rows in sorted(done.rows.items())]
+    if done.quarantined:
+        deleted.append(f"{done.quarantined:,} rows of quarantine")
+    if done.samples:
+        deleted.append(f"{done.samples:,} records with samples of audits")
+    if deleted:
+        console.print(f"[green]✓[/] erased of {subject}: {', '.join(deleted)}")
+    else:
+        console.print(f"[green]✓[/] no table has rows of {subject}")
     console.print(f"  {done.snapshots:,} snapshots expired, {done.files:,} files removed")
     if done.unfinished:
-        console.print(
-            f"  [yellow]! {done.unfinished} erasures were asked for and not finished: erase these ids again[/]"
-        )
+        console.print(f"  [yellow]! {done.unfinished} requested erasures are not finished: erase these ids again[/]")
 
 
 def certificate(found: Certificate) -> None:
-    """Where an id still is."""
-    for f in found.findings:
-        by = _REFERENCES.get(f.referenced, f"referenced by {f.referenced}")
-        console.print(f"[red]✗[/] {f.table or 'no table'}: {f.kind}, {f.occurrences:,} times, {by}\n  {escape(f.path)}")
+    """Print where an id still is."""
+    for finding in found.findings:
+        reference = _REFERENCES.get(finding.referenced, f"referenced by {finding.referenced}")
+        table = finding.table or "no table"
+        console.print(f"[red]✗[/] {table}: {finding.kind}, {finding.occurrences:,} times, {reference}")
+        console.print(f"  {escape(finding.path)}")
     if found.undecoded:
         console.print(f"[yellow]! {len(found.undecoded)} files could not be decoded and were searched as bytes[/]")
-    verdict = "[green]✓[/] nowhere" if found.nowhere else f"[red]✗[/] in {len(found.findings)} files"
-    console.print(f"{verdict}: {found.files:,} files searched, {found.bytes:,} bytes")
+    result = "[green]✓[/] nowhere" if found.nowhere else f"[red]✗[/] in {len(found.findings)} files"
+    console.print(f"{result}: {found.files:,} files searched, {found.bytes:,} bytes")
 
 
 @contextmanager
-def bar(*, shown: bool) -> Iterator[Told]:
-    """A bar on standard error, in a terminal; what it yields is told the bytes done, of how many."""
-    columns = (TextColumn("searching"), BarColumn(), DownloadColumn())
+def bar(*, shown: bool) -> Iterator[ProgressCallback]:
+    """Show a progress bar on standard error, if that is a terminal, and yield the callback that moves it."""
     with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not (shown and sys.stderr.isatty())
+        TextColumn("searching"),
+        BarColumn(),
+        DownloadColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not (shown and sys.stderr.isatty()),
     ) as progress:
         task = progress.add_task("searching", total=None)
-        yield lambda done, of: progress.update(task, completed=done, total=of)
+        yield lambda done, size: progress.update(task, completed=done, total=size)

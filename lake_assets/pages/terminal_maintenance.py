@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from lake_assets.incremental.maintenance.maintainer import Upkeep
+from lake_assets.incremental.maintenance.maintainer import MaintenanceReport
 from lake_assets.pages.terminal import console
 
 WIDTH = 120
@@ -21,7 +21,7 @@ def progress(tables: Sequence[str]) -> Iterator[str]:
     yield from track(tables, "maintaining", console=Console(stderr=True), transient=True)
 
 
-def table(found: Sequence[Upkeep]) -> None:
+def table(found: Sequence[MaintenanceReport]) -> None:
     """Figures of each table, before and after; of a dry run, what would be done."""
     shown = Table(box=None, pad_edge=False, header_style="dim")
     shown.add_column("table")

@@ -12,7 +12,8 @@ import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.incremental.dagster.assets import asset_key, incremental_definitions
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.assets import incremental_definitions
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -87,14 +88,14 @@ def in_process_daemon(
     clock: Clock,
     *,
     end: str,
-    rhythm: SensorTiming | None = None,
+    timing: SensorTiming | None = None,
     spark: SparkSession | None = None,
 ) -> Iterator[InProcessDaemon]:
     """The pipeline's own definitions on a fresh Dagster instance, with the test's catalog and Spark as resources."""
     handed = {"iceberg": SimpleNamespace(catalog=lambda: catalog), "spark": SimpleNamespace(spark_session=spark)}
     resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
     definitions = dg.Definitions.merge(
-        incremental_definitions(pipeline, clock=clock, end=end, rhythm=rhythm), dg.Definitions(resources=resources)
+        incremental_definitions(pipeline, clock=clock, end=end, timing=timing), dg.Definitions(resources=resources)
     )
     with dg.instance_for_test() as instance:
         yield InProcessDaemon(pipeline, instance, definitions.get_repository_def(), dict(resources))

@@ -29,8 +29,8 @@ SENSOR = "click_fact_sensor"
 def clicks_daemon(catalog: Catalog, clock: Clock = utc_now) -> Iterator[InProcessDaemon]:
     """The clicks' tables, empty, and a daemon that looks after them."""
     Engine(catalog, CLICKS, clock=clock).create_tables()
-    end, rhythm = hour_key(START + 20), SensorTiming(settle_seconds=60)
-    with in_process_daemon(CLICKS, catalog, clock, end=end, rhythm=rhythm) as daemon:
+    end, timing = hour_key(START + 20), SensorTiming(settle_seconds=60)
+    with in_process_daemon(CLICKS, catalog, clock, end=end, timing=timing) as daemon:
         yield daemon
 
 

@@ -15,8 +15,8 @@ from plotly.offline import get_plotlyjs
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.monitoring.overview import Overview, SetAside, Standing, TargetOverview
-from lake_assets.incremental.monitoring.session_costs import costs, saving
+from lake_assets.incremental.monitoring.overview import Overview, QuarantinedRows, TableProgress, TargetOverview
+from lake_assets.incremental.monitoring.session_costs import compare_with_lookback, costs
 from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour, Lateness
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.membership import PIPELINE
@@ -49,8 +49,10 @@ def hostile() -> Overview:
     plan = SessionPlan(HOSTILE, HOSTILE, "session", "append", (), (PlannedHour(HOURS, HOSTILE),))
     record = SessionRecord(plan, "committed", 1, 1, "", NOW, NOW, built=(HOURS,), rows_written=3, audits=(failed,))
     found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
-    target = TargetOverview(HOSTILE, found, saving(found), (HOURS,), (HOURS,), (SetAside(HOSTILE, HOSTILE, 4),))
-    standings = (Standing(HOSTILE, HOSTILE, HOURS), Standing("core.new", "stateless", None))
+    target = TargetOverview(
+        HOSTILE, found, compare_with_lookback(found), (HOURS,), (HOURS,), (QuarantinedRows(HOSTILE, HOSTILE, 4),)
+    )
+    standings = (TableProgress(HOSTILE, HOSTILE, HOURS), TableProgress("core.new", "stateless", None))
     return Overview(NOW, 6, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
 
 
@@ -92,7 +94,7 @@ def figures(page: str) -> list[charts.Figure]:
 
 
 def test_a_lake_without_rows_has_a_page_without_charts() -> None:
-    empty = TargetOverview("core.some", (), saving(()), (), (), ())
+    empty = TargetOverview("core.some", (), compare_with_lookback(()), (), (), ())
     page = own_text(report.page(Overview(NOW, 6, (), (arrivals(),), (empty,))))
     assert figures(page) == []
     assert "No rows yet." in page
@@ -151,7 +153,7 @@ def test_a_session_that_is_open_reaches_to_now() -> None:
     plan = SessionPlan("core.some", "some-1", "session", "append", (), ())
     record = SessionRecord(plan, "staged", 1, 1, "", NOW - timedelta(hours=2))
     found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
-    drawn = charts.sessions([TargetOverview("core.some", found, saving(found), (), (), ())], NOW)["data"]
+    drawn = charts.sessions([TargetOverview("core.some", found, compare_with_lookback(found), (), (), ())], NOW)["data"]
     assert [(bar["name"], bar["x"]) for bar in drawn] == [("staged", [7_200_000])]
     assert drawn[0]["base"] == [f"{NOW - timedelta(hours=2):%Y-%m-%d %H:%M:%S.%f}"]
     assert hour_start(HOURS) < NOW

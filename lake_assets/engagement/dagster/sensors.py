@@ -20,7 +20,8 @@ from lake_assets.engagement.model.turn_order import FOLLOWED_BY_MAINTENANCE, MAI
 from lake_assets.engagement.monitoring.status import stream_status
 from lake_assets.engagement.notifications.change_reader import notified_since
 from lake_assets.errors import ChangesExpired, LakeError
-from lake_assets.incremental.dagster.sensors import FINISHED, Clock, busy_run
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.incremental.dagster.session_runs import FINISHED, busy_run
 
 TICK_SECONDS = 30
 RETRY_SECONDS = 60

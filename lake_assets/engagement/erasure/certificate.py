@@ -1,12 +1,12 @@
-"""The certificate of an erasure from the lakes: every file under their folder is decoded, and searched for an id.
+"""The certificate of an erasure from the lakes: every file under their folder is decoded and searched for an id.
 
-An id is an org's: rows, messages and files that tell another org are not searched. The rest is as for the certificate
-of raw tables and targets (`incremental.certificate`), and what Kafka still holds is told beside it.
+An id belongs to an org: rows, messages and files of other orgs are not searched. The certificate also lists the topics
+that still have messages with the id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
@@ -14,28 +14,39 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from pyiceberg.io import load_file_io
 
-from lake_assets.base.id_matcher import IdMatcher
 from lake_assets.engagement.erasure.kafka_retention import RetainedMessages, retained_messages
 from lake_assets.engagement.erasure.mentions import MatchersByOrg, decoded_text, matchers_by_org, mentions
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
-from lake_assets.errors import UsageError
-from lake_assets.incremental.erasure.certificate import Certificate, Finding, Kind, Progress, Reference, content, search
-from lake_assets.incremental.maintenance.cleaning import ListedFile, listing, place
+from lake_assets.incremental.erasure.certificate import (
+    Certificate,
+    FileFacts,
+    FileSource,
+    Kind,
+    ProgressCallback,
+    Reference,
+    matcher_for,
+    search_sources,
+)
+from lake_assets.incremental.maintenance.stored_files import list_files, read_bytes
 
 ORG_FOLDER = "org_id="
 NO_ORG = "__HIVE_DEFAULT_PARTITION__"
+
 MESSAGE = "message"
-TEXTS = (MESSAGE, "insert_record")
-"""Columns that hold JSON: searched as what it says, not as it is spelled. A record is of its request's org."""
+JSON_COLUMNS = (MESSAGE, "insert_record")
+"""Columns of JSON text. They are searched without escapes. A record belongs to the org of its request."""
 
 
 @dataclass(frozen=True)
 class LakeCertificate(Certificate):
-    """Where an id of an org is under the folder of the lakes. kafka: the topics that still hold messages of it."""
+    """Where an id of an org is under the folder of the lakes.
+
+    Attributes:
+        kafka: The topics that still have messages with the id.
+    """
 
     kafka: tuple[RetainedMessages, ...] = ()
 
@@ -47,83 +58,107 @@ def certify(
     value: str,
     servers: str,
     *,
-    progress: Progress = lambda done, of: None,
+    progress: ProgressCallback = lambda done, size: None,
 ) -> LakeCertificate:
-    """Search every file of the lakes, and the topics of those that were created, for an id of an org.
+    """Search every file of the lakes, and the topics of the lakes that exist, for an id of an org.
 
-    root: the folder of all lakes, as an address. servers: of Kafka. progress: bytes read, of how many. Raises
-    `UsageError` for an empty id, `ServiceError` if Kafka does not answer.
+    Args:
+        root: Address of the folder of all lakes.
+        lakes: Whose topics are searched.
+        org: The org that the id belongs to.
+        value: The id.
+        servers: Addresses of Kafka.
+        progress: Called after each file.
+
+    Raises:
+        ServiceError: Kafka does not answer.
+        UsageError: The id is empty.
     """
-    if not value.strip():
-        raise UsageError("The id is empty.", remedy="Name the who_id to look for.")
-    io, needle = load_file_io({}, root), IdMatcher(value)
-    files = [file for file in listing(io, root) if _may_hold(file.path, org)]
-    size, done, findings, undecoded = sum(file.bytes for file in files), 0, [], []
-    for file in files:
-        count, decoded = search(io, file, needle, partial(_own_rows, org=org))
-        if not decoded:
-            undecoded.append(file.path)
-        if count:
-            findings.append(_finding(file, root, count))
-        done += file.bytes
-        progress(done, size)
-    created = [lake for lake in lakes if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}")]
-    topics = [KafkaTopic(servers, lake.topic(stream)) for lake in created for stream in STREAMS]
-    wanted = matchers_by_org([(org, value)])
-    kept = [found for topic in topics if (found := retained_messages(topic, partial(_tells, of=wanted)))]
-    return LakeCertificate(f"org {org}", len(files), size, tuple(findings), tuple(undecoded), tuple(kept))
+    matcher = matcher_for(value, name="who_id")
+    found = search_sources([LakeFiles(root, org)], matcher, subject=f"org {org}", progress=progress)
+    mentions_id = partial(_mentions_id, ids=matchers_by_org([(org, value)]))
+    messages = []
+    for lake in lakes:
+        if DeltaTable.is_deltatable(f"{root}/{lake.name}/{ENGAGEMENT}"):
+            topics = [KafkaTopic(servers, lake.topic(stream)) for stream in STREAMS]
+            messages += [retained_messages(topic, mentions_id) for topic in topics]
+    return LakeCertificate(
+        subject=found.subject,
+        files=found.files,
+        bytes=found.bytes,
+        findings=found.findings,
+        undecoded=found.undecoded,
+        kafka=tuple(each for each in messages if each),
+    )
 
 
-def _may_hold(path: str, org: str) -> bool:
-    """Whether a file may tell of the org: not if it is in the folder of another one."""
-    folders = [unquote(part.removeprefix(ORG_FOLDER)) for part in path.split("/") if part.startswith(ORG_FOLDER)]
-    return all(folder in (org, NO_ORG) for folder in folders)
+def _mentions_id(message: bytes, *, ids: MatchersByOrg) -> bool:
+    return mentions(message.decode(errors="replace"), ids)
 
 
-def _own_rows(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
-    """The rows that tell no other org, with texts of JSON as what they say."""
-    rows = rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
+class LakeFiles(FileSource):
+    """The files under the folder of all lakes that may mention an org: `<lake>/<table>/...`."""
+
+    def __init__(self, location: str, org: str) -> None:
+        super().__init__(location)
+        self.org = org
+        self.row_filter = partial(_rows_of_org, org=org)
+
+    def includes(self, path: str) -> bool:
+        """Return whether a file is outside of the folders of other orgs."""
+        folders = [name for name in path.split("/") if name.startswith(ORG_FOLDER)]
+        orgs = [unquote(folder.removeprefix(ORG_FOLDER)) for folder in folders]
+        return all(org in (self.org, NO_ORG) for org in orgs)
+
+    def facts(self, path: str) -> FileFacts:
+        inside = self.parts(path)
+        lake_and_table = inside[:2]
+        kind = _kind(inside)
+        location = "/".join([self.location.rstrip("/"), *lake_and_table])
+        reference = self._reference(location, kind, inside[-1])
+        return FileFacts(".".join(lake_and_table), kind, reference)
+
+    def _reference(self, location: str, kind: Kind, name: str) -> Reference:
+        """Return what names a file of a table: its present version, a former version in its log, or nothing."""
+        if kind == "metadata":
+            return "history"
+        if kind == "other" or not DeltaTable.is_deltatable(location):
+            return "nothing"
+        if any(uri.endswith(f"/{name}") for uri in DeltaTable(location).file_uris()):
+            return "main"
+        for log in list_files(self.io, f"{location}/_delta_log"):
+            if log.path.endswith(".json") and name.encode() in read_bytes(self.io, log.path):
+                return "history"
+        return "nothing"
+
+
+def _rows_of_org(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:
+    """Return the rows that belong to no other org, with JSON texts without escapes."""
+    fields = [field.with_type(_comparable(field.type)) for field in rows.schema]
+    rows = rows.cast(pa.schema(fields))
     if "org_id" in rows.schema.names:
-        of = rows.column("org_id")
-        rows = rows.filter(pc.or_kleene(pc.is_null(of), pc.fill_null(pc.equal(of, org), False)))
-    for name in set(TEXTS) & set(rows.schema.names):
-        texts = [decoded_text(text, org if name == MESSAGE else None) for text in rows.column(name).to_pylist()]
-        rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(texts, pa.string()))
+        orgs = rows.column("org_id")
+        is_own = pc.fill_null(pc.equal(orgs, org), False)
+        rows = rows.filter(pc.or_kleene(pc.is_null(orgs), is_own))
+    for name in set(JSON_COLUMNS) & set(rows.schema.names):
+        only_org = org if name == MESSAGE else None
+        texts = [decoded_text(text, only_org) for text in rows.column(name).to_pylist()]
+        position = rows.schema.get_field_index(name)
+        rows = rows.set_column(position, name, pa.array(texts, pa.string()))
     return rows
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """A type that can be compared and filtered. What deltalake has merged comes back as views."""
+def _comparable(kind: pa.DataType) -> pa.DataType:
+    """Return a type that can be compared and filtered: deltalake's merges leave string views."""
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 
-def _tells(message: bytes, *, of: MatchersByOrg) -> bool:
-    return mentions(message.decode(errors="replace"), of)
+def _kind(inside: Sequence[str]) -> Kind:
+    """Return the kind of a file by the names that Delta gives; a file outside of any table is `other`.
 
-
-def _finding(file: ListedFile, root: str, count: int) -> Finding:
-    """table: `<lake>.<table>`."""
-    inside = file.path.removeprefix(place(root).rstrip("/") + "/").split("/")
-    location = "/".join((root.rstrip("/"), *inside[:2]))
-    kind = _kind(inside)
-    return Finding(file.path, ".".join(inside[:2]), kind, count, _reference(location, kind, inside[-1]))
-
-
-def _reference(location: str, kind: Kind, name: str) -> Reference:
-    """By what a file of a table is named: its present version, a former one that the log still tells of, or nothing."""
-    if kind == "metadata":
-        return "history"
-    if kind == "other" or not DeltaTable.is_deltatable(location):
-        return "nothing"
-    if any(uri.endswith(f"/{name}") for uri in DeltaTable(location).file_uris()):
-        return "main"
-    io = load_file_io({}, location)
-    logs = (file for file in listing(io, f"{location}/_delta_log") if file.path.endswith(".json"))
-    return "history" if any(name.encode() in content(io, file) for file in logs) else "nothing"
-
-
-def _kind(inside: list[str]) -> Kind:
-    """Of a file of a table, as Delta gives names. inside: lake, table, ... name; a file of no table is another."""
+    Args:
+        inside: Lake, table, ..., and name of the file.
+    """
     if len(inside) < 3:
         return "other"
     if "_delta_log" in inside:

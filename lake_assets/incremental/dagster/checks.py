@@ -1,7 +1,7 @@
-"""A target's audits as Dagster's asset checks: their specifications, and the verdicts of one session as results.
+"""A target's audits as Dagster asset checks: their specifications, and the audit results of one session.
 
-The step evaluates them between stage and publish. Their names are the audits' names, so a verdict finds its check. An
-hour that is held back gets evaluations of its own; all others of a session share one.
+The step evaluates the audits between stage and publish. Checks have the names of the audits. An hour that an audit
+holds back gets an evaluation of its own; all other hours of a session share one.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ QUARANTINE = "quarantine"
 QUARANTINE_LIMIT = "quarantine_limit"
 SKIPPED_HOURS = "skipped_hours"
 
-NONE_SKIPPED = "no late hour lies beyond the catch-up threshold; a backfill builds those that do"
+QUARANTINE_DESCRIPTION = "No row is in quarantine (table etl.quarantine)."
+SKIPPED_HOURS_DESCRIPTION = "No late hour is beyond the catch-up threshold. Launch a backfill to build skipped hours."
 
-MOST_EVALUATIONS = 100
-"""So many evaluations of single hours are stored for one session: each is an event of its own."""
+MAX_PARTITION_EVALUATIONS = 100
+"""Evaluations of single partitions that are stored for one session: each is an event of its own."""
 
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
-    """One check per audit, and two for rows that were set aside; one for hours that a catch-up threshold skips."""
-    limit = f"at most {target.quarantine_limit} rows are newly set aside in one session"
-    return [
-        *(_spec(key, audit.name, audit.description, blocking=audit.blocking) for audit in target.audits),
-        _spec(key, QUARANTINE, "no row was set aside in etl.quarantine", blocking=False),
-        _spec(key, QUARANTINE_LIMIT, limit, blocking=True),
-        *([_spec(key, SKIPPED_HOURS, NONE_SKIPPED, blocking=False)] if may_skip(target) else []),
-    ]
+    """Return a check for each audit, two for quarantined rows, and one for skipped hours if the target may skip any."""
+    specs = []
+    for audit in target.audits:
+        specs.append(_spec(key, audit.name, audit.description, blocking=audit.blocking))
+    limit = f"One session quarantines at most {target.quarantine_limit} rows."
+    specs.append(_spec(key, QUARANTINE, QUARANTINE_DESCRIPTION, blocking=False))
+    specs.append(_spec(key, QUARANTINE_LIMIT, limit, blocking=True))
+    if has_catchup_threshold(target):
+        specs.append(_spec(key, SKIPPED_HOURS, SKIPPED_HOURS_DESCRIPTION, blocking=False))
+    return specs
 
 
-def may_skip(target: Target) -> bool:
-    """Whether late hours of a target may lie beyond a catch-up threshold."""
+def has_catchup_threshold(target: Target) -> bool:
+    """Return whether late hours of a target may be beyond a catch-up threshold."""
     return not isinstance(target.mode, Stateless) and target.mode.catchup_threshold is not None
 
 
-def skipped_result(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckResult:
-    """A warning while hours are skipped, by this session or one before it."""
+def skipped_hours_result(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckResult:
+    """Return a warning if this session or an earlier one skipped hours that are not built yet."""
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=SKIPPED_HOURS,
         passed=not skipped,
         severity=dg.AssetCheckSeverity.WARN,
-        description=NONE_SKIPPED,
+        description=SKIPPED_HOURS_DESCRIPTION,
         metadata={"skipped hours": format_hours(skipped) or "none"},
     )
 
 
 def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[dg.AssetCheckResult]:
-    """The verdicts, with counts and offending keys; a failed one that is not blocking is a warning."""
+    """Yield the audit results with counts and offending keys; one that failed without blocking is a warning."""
     for audit in audits:
         yield dg.AssetCheckResult(
             asset_key=key,
@@ -63,43 +66,55 @@ def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[d
             passed=audit.passed,
             severity=dg.AssetCheckSeverity.ERROR if audit.blocking else dg.AssetCheckSeverity.WARN,
             description=audit.description or None,
-            metadata=verdict_metadata(audit),
+            metadata=audit_metadata(audit),
         )
 
 
 def partition_evaluations(key: dg.AssetKey, grain: Grain, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
-    """A failed one for each audit and each partition that it holds back; passed ones for those that are held no more.
+    """Yield a failed evaluation for each partition that an audit holds back, and a passed one for each released one.
 
-    To be logged by the step, whose own results are of no partition when it has many. Not as events outside any run: of
-    these Dagster's storage takes one for each check and partition, once and for all.
+    The step logs these evaluations, because its own check results have no partition when the run has several. They are
+    not reported outside of the run, because Dagster's storage takes only one such event for each check and partition.
     """
-    return islice(_partition_evaluations(key, grain, report), MOST_EVALUATIONS)
+    return islice(_all_partition_evaluations(key, grain, report), MAX_PARTITION_EVALUATIONS)
 
 
-def _partition_evaluations(key: dg.AssetKey, grain: Grain, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
-    held = grain.firsts(h.hour for h in report.held)
-    for audit in (a for a in report.audits if a.blocking):
-        failed = {h: audit.hours[hour_key(h)] for h in held if hour_key(h) in audit.hours}
-        for hour in [*failed, *grain.firsts(report.released)]:
+def _all_partition_evaluations(
+    key: dg.AssetKey, grain: Grain, report: SessionReport
+) -> Iterator[dg.AssetCheckEvaluation]:
+    held = grain.firsts(hour.hour for hour in report.held)
+    released = grain.firsts(report.released)
+    for audit in report.audits:
+        if not audit.blocking:
+            continue
+        failed = [hour for hour in held if hour_key(hour) in audit.hours]
+        for hour in [*failed, *released]:
+            offending = audit.hours[hour_key(hour)] if hour in failed else 0
             yield dg.AssetCheckEvaluation(
                 asset_key=key,
                 check_name=audit.name,
                 passed=hour not in failed,
                 severity=dg.AssetCheckSeverity.ERROR,
                 description=audit.description or None,
-                metadata={"session": report.plan.session_id, "offending rows": failed.get(hour, 0)},
+                metadata={"session": report.plan.session_id, "offending rows": offending},
                 partition=grain.key(hour),
             )
 
 
-def verdict_metadata(audit: AuditResult) -> dict[str, dg.MetadataValue]:
-    """The counts, by name; the offending keys, and the hours that failed, as lists."""
-    counts: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(count) for name, count in audit.counts.items()}
+def audit_metadata(audit: AuditResult) -> dict[str, dg.MetadataValue]:
+    """Return the counts by name; the offending keys and the failed hours as lists."""
+    metadata: dict[str, dg.MetadataValue] = {}
+    for name, count in audit.counts.items():
+        metadata[name] = dg.MetadataValue.int(count)
     if audit.sample:
-        counts["offending keys"] = dg.MetadataValue.md("\n".join(f"- `{key}`" for key in audit.sample))
+        metadata["offending keys"] = _list(f"`{key}`" for key in audit.sample)
     if audit.hours:
-        counts["failed hours"] = dg.MetadataValue.md("\n".join(f"- {hour}: {n}" for hour, n in audit.hours.items()))
-    return counts
+        metadata["failed hours"] = _list(f"{hour}: {rows}" for hour, rows in audit.hours.items())
+    return metadata
+
+
+def _list(items: Iterable[str]) -> dg.MetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- {item}" for item in items))
 
 
 def _spec(key: dg.AssetKey, name: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:

@@ -1,10 +1,11 @@
 """Maintenance as assets: one for each table and one for erasures, with figures as metadata, and their schedule.
 
-Each is held back by its table's pool, so no session of a target runs beside its maintenance. A schedule's tick requests
-one run for each table: a run takes all its pools at once, and would else keep every target waiting for the slowest.
+A table's maintenance uses the table's pool, so it never runs at the same time as a session of the table. A tick of the
+schedule requests one run for each table: one run for all would take all pools at once, and every target would wait for
+the slowest table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -14,25 +15,32 @@ from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.erasure.erase import Elsewhere, ErasureReport, sweep
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.maintenance.maintainer import Maintainer, Upkeep, tables_of
+from lake_assets.incremental.maintenance.maintainer import Maintainer, MaintenanceReport, tables_of
 from lake_assets.incremental.maintenance.policy import Policy
 
 GROUP = "maintenance"
+ERASURES_FINISHED = "erasures_finished"
+
+SWEEP_RETRIES = 3
+SWEEP_RETRY_SECONDS = 60
 
 
 def maintenance_key(table: str) -> dg.AssetKey:
-    """`core.signup_fact` → maintenance/core/signup_fact."""
+    """Return the asset key of a table's maintenance: maintenance/core/signup_fact for `core.signup_fact`."""
     return dg.AssetKey([GROUP, *table.split(".")])
 
 
 def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clock) -> dg.AssetsDefinition:
-    """The maintenance of one table. No dependency on the table: backfills of what follows a table leave it out."""
+    """Return the maintenance of one table.
+
+    It does not depend on the table, so that backfills of the table's downstream assets leave it out.
+    """
 
     @dg.asset(
         key=maintenance_key(table),
         group_name=GROUP,
         kinds={"iceberg", "spark"},
-        description=f"Compaction, expiry of snapshots and removal of orphans of {table}. Changes no row.",
+        description=f"Compacts {table}, expires its old snapshots and removes orphan files. Changes no row.",
         required_resource_keys={"iceberg", "spark"},
         pool=table,
     )
@@ -45,69 +53,80 @@ def maintenance_asset(pipeline: Pipeline, table: str, policy: Policy, clock: Clo
             policy=policy,
         )
         try:
-            done = maintainer.maintain(table)
+            report = maintainer.maintain(table)
         except LakeError as error:
             raise failure(error) from error
-        for note in done.notes:
+        for note in report.notes:
             context.log.info(note)
-        return dg.MaterializeResult(metadata=upkeep_metadata(done))
+        return dg.MaterializeResult(metadata=maintenance_metadata(report))
 
     return step
 
 
 def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lambda _: None) -> dg.AssetsDefinition:
-    """What comes late of those who were erased goes, with the files that held it; its check names what is unfinished.
+    """Return the asset that deletes rows which arrived after their subject was erased, with the files that held them.
 
-    elsewhere: the same outside of the tables. In no pool: it finishes sessions itself, and gives way to others'.
+    It is in no pool, because it finishes sessions itself and gives way to those of others.
+
+    Args:
+        pipeline: Declares subjects and tables.
+        clock: The present moment.
+        elsewhere: Does the same outside of the tables.
     """
-    finished = dg.AssetCheckSpec("erasures_finished", asset=maintenance_key("erasures"))
+    finished = dg.AssetCheckSpec(ERASURES_FINISHED, asset=maintenance_key("erasures"))
 
     @dg.asset(
         key=maintenance_key("erasures"),
         group_name=GROUP,
         kinds={"iceberg"},
-        description="Drops what comes late of those who were erased, and the files that held it.",
+        description="Deletes rows that arrived after their subject was erased, and the files that held them.",
         required_resource_keys={"iceberg", "spark"},
         check_specs=[finished],
     )
     def step(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
         resources = context.resources
-        engine = Engine(resources.iceberg.catalog(), pipeline, clock=clock, spark=lambda: resources.spark.spark_session)
+        engine = Engine(
+            resources.iceberg.catalog(),
+            pipeline,
+            clock=clock,
+            spark=lambda: resources.spark.spark_session,
+        )
         try:
-            done = sweep(engine, now=clock(), elsewhere=elsewhere)
-        except (ErasureStopped, StateMoved) as error:  # a session was under way, or a zone is late
-            raise dg.RetryRequested(max_retries=3, seconds_to_wait=60) from error
+            report = sweep(engine, now=clock(), elsewhere=elsewhere)
+        except (ErasureStopped, StateMoved) as error:  # a session was running, or a zone is behind
+            raise dg.RetryRequested(max_retries=SWEEP_RETRIES, seconds_to_wait=SWEEP_RETRY_SECONDS) from error
         except LakeError as error:
             raise failure(error) from error
-        yield dg.MaterializeResult(metadata=erasures_metadata(done), check_results=[_all_finished(done)])
+        yield dg.MaterializeResult(metadata=erasures_metadata(report), check_results=[_erasures_finished(report)])
 
     return step
 
 
-def erasures_metadata(done: ErasureReport) -> dict[str, dg.MetadataValue]:
-    """The figures of a sweep."""
+def erasures_metadata(report: ErasureReport) -> dict[str, dg.MetadataValue]:
+    """Return the figures of a sweep."""
     numbers = {
-        "rows dropped": sum(done.rows.values()),
-        "snapshots expired": done.snapshots,
-        "files removed": done.files,
-        "erasures unfinished": done.unfinished,
+        "rows dropped": sum(report.rows.values()),
+        "snapshots expired": report.snapshots,
+        "files removed": report.files,
+        "erasures unfinished": report.unfinished,
     }
-    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
+    return _integers(numbers)
 
 
-def _all_finished(done: ErasureReport) -> dg.AssetCheckResult:
+def _erasures_finished(report: ErasureReport) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
-        check_name="erasures_finished",
-        passed=not done.unfinished,
+        check_name=ERASURES_FINISHED,
+        passed=not report.unfinished,
         severity=dg.AssetCheckSeverity.ERROR,
-        metadata={"unfinished": done.unfinished},
-        description="Each erasure that was asked for is done. One that is not: `lake erase` the id once more.",
+        metadata={"unfinished": report.unfinished},
+        description="Every requested erasure is finished. If one is not, run `lake erase` for its id again.",
     )
 
 
-def upkeep_metadata(done: Upkeep) -> dict[str, dg.MetadataValue]:
-    """The figures of one table's maintenance; what is left is a number of its own, so that the UI plots it."""
-    before, after = done.before, done.after
+def maintenance_metadata(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
+    """Return the figures of one table's maintenance. Each is a number of its own, so that the UI plots it."""
+    before = report.before
+    after = report.after
     numbers = {
         "files": after.files,
         "files before": before.files,
@@ -121,16 +140,23 @@ def upkeep_metadata(done: Upkeep) -> dict[str, dg.MetadataValue]:
         "snapshots before": before.snapshots,
         "manifests": after.manifests,
         "manifests before": before.manifests,
-        "partitions compacted": done.partitions_compacted,
-        "orphans removed": done.orphans_removed,
+        "partitions compacted": report.partitions_compacted,
+        "orphans removed": report.orphans_removed,
     }
-    found: dict[str, dg.MetadataValue] = {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
-    found["seconds"] = dg.MetadataValue.float(round(sum(done.seconds.values()), 2))
-    return found | ({"notes": dg.MetadataValue.text("\n".join(done.notes))} if done.notes else {})
+    metadata = _integers(numbers)
+    seconds = sum(report.seconds.values())
+    metadata["seconds"] = dg.MetadataValue.float(round(seconds, 2))
+    if report.notes:
+        metadata["notes"] = dg.MetadataValue.text("\n".join(report.notes))
+    return metadata
+
+
+def _integers(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
+    return {name: dg.MetadataValue.int(number) for name, number in numbers.items()}
 
 
 def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg.ScheduleDefinition:
-    """Requests the maintenance of all tables, one run each. cron: in UTC."""
+    """Return the schedule that requests one run for each maintenance asset; `cron` is in UTC."""
 
     def evaluate(context: dg.ScheduleEvaluationContext) -> Iterator[dg.RunRequest]:
         tick = f"{context.scheduled_execution_time:%Y-%m-%dT%H:%M}"
@@ -144,14 +170,27 @@ def maintenance_schedule(assets: Sequence[dg.AssetsDefinition], cron: str) -> dg
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Compacts, expires and tidies every table: reading and planning stay quick.",
+        description="Compacts every table, expires old snapshots and removes orphan files, to keep reads fast.",
     )
 
 
 def maintenance_definitions(
-    pipeline: Pipeline, *, clock: Clock, policy: Policy, cron: str, elsewhere: Elsewhere = lambda _: None
+    pipeline: Pipeline,
+    *,
+    clock: Clock,
+    policy: Policy,
+    cron: str,
+    elsewhere: Elsewhere = lambda _: None,
 ) -> dg.Definitions:
-    """The maintenance of a pipeline's tables and of the engine's own, on a schedule. elsewhere: as `sweep` has it."""
+    """Return the maintenance of a pipeline's tables and of the engine's own tables, on a schedule.
+
+    Args:
+        pipeline: Declares the tables, and the subjects whose rows may be erased.
+        clock: The present moment.
+        policy: What maintenance keeps.
+        cron: When maintenance runs, in UTC.
+        elsewhere: Erases outside of the tables; see `sweep`.
+    """
     assets = [maintenance_asset(pipeline, table, policy, clock) for table in tables_of(pipeline)]
     if pipeline.subjects:
         assets.append(erasures_asset(pipeline, clock, elsewhere))

@@ -1,358 +1,187 @@
-"""Sensors: what should run now, told from table metadata at every tick. They change nothing but their cursor.
+"""The sensor of a target: requests the target's next session, or gives the reason why there is none.
 
-Level-triggered: a tick plans anew, so one that was lost costs nothing but time. A session is one run; its run key is
-the session and the attempt, because Dagster never repeats a run key, not even one whose run has crashed. The daemon
-looks at sensors every 5 s, however small their interval.
+A sensor decides from table metadata at every tick and changes nothing but its cursor, so a lost tick costs nothing but
+time. The daemon looks at sensors every 5 s, however small their interval.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
 
 from lake_assets.base.failpoints import reach
-from lake_assets.base.hours import hour_key, hour_start
+from lake_assets.incremental.dagster.materializations import materializations
+from lake_assets.incremental.dagster.session_runs import (
+    Attempt,
+    busy_run,
+    describe_attempts,
+    ended_attempts,
+    rest_seconds,
+    retry_remedy,
+    run_request,
+)
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.planning.landed import RawSnapshot
-from lake_assets.incremental.planning.lateness import Lateness
-from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
-
-SESSION_TAG = "lake/session_id"
-SNAPSHOTS_TAG = "lake/snapshots"
-CODE_VERSION_TAG = "lake/code_version"
-
-RETRY_AFTER_SECONDS = (30, 120, 480)
-"""How long a session rests after its first, second and third attempt; after the fourth a person is needed."""
-
-EVENTS_PER_TICK = 200
-"""The daemon stores what a tick reports one by one, within the minute that it has."""
-
-LATENESS_ROWS = 2_000_000
-"""Of so many rows a tick finds out how late they came, for which it reads their times: well under a second."""
-
-BUSY = [
-    DagsterRunStatus.QUEUED,
-    DagsterRunStatus.NOT_STARTED,
-    DagsterRunStatus.STARTING,
-    DagsterRunStatus.STARTED,
-    DagsterRunStatus.CANCELING,
-]
-FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+from lake_assets.incremental.planning.session import NoSession, SessionPlan
 
 NOT_WAITING = "{}"
-"""The cursor of a target that nothing keeps waiting. An empty one would leave the last as it was."""
+"""Cursor of a target that waits for nothing. An empty cursor would leave the previous one in place."""
 
 SESSIONS_PER_TICK = 20
-"""How many of a target's newest sessions are looked at for hours that Dagster has not heard of."""
+"""How many of a target's newest sessions are compared with Dagster's materializations."""
+
+MATERIALIZATIONS_PER_PARTITION = 20
+"""How many of a partition's newest materializations are searched for a session."""
 
 Clock = Callable[[], datetime]
-Marks = Callable[[Target, SessionReport, Collection[int]], Iterator[dg.AssetMaterialization]]
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A run of a session that has ended and left it unfinished. ended_at: seconds since 1970."""
-
-    ended_at: float
-    code_version: str
+"""Returns the present moment, with a time zone."""
 
 
 @dataclass(frozen=True)
 class SensorTiming:
-    """Seconds: between evaluations of a sensor, and how long at most a target waits for upstream targets to settle."""
+    """How often sensors are evaluated, and how long a target waits for the targets upstream of it.
+
+    Attributes:
+        tick_seconds: Time between two evaluations of a sensor.
+        settle_seconds: Longest time that a target waits for upstream targets to settle.
+    """
 
     tick_seconds: int = 2
     settle_seconds: int = 60
 
 
 def target_sensor(
-    pipeline: Pipeline, target: Target, asset: dg.AssetsDefinition, rhythm: SensorTiming, clock: Clock, marks: Marks
+    pipeline: Pipeline,
+    target: Target,
+    asset: dg.AssetsDefinition,
+    timing: SensorTiming,
+    clock: Clock,
 ) -> dg.SensorDefinition:
-    """Requests the next session of a target, or says in plain words why there is none.
+    """Return the sensor that requests the sessions of a target.
 
-    While there is none, it marks the hours of sessions that Dagster has not heard of: committed by `lake catch-up`, or
-    by a run that died before it could tell.
+    If there is no session to request, the sensor reports the hours of sessions that Dagster has no materialization of:
+    sessions that `lake catch-up` committed, and those of runs that died before they reported.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         reach("tick-started")
-        answer = answered(context)
+        result = _Evaluation(context, pipeline, target, asset, timing, clock).result()
         reach("tick-answered")
-        return answer
-
-    def answered(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        decision = engine.decide(target)
-        reach("tick-decided")
-        busy = busy_run(context.instance, asset.key)
-        if isinstance(decision, NoSession):
-            return _skip(decision.reason) if busy else _unmarked(context, engine, target, asset.key, decision, marks)
-        if busy:
-            return _skip(busy)
-        attempts = ended_attempts(context.instance, decision.session_id)
-        if attempts:
-            return _again(context, asset, target, decision, attempts, now=clock().timestamp())
-        if reason := engine.unsettled(target):
-            since = _since(context.cursor, clock)
-            return _when_settled(asset, target, decision, reason, since, rhythm.settle_seconds, clock)
-        # Upstream may have committed since the first look, which spares it while there is nothing to do.
-        settled = engine.decide(target)
-        return _skip(settled.reason) if isinstance(settled, NoSession) else _go(asset, target, settled, attempt=1)
+        return result
 
     return dg.SensorDefinition(
         name=f"{target.name}_sensor",
         evaluation_fn=evaluate,
         asset_selection=[asset.key],
-        minimum_interval_seconds=rhythm.tick_seconds,
+        minimum_interval_seconds=timing.tick_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Requests a run when {target.table} has hours to build.",
         required_resource_keys={"iceberg"},
     )
 
 
-def raw_tables_sensor(
-    pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], rhythm: SensorTiming, clock: Clock
-) -> dg.SensorDefinition:
-    """Reports a materialization for each partition of a raw table that a new snapshot touched. Starts nothing."""
+class _Evaluation:
+    """One evaluation of a target's sensor."""
 
-    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        seen: dict[str, int] = json.loads(context.cursor or "{}")
+    def __init__(
+        self,
+        context: dg.SensorEvaluationContext,
+        pipeline: Pipeline,
+        target: Target,
+        asset: dg.AssetsDefinition,
+        timing: SensorTiming,
+        clock: Clock,
+    ) -> None:
+        self.context = context
+        self.target = target
+        self.asset = asset
+        self.settle_seconds = timing.settle_seconds
+        self.clock = clock
+        self.engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+
+    def result(self) -> dg.SensorResult:
+        decision = self.engine.decide(self.target)
+        reach("tick-decided")
+        active = busy_run(self.context.instance, self.asset.key)
+        if isinstance(decision, NoSession):
+            return _skip(decision.reason) if active else self.report_unmarked_sessions(decision)
+        if active:
+            return _skip(active)
+        attempts = ended_attempts(self.context.instance, decision.session_id)
+        if attempts:
+            return self.retry(decision, attempts)
+        unsettled = self.engine.unsettled(self.target)
+        if unsettled:
+            return self.wait_until_settled(decision, unsettled)
+        # An upstream target may have committed since the first decision. An idle target is spared this second one.
+        settled = self.engine.decide(self.target)
+        if isinstance(settled, NoSession):
+            return _skip(settled.reason)
+        return self.request(settled, attempt=1)
+
+    def request(self, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
+        run = run_request(self.asset, self.target, plan, attempt=attempt)
+        return dg.SensorResult(run_requests=[run], cursor=NOT_WAITING)
+
+    def retry(self, plan: SessionPlan, attempts: Sequence[Attempt]) -> dg.SensorResult:
+        now = self.clock().timestamp()
+        rest = rest_seconds(attempts, self.target.code_version, now)
+        so_far = describe_attempts(plan, attempts)
+        if rest is None:
+            reason = f"{so_far}. There are no more attempts. {retry_remedy(self.target)}"
+            self.context.log.error(reason)
+            return _skip(reason)
+        if rest > 0:
+            return _skip(f"{so_far}. The next attempt starts in {rest:.0f} s.")
+        return self.request(plan, attempt=len(attempts) + 1)
+
+    def wait_until_settled(self, plan: SessionPlan, reason: str) -> dg.SensorResult:
+        """Wait from the first tick on that found upstream unsettled.
+
+        The wait continues when the plan changes; otherwise busy sources would delay the target forever.
+        """
+        now = self.clock().timestamp()
+        since = float(self.cursor().get("waiting_since", now))
+        remaining = self.settle_seconds - (now - since)
+        if remaining <= 0:
+            return self.request(plan, attempt=1)
+        cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
+        return _skip(f"{plan} waits for upstream to settle, {remaining:.0f} s at most: {reason}", cursor=cursor)
+
+    def report_unmarked_sessions(self, decision: NoSession) -> dg.SensorResult:
+        """Skip, and report the hours of committed sessions that Dagster has no materialization of."""
+        newest = self.engine.store.state(self.target.table).session
+        if newest is None or self.cursor().get("marked") == newest.plan.session_id:
+            return _skip(decision.reason, cursor=self.context.cursor or NOT_WAITING)
         events: list[dg.AssetMaterialization] = []
-        read = 0
-        for raw in pipeline.raw:
-            for snapshot in _up_to_limit(
-                engine.raw_activity(raw, since=seen.get(raw.table)), EVENTS_PER_TICK - len(events)
-            ):
-                read += snapshot.rows
-                late = engine.raw_lateness(raw, snapshot) if read <= LATENESS_ROWS else {}
-                events += raw_events(keys[raw.table], snapshot, late)
-                seen[raw.table] = snapshot.snapshot_id
-        reason = f"{len(events)} landed partitions were reported." if events else "No raw table has a new snapshot."
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(seen), skip_reason=reason)
+        for record in self.engine.store.history(self.target.table)[-SESSIONS_PER_TICK:]:
+            if record.state == "committed" and record.built and not self.is_marked(record):
+                events += materializations(self.target, record.report(), record.built)
+        cursor = json.dumps({"marked": newest.plan.session_id})
+        return dg.SensorResult(skip_reason=decision.reason, cursor=cursor, asset_events=events)
 
-    return dg.SensorDefinition(
-        name="raw_tables_sensor",
-        evaluation_fn=evaluate,
-        asset_selection=list(keys.values()),
-        minimum_interval_seconds=rhythm.tick_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Shows what landed in the raw tables, snapshot by snapshot.",
-        required_resource_keys={"iceberg"},
-    )
+    def is_marked(self, record: SessionRecord) -> bool:
+        """Return whether the first partition of a session has a materialization of that session."""
+        partition = self.target.grain.key(record.built[0])
+        of_partition = dg.AssetRecordsFilter(self.asset.key, asset_partitions=[partition])
+        found = self.context.instance.fetch_materializations(of_partition, limit=MATERIALIZATIONS_PER_PARTITION)
+        for stored in found.records:
+            event = stored.asset_materialization
+            session = event.metadata.get("session") if event else None
+            if session is not None and session.value == record.plan.session_id:
+                return True
+        return False
 
-
-def raw_events(
-    key: dg.AssetKey, snapshot: RawSnapshot, lateness: Mapping[int, Lateness]
-) -> list[dg.AssetMaterialization]:
-    """One materialization per landing hour of a snapshot. Its id is text: it exceeds what a browser counts exactly.
-
-    lateness: of the rows of a landing hour, where it is known.
-    """
-    shared: dict[str, str | dg.MetadataValue] = {
-        "snapshot": str(snapshot.snapshot_id),
-        "operation": snapshot.operation,
-        "committed at": dg.MetadataValue.timestamp(snapshot.committed_at_ms / 1000),
-        "earliest event": _moment(snapshot.event_lower),
-        "latest event": _moment(snapshot.event_upper),
-    }
-    return [
-        dg.AssetMaterialization(
-            asset_key=key,
-            partition=hour_key(hour),
-            metadata={**shared, "dagster/partition_row_count": rows, **_minutes(lateness.get(hour))},
-        )
-        for hour, rows in sorted(snapshot.rows_by_hour.items())
-    ]
-
-
-def _minutes(found: Lateness | None) -> dict[str, float]:
-    """As metadata, in the unit and under the names of a session's."""
-    if found is None:
-        return {}
-    seconds = {"p50": found.p50_seconds, "p95": found.p95_seconds, "max": found.max_seconds}
-    return {f"lateness {which} (minutes)": value / 60 for which, value in seconds.items()}
-
-
-def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
-    """The partitions that Dagster shows a run for: from the first to the last planned hour, or the nearest there are.
-
-    They are for people; the engine takes its hours from the plan. So a row with an absurd time, which makes an envelope
-    reach beyond all partitions until it is set aside, stops nothing. A session without rows shows at complete-through:
-    without any partition Dagster fails the step, when it looks for the data versions of the sources.
-    """
-    known = partitions.get_first_partition_key(), partitions.get_last_partition_key()
-    if known[0] is None or known[1] is None:
-        return {}
-    hours = plan.envelope or (plan.complete_through or 0, plan.complete_through or 0)
-    first, last = (min(max(known[0], hour_start(hour).strftime(partitions.fmt)), known[1]) for hour in hours)
-    return {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-
-
-def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> float | None:
-    """Seconds until the next attempt may start, 0 or less for now; None when a person is needed.
-
-    Attempts with other code do not count: a change of code is a fresh start.
-    """
-    ended = [attempt.ended_at for attempt in attempts if attempt.code_version == code_version]
-    if not ended:
-        return 0
-    return None if len(ended) > len(RETRY_AFTER_SECONDS) else max(ended) + RETRY_AFTER_SECONDS[len(ended) - 1] - now
-
-
-def _again(
-    context: dg.SensorEvaluationContext,
-    asset: dg.AssetsDefinition,
-    target: Target,
-    plan: SessionPlan,
-    attempts: Sequence[Attempt],
-    *,
-    now: float,
-) -> dg.SensorResult:
-    rest = rest_seconds(attempts, target.code_version, now)
-    tried = f"Session {plan.session_id} ({plan}) has ended uncommitted {len(attempts)} times"
-    if rest is None:
-        reason = (
-            f"{tried}: no more attempts. Read its last run; then re-execute it, or run `lake catch-up {plan.process}`."
-        )
-        context.log.error(reason)
-        return _skip(reason)
-    if rest > 0:
-        return _skip(f"{tried}; next attempt in {rest:.0f} s.")
-    return _go(asset, target, plan, attempt=len(attempts) + 1)
-
-
-def _when_settled(
-    asset: dg.AssetsDefinition,
-    target: Target,
-    plan: SessionPlan,
-    reason: str,
-    since: float,
-    settle_seconds: int,
-    clock: Clock,
-) -> dg.SensorResult:
-    waited = clock().timestamp() - since
-    if waited >= settle_seconds:
-        return _go(asset, target, plan, attempt=1)
-    cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
-    return _skip(
-        f"{plan} waits for upstream to settle, {settle_seconds - waited:.0f} s at most: {reason}", cursor=cursor
-    )
-
-
-def _since(cursor: str | None, clock: Clock) -> float:
-    """Since when the target waits, also if its plan changed meanwhile: or busy sources would put it off for ever."""
-    seen = json.loads(cursor or NOT_WAITING).get("waiting_since")
-    return clock().timestamp() if seen is None else float(seen)
-
-
-def _go(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
-    """A run of the session by the code as it is now: that may have changed since it was planned."""
-    assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
-    request = dg.RunRequest(
-        run_key=f"{plan.session_id}:{attempt}",
-        asset_selection=[asset.key],
-        tags={
-            **envelope_tags(plan, asset.partitions_def),
-            SESSION_TAG: plan.session_id,
-            SNAPSHOTS_TAG: json.dumps(plan.snapshots),
-            CODE_VERSION_TAG: target.code_version,
-        },
-    )
-    return dg.SensorResult(run_requests=[request], cursor=NOT_WAITING)
-
-
-def _unmarked(
-    context: dg.SensorEvaluationContext,
-    engine: Engine,
-    target: Target,
-    key: dg.AssetKey,
-    waiting: NoSession,
-    marks: Marks,
-) -> dg.SensorResult:
-    """A skip, with a materialization for each hour of sessions that Dagster has not heard of."""
-    newest = engine.store.state(target.table).session
-    if newest is None or json.loads(context.cursor or NOT_WAITING).get("marked") == newest.plan.session_id:
-        return _skip(waiting.reason, cursor=context.cursor or NOT_WAITING)
-    cursor = json.dumps({"marked": newest.plan.session_id})
-    recent = [r for r in engine.store.history(target.table)[-SESSIONS_PER_TICK:] if r.state == "committed" and r.built]
-    unmarked = [r for r in recent if not _is_marked(context.instance, key, target.grain.key(r.built[0]), r)]
-    found = [e for r in unmarked for e in marks(target, r.report(), r.built)]
-    return dg.SensorResult(skip_reason=waiting.reason, cursor=cursor, asset_events=found)
-
-
-def _is_marked(instance: dg.DagsterInstance, key: dg.AssetKey, partition: str, record: SessionRecord) -> bool:
-    """Whether the partition, the session's first, has a materialization of that session."""
-    marks = dg.AssetRecordsFilter(key, asset_partitions=[partition])
-    known = (r.asset_materialization for r in instance.fetch_materializations(marks, limit=20).records)
-    sessions = {m.metadata["session"].value for m in known if m and "session" in m.metadata}
-    return record.plan.session_id in sessions
+    def cursor(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.context.cursor or NOT_WAITING)
+        return found
 
 
 def _skip(reason: str, *, cursor: str = NOT_WAITING) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=reason, cursor=cursor)
-
-
-def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    """A run of an asset that is queued or running, whoever started it, in words; None if there is none."""
-    for run in instance.get_runs(RunsFilter(statuses=BUSY)):
-        if key in (run.asset_selection or ()):
-            return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."
-    return None
-
-
-def ended_attempts(
-    instance: dg.DagsterInstance,
-    session_id: str,
-    *,
-    tag: str = SESSION_TAG,
-    statuses: Sequence[DagsterRunStatus] = FINISHED,
-) -> list[Attempt]:
-    """The ended runs of a session. Those of a committed one are never asked for: it is planned no more.
-
-    tag, statuses: for runs of something else than sessions, whose id is the value of another tag.
-    """
-    records = instance.get_run_records(RunsFilter(tags={tag: session_id}, statuses=list(statuses)))
-    return [
-        Attempt(r.end_time or r.update_timestamp.timestamp(), r.dagster_run.tags.get(CODE_VERSION_TAG, ""))
-        for r in records
-    ]
-
-
-def _up_to_limit(snapshots: Sequence[RawSnapshot], limit: int) -> Iterator[RawSnapshot]:
-    """Whole snapshots, oldest first, until their partitions reach the limit; the rest waits for the next tick."""
-    taken = 0
-    for snapshot in snapshots:
-        if taken >= limit:
-            return
-        taken += len(snapshot.rows_by_hour)
-        yield snapshot
-
-
-def _moment(moment: datetime | None) -> dg.MetadataValue:
-    return dg.MetadataValue.timestamp(moment.timestamp()) if moment else dg.MetadataValue.text("unknown")
-
-
-def all_sensors(
-    pipeline: Pipeline,
-    assets: Mapping[str, dg.AssetsDefinition],
-    raw_keys: Mapping[str, dg.AssetKey],
-    rhythm: SensorTiming,
-    clock: Clock,
-    marks: Marks,
-) -> list[dg.SensorDefinition]:
-    """One sensor per target, and one for the raw tables, if any is declared: a sensor needs an asset.
-
-    marks: makes the materializations of a session's hours.
-    """
-    sensors = [target_sensor(pipeline, t, assets[t.table], rhythm, clock, marks) for t in pipeline.targets]
-    if raw_keys:
-        sensors.append(raw_tables_sensor(pipeline, raw_keys, rhythm, clock))
-    return sensors

@@ -1,28 +1,28 @@
-"""Upkeep of tables: compaction, expiry, removal of orphans; each a call of Iceberg's, on what `retention.py` chose.
+"""Maintenance of tables: compaction, expiry of snapshots, removal of orphans, by Iceberg's procedures.
 
-Failure model: every step is a commit of its own and leaves a table that is right, so upkeep may die anywhere and be
-repeated. A compaction that meets a session makes the session stage again; so a target with an open one is not
-rewritten. Expiry names snapshots by id: what a process plans meanwhile starts at a watermark, and the way from there to
-the head is kept. Files are removed only when nothing in the table's metadata refers to them.
+`policy.py` decides what to do. Every step is a commit of its own and leaves a correct table, so maintenance may die
+anywhere and be repeated. A compaction that meets a session makes the session stage again, so a target with an open
+session is not compacted. Expiry names snapshots by id: what a process plans meanwhile starts at a watermark, and the
+snapshots from there to the head are kept. Files are removed only if nothing in the table's metadata refers to them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestFile
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Snapshot
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.maintenance.figures import Figures, files_of, head_manifests, table_figures
 from lake_assets.incremental.maintenance.policy import Link, Policy, partitions_to_compact, snapshots_to_expire
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
 from lake_assets.incremental.metadata import publish, tables
@@ -32,38 +32,32 @@ from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARAN
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ETL = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
+ENGINE_TABLES = (SESSION, HIGH_WATERMARK, QUARANTINE, ERASURE)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-SMALL_MANIFEST = 4 * 1024 * 1024
-"""Bytes: half of what Iceberg fills a manifest to by default."""
+SMALL_MANIFEST_BYTES = 4 * 1024 * 1024
+"""Half of the size to which Iceberg fills a manifest by default."""
 
 ATTEMPTS = 5
-"""How often a step is tried when another writer commits in between: log tables leave no retry to Iceberg itself."""
+"""How often a step is tried if other writers commit meanwhile: the engine's log tables switch Iceberg's retries off."""
 
 
 @dataclass(frozen=True)
-class Figures:
-    """The size of a table, by its metadata.
+class MaintenanceReport:
+    """What maintenance did to one table, or would do.
 
-    files, bytes: data and delete files of the head. stored_*: of all snapshots together, staged ones too: what the
-    table takes on disk. manifests: of the head.
-    """
-
-    files: int
-    bytes: int
-    stored_files: int
-    stored_bytes: int
-    snapshots: int
-    manifests: int
-
-
-@dataclass(frozen=True)
-class Upkeep:
-    """What upkeep did to one table, or would do (dry_run; then `after` is as `before`).
-
-    partitions_compacted: chosen for compaction. seconds: wall time for each step. notes: what a person should know.
+    Attributes:
+        table: Its full name.
+        dry_run: Whether nothing was changed; then `after` equals `before`.
+        before: Figures before maintenance.
+        after: Figures after maintenance.
+        partitions_compacted: Number of partitions that were chosen for compaction.
+        manifests_rewritten: Whether the manifests of the head were rewritten.
+        snapshots_expired: Number of expired snapshots.
+        orphans_removed: Number of removed files that nothing referred to.
+        seconds: Wall time of each step.
+        notes: What a person should know, in sentences.
     """
 
     table: str
@@ -79,9 +73,14 @@ class Upkeep:
 
 
 class Maintainer:
-    """Keeps the tables of a pipeline, and the engine's own, in shape.
+    """Maintains the tables of a pipeline and the engine's own tables.
 
-    clock: tells how old snapshots and files are. spark: called when there is something to do, not before.
+    Args:
+        catalog: The catalog of the tables.
+        pipeline: Declares raw tables and targets.
+        clock: The present moment, for the age of snapshots and files.
+        spark: Called when there is something to do, not before.
+        policy: What is kept; None for the defaults.
     """
 
     def __init__(
@@ -93,53 +92,76 @@ class Maintainer:
         spark: Callable[[], SparkSession],
         policy: Policy | None = None,
     ) -> None:
-        self.catalog, self.pipeline, self.clock, self.spark = catalog, pipeline, clock, spark
+        self.catalog = catalog
+        self.pipeline = pipeline
+        self.clock = clock
+        self.spark = spark
         self.policy = policy or Policy()
 
     def table(self, name: str) -> str:
-        """A table by its full or its bare name; `UsageError`, with the names there are, if there is none."""
+        """Return the full name of a table.
+
+        Args:
+            name: The table's full name, or its name without namespace.
+
+        Raises:
+            UsageError: No table, or more than one, has this name.
+        """
         known = tables_of(self.pipeline)
-        found = [t for t in known if name.replace("/", ".") in (t, t.split(".")[1])]
+        wanted = name.replace("/", ".")
+        found = [table for table in known if table == wanted or table.split(".")[1] == wanted]
         if len(found) != 1:
             raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
         return found[0]
 
-    def maintain(self, name: str, *, dry_run: bool = False) -> Upkeep:
-        """Compact, expire and remove orphans; with `dry_run`, tell what would be done and change nothing.
+    def maintain(self, name: str, *, dry_run: bool = False) -> MaintenanceReport:
+        """Compact a table, expire its snapshots and remove its orphans.
 
-        Raises `TableMissing`, `UsageError`.
+        Args:
+            name: As for `table`.
+            dry_run: Report what would be done and change nothing.
+
+        Raises:
+            TableMissing: The catalog does not have the table.
+            UsageError: No table has this name.
         """
-        return _Task(self, self.table(name), dry_run).run()
+        return _TableMaintenance(self, self.table(name), dry_run).run()
 
 
 def tables_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """All tables that need upkeep: raw tables, targets, and the engine's own."""
-    return (*(r.table for r in pipeline.raw), *(t.table for t in pipeline.targets), *ETL)
+    """Return all tables to maintain: raw tables, targets, and the engine's own."""
+    raw_tables = [raw.table for raw in pipeline.raw]
+    targets = [target.table for target in pipeline.targets]
+    return (*raw_tables, *targets, *ENGINE_TABLES)
 
 
-class _Task:
-    """The upkeep of one table, once."""
+class _TableMaintenance:
+    """One maintenance of one table."""
 
     def __init__(self, maintainer: Maintainer, name: str, dry_run: bool) -> None:
-        self.catalog, self.policy, self.spark = maintainer.catalog, maintainer.policy, maintainer.spark
-        self.name, self.dry_run, self.now = name, dry_run, maintainer.clock()
+        self.catalog = maintainer.catalog
+        self.policy = maintainer.policy
+        self.spark = maintainer.spark
+        self.name = name
+        self.dry_run = dry_run
+        self.now = maintainer.clock()
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = []
 
-    def run(self) -> Upkeep:
-        before = figures(self.load())
+    def run(self) -> MaintenanceReport:
+        before = table_figures(self.load())
         with self.timed("rewrite"):
-            compacted, rewritten = self.rewrite()
+            partitions, rewritten = self.rewrite()
         with self.timed("expire"):
-            expired = self.expire()
+            expired = self.expire_snapshots()
         with self.timed("orphans"):
             orphans = self.remove_orphans()
-        return Upkeep(
+        return MaintenanceReport(
             table=self.name,
             dry_run=self.dry_run,
             before=before,
-            after=before if self.dry_run else figures(self.load()),
-            partitions_compacted=compacted,
+            after=before if self.dry_run else table_figures(self.load()),
+            partitions_compacted=partitions,
             manifests_rewritten=rewritten,
             snapshots_expired=expired,
             orphans_removed=orphans,
@@ -148,35 +170,45 @@ class _Task:
         )
 
     def rewrite(self) -> tuple[int, bool]:
-        """How many partitions were compacted, and whether manifests were rewritten: neither moves main for nothing."""
-        chosen = len(self.small_partitions(self.load()))
-        if not chosen and not self.has_many_manifests():
+        """Compact data files and rewrite manifests, if needed; a table that needs neither gets no commit.
+
+        Returns:
+            The number of compacted partitions, and whether manifests were rewritten.
+        """
+        partitions = len(self.partitions_to_compact())
+        if not partitions and not self.has_many_manifests():
             return 0, False
-        if session := read_references(self.catalog).open_session(self.name):
-            self.notes.append(f"not compacted: session {session} is open, and would have to be staged again")
+        session = read_references(self.catalog).open_session(self.name)
+        if session:
+            self.notes.append(f"Not compacted, because session {session} is open and would have to be staged again.")
             return 0, False
-        if chosen:
-            self.call("rewrite_data_files", f"options => map({self.options()})")
-        many = self.has_many_manifests()  # a compaction leaves some of its own
-        if many:
+        if partitions:
+            self.call("rewrite_data_files", f"options => map({self.compaction_options()})")
+        has_many_manifests = self.has_many_manifests()  # a compaction adds some of its own
+        if has_many_manifests:
             self.call("rewrite_manifests")
-        return chosen, many
+        return partitions, has_many_manifests
 
     def has_many_manifests(self) -> bool:
-        """Small ones: of a big table many full ones stay, however often they are rewritten."""
-        table = self.load()
-        small = [m for m in _manifests(table, table.current_snapshot()) if m.manifest_length < SMALL_MANIFEST]
+        """Return whether the head has many small manifests; a large table keeps many full ones after any rewrite."""
+        manifests = head_manifests(self.load())
+        small = [manifest for manifest in manifests if manifest.manifest_length < SMALL_MANIFEST_BYTES]
         return len(small) > self.policy.many_manifests
 
-    def small_partitions(self, table: Table) -> Mapping[Hashable, int]:
-        files = [f for f in _files(table, _manifests(table, table.current_snapshot())) if _is_data(f)]
+    def partitions_to_compact(self) -> Mapping[object, int]:
+        table = self.load()
+        files = []
+        for file in files_of(table, head_manifests(table)):
+            if file.content is DataFileContent.DATA:
+                partition = (file.spec_id, str(file.partition))
+                files.append((partition, file.file_size_in_bytes))
         return partitions_to_compact(
-            (((f.spec_id, str(f.partition)), f.file_size_in_bytes) for f in files),
+            files,
             small_bytes=self.policy.small_bytes,
             min_files=self.policy.compact_files,
         )
 
-    def options(self) -> str:
+    def compaction_options(self) -> str:
         options = {
             "min-input-files": self.policy.compact_files,
             "min-file-size-bytes": self.policy.small_bytes,
@@ -184,35 +216,50 @@ class _Task:
         }
         return ", ".join(f"'{name}', '{value}'" for name, value in options.items())
 
-    def expire(self) -> int:
-        """How many snapshots were expired. Iceberg's own limit of age is off: only what is named goes."""
-        table = self.load()  # before what processes need: see `read_references`
+    def expire_snapshots(self) -> int:
+        """Expire old snapshots and return how many. The procedure's own age limit is off: only named ones expire."""
+        table = self.load()  # before the references: see `read_references`
         ids = self.old_snapshots(table, read_references(self.catalog))
         if ids:
             listed = ", ".join(f"{snapshot_id}L" for snapshot_id in ids)
-            self.call("expire_snapshots", f"snapshot_ids => array({listed}), older_than => {_moment(_EPOCH)}")
+            older_than = _timestamp_literal(_EPOCH)
+            self.call("expire_snapshots", f"snapshot_ids => array({listed}), older_than => {older_than}")
         return len(ids)
 
-    def old_snapshots(self, table: Table, needs: SnapshotReferences) -> tuple[int, ...]:
+    def old_snapshots(self, table: Table, references: SnapshotReferences) -> tuple[int, ...]:
+        links = [
+            Link(snapshot.snapshot_id, snapshot.parent_snapshot_id, snapshot.timestamp_ms)
+            for snapshot in table.metadata.snapshots
+        ]
+        young_since = self.now - self.policy.retain
         return snapshots_to_expire(
-            [Link(s.snapshot_id, s.parent_snapshot_id, s.timestamp_ms) for s in table.metadata.snapshots],
+            links,
             publish.main_id(table),
-            needs.held(table, self.name),
-            young_ms=int((self.now - self.policy.retain).timestamp() * 1000),
+            references.pinned(table, self.name),
+            young_ms=int(young_since.timestamp() * 1000),
             newest=self.policy.newest,
         )
 
     def remove_orphans(self) -> int:
-        """How many files that nothing refers to were removed: of dead writers, and of expiry without Spark."""
-        old = _moment(self.now - self.policy.orphan_age)
-        arguments = f"older_than => {old}, dry_run => {str(self.dry_run).lower()}"
+        """Remove the old files that nothing refers to, which dead writers and expiry without Spark leave behind.
+
+        Returns:
+            How many files were removed.
+        """
+        older_than = _timestamp_literal(self.now - self.policy.orphan_age)
+        dry_run = str(self.dry_run).lower()
+        arguments = f"older_than => {older_than}, dry_run => {dry_run}"
         return len(self.call("remove_orphan_files", arguments, also_dry=True))
 
     def call(self, procedure: str, arguments: str = "", *, also_dry: bool = False) -> list[Any]:
-        """The rows that one of Iceberg's procedures returns. All that goes into its text is declared or a number."""
+        """Call one of Iceberg's procedures and return its rows; none in a dry run, unless `also_dry`.
+
+        The SQL text contains only declared names and numbers.
+        """
         if self.dry_run and not also_dry:
             return []
         more = f", {arguments}" if arguments else ""
+        sql = f"CALL lake.system.{procedure}(table => 'lake.{self.name}'{more})"
         for attempt in Retrying(
             retry=retry_if_exception(_is_conflict),
             wait=wait_random_exponential(multiplier=0.2, max=5),
@@ -220,9 +267,7 @@ class _Task:
             reraise=True,
         ):
             with attempt:
-                return list(
-                    self.spark().sql(f"CALL lake.system.{procedure}(table => 'lake.{self.name}'{more})").collect()
-                )
+                return list(self.spark().sql(sql).collect())
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def load(self) -> Table:
@@ -237,41 +282,11 @@ class _Task:
             self.seconds[step] = time.perf_counter() - began
 
 
-def figures(table: Table) -> Figures:
-    """The size of a table as it stands. Reads each manifest of its snapshots once."""
-    head = _manifests(table, table.current_snapshot())
-    stored = {m.manifest_path: m for s in table.metadata.snapshots for m in _manifests(table, s)}
-    live = {f.file_path: f.file_size_in_bytes for f in _files(table, head)}
-    all_files = {f.file_path: f.file_size_in_bytes for f in _files(table, stored.values())}
-    return Figures(
-        files=len(live),
-        bytes=sum(live.values()),
-        stored_files=len(all_files),
-        stored_bytes=sum(all_files.values()),
-        snapshots=len(table.metadata.snapshots),
-        manifests=len(head),
-    )
-
-
-def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    return snapshot.manifests(table.io) if snapshot else []
-
-
-def _files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
-    for manifest in manifests:
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            yield entry.data_file
-
-
-def _is_data(file: DataFile) -> bool:
-    return file.content is DataFileContent.DATA
-
-
 def _is_conflict(error: BaseException) -> bool:
-    """Whether another writer's commit came first: Spark hands on Iceberg's error as text."""
+    """Return whether another writer's commit came first. Spark passes Iceberg's error on as text."""
     return "CommitFailedException" in str(error) or "ValidationException" in str(error)
 
 
-def _moment(moment: datetime) -> str:
-    """A moment as Spark reads it whatever the session's time zone."""
+def _timestamp_literal(moment: datetime) -> str:
+    """Return a SQL literal that does not depend on the time zone of the session."""
     return f"TIMESTAMP '{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}+00:00'"

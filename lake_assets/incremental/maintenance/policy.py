@@ -1,7 +1,7 @@
-"""What upkeep may forget, and what it should rewrite. Pure: data in, data out; no table, no clock.
+"""Which snapshots maintenance expires, and which partitions it compacts. Pure: no table, no clock.
 
-The planner walks from the head of main to a watermark by parent id. So a snapshot that a process needs is kept with all
-that came after it on main: one missing in between would cut the way, as if the watermark itself were gone.
+The planner walks from the head of main to a watermark by parent id. So a snapshot that a process needs is kept together
+with all later snapshots of main: a gap would make the watermark unreachable.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class Policy:
-    """How much upkeep keeps, and when it rewrites.
+    """How much maintenance keeps, and when it rewrites.
 
-    retain: every snapshot younger than this stays. newest: so many of main's newest snapshots stay, however old.
-    orphan_age: a file that nothing refers to is removed when it is older; a writer at work needs no longer than that.
-        Iceberg refuses less than a day.
-    compact_files, small_bytes: a partition with so many data files below that size is compacted, into files of
-        target_bytes. many_manifests: a head with more small ones than that gets its manifests rewritten.
+    Attributes:
+        retain: Snapshots younger than this are kept.
+        newest: How many of main's newest snapshots are kept, however old they are.
+        orphan_age: Files that nothing refers to are removed when they are older; no writer takes longer than this to
+            commit its files. Iceberg refuses less than a day.
+        compact_files: Number of small data files from which on a partition is compacted.
+        small_bytes: Data files below this size are small.
+        target_bytes: Size of the files that a compaction writes.
+        many_manifests: A head with more small manifests than this gets its manifests rewritten.
     """
 
     retain: timedelta = timedelta(days=3)
@@ -34,7 +38,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Link:
-    """One snapshot of a table: its id, its parent's (None: the first), when it was committed (ms since 1970)."""
+    """A snapshot in the history of a table.
+
+    Attributes:
+        snapshot_id: Its id.
+        parent_id: Id of its parent; None for the first snapshot.
+        committed_at_ms: When it was committed, in milliseconds since 1970-01-01 UTC.
+    """
 
     snapshot_id: int
     parent_id: int | None
@@ -42,32 +52,55 @@ class Link:
 
 
 def snapshots_to_expire(
-    links: Sequence[Link], main: int | None, held: Collection[int], *, young_ms: int, newest: int
+    links: Sequence[Link],
+    main: int | None,
+    pinned: Collection[int],
+    *,
+    young_ms: int,
+    newest: int,
 ) -> tuple[int, ...]:
-    """The snapshots that nobody needs any more, in the order of `links`.
+    """Return the snapshots that nothing needs any more, in the order of `links`.
 
-    main: its head; always kept. held: ids that watermarks, sessions, branches and tags name; those that are gone do not
-    matter. young_ms: what was committed then or later stays. newest: so many of main, counted from its head, stay.
-    What stays of main has no gap, from the head to the oldest that is held, young or among the newest.
+    The kept part of main has no gap: it goes from the head to the oldest snapshot that is pinned, young or among the
+    newest.
+
+    Args:
+        links: All snapshots of the table.
+        main: Head of main, which is always kept; None if main has no snapshot.
+        pinned: Ids that watermarks, sessions, branches and tags name; ids of snapshots that are gone do no harm.
+        young_ms: Snapshots committed at this moment or later are kept, in milliseconds since 1970-01-01 UTC.
+        newest: How many snapshots of main are kept, counted from its head.
     """
-    wanted = {s.snapshot_id for s in links if s.snapshot_id in held or s.committed_at_ms >= young_ms}
+    needed = {link.snapshot_id for link in links if link.snapshot_id in pinned or link.committed_at_ms >= young_ms}
     chain = list(_ancestors(links, main))
-    last = max((i for i, known in enumerate(chain) if known in wanted or i < max(1, newest)), default=-1)
-    kept = wanted | set(chain[: last + 1])
-    return tuple(s.snapshot_id for s in links if s.snapshot_id not in kept)
+    length = min(len(chain), max(1, newest))
+    for position, snapshot_id in enumerate(chain):
+        if snapshot_id in needed:
+            length = max(length, position + 1)
+    kept = needed.union(chain[:length])
+    return tuple(link.snapshot_id for link in links if link.snapshot_id not in kept)
 
 
 def partitions_to_compact(
     files: Iterable[tuple[Hashable, int]], *, small_bytes: int, min_files: int
 ) -> Mapping[Hashable, int]:
-    """Of data files as (partition, bytes): the partitions with at least `min_files` small ones → how many those are."""
+    """Return the partitions with at least `min_files` small data files, but not fewer than two.
+
+    Args:
+        files: The partition and the size in bytes of each data file.
+        small_bytes: Data files below this size are small.
+        min_files: Number of small files from which on a partition is compacted.
+
+    Returns:
+        Partition → number of its small files.
+    """
     small = Counter(partition for partition, size in files if size < small_bytes)
     return {partition: count for partition, count in small.items() if count >= max(2, min_files)}
 
 
 def _ancestors(links: Sequence[Link], main: int | None) -> Iterator[int]:
-    """Main's snapshots, newest first, as far as they are there."""
-    parents = {s.snapshot_id: s.parent_id for s in links}
+    """Yield the snapshots of main that still exist, newest first."""
+    parents = {link.snapshot_id: link.parent_id for link in links}
     current = main
     while current is not None and current in parents:
         yield current

@@ -1,6 +1,6 @@
-"""Which snapshots of a table processes still need, told by `etl.high_watermark` and `etl.session`.
+"""Which snapshots of a table are still needed, according to `etl.high_watermark` and `etl.session`.
 
-Every process that these tables name counts, also one that no pipeline declares any more: it may be somebody else's.
+Every process in these tables counts, also one that no pipeline declares any more: it may belong to another program.
 """
 
 from __future__ import annotations
@@ -19,72 +19,124 @@ from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSIO
 
 Row = Mapping[str, Any]
 
-_MARKS = ("process_name", "source", "revision", "latest_snapshot_id", "previous_snapshot_id", "metadata")
-_SESSIONS = ("process_name", "session_id", "revision", "state", "sources", "staged_snapshot_id")
+_WATERMARK_COLUMNS = (
+    "process_name",
+    "source",
+    "revision",
+    "latest_snapshot_id",
+    "previous_snapshot_id",
+    "metadata",
+)
+_SESSION_COLUMNS = ("process_name", "session_id", "revision", "state", "sources", "staged_snapshot_id")
 
 
 @dataclass(frozen=True)
 class SnapshotReferences:
-    """The newest rows of every process: of its watermarks, one for each source; and of its sessions, one."""
+    """What all processes refer to.
 
-    marks: tuple[Row, ...]
+    Attributes:
+        watermarks: Newest rows of `etl.high_watermark`: one for each process and source.
+        sessions: Newest rows of `etl.session`: one for each process.
+    """
+
+    watermarks: tuple[Row, ...]
     sessions: tuple[Row, ...]
 
     def open_session(self, process: str) -> str | None:
-        """The id of a process's open session; None if there is none."""
-        return next((s["session_id"] for s in self.sessions if s["process_name"] == process and _is_open(s)), None)
+        """Return the id of a process's open session; None if there is none."""
+        for session in self.sessions:
+            if session["process_name"] == process and _is_open(session):
+                session_id: str = session["session_id"]
+                return session_id
+        return None
 
-    def held(self, table: Table, name: str) -> frozenset[int]:
-        """The snapshots of a table that must stay.
+    def pinned(self, table: Table, name: str) -> frozenset[int]:
+        """Return the ids of the snapshots of a table that must not expire.
 
-        Those that a watermark names, now or before its last move; that an open session reads; that it has staged, or
-        that a blocked one has, for people to look at; that a process published last; and heads of branches and tags.
+        These are the snapshots that
+        - a watermark names, at present or before its last move,
+        - an open session reads,
+        - an open session staged, or a blocked one, which people may inspect,
+        - a process published last,
+        - a branch or tag names.
         """
-        found = {ref.snapshot_id for ref in table.metadata.refs.values()}
-        return frozenset(found | set(self._marked(name)) | set(self._read(name)) | set(self._staged(table, name)))
+        ids = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        ids.update(self._at_watermarks(name))
+        ids.update(self._published(name))
+        ids.update(self._read(name))
+        ids.update(self._staged(table, name))
+        return frozenset(ids)
 
-    def _marked(self, name: str) -> Iterator[int]:
-        for mark in self.marks:
-            published = json.loads(mark["metadata"]).get("published_snapshot_id")
-            named = (mark["latest_snapshot_id"], mark["previous_snapshot_id"]) if mark["source"] == name else ()
-            yield from (i for i in (*named, published if mark["process_name"] == name else None) if i is not None)
+    def next_reads(self, name: str) -> dict[int, str]:
+        """Return the snapshots of a table that are the start of the next read of a process.
 
-    def standing(self, name: str) -> dict[int, str]:
-        """Snapshot of a table → a process whose watermark stands there, or whose open session reads up to it."""
-        ends = [(m["latest_snapshot_id"], m["process_name"]) for m in self.marks if m["source"] == name]
-        ends += [(source["to_snapshot_id"], process) for process, source in self._sources(name)]
-        return {snapshot_id: process for snapshot_id, process in ends if snapshot_id is not None}
+        Returns:
+            Snapshot id → a process whose watermark, or the end of whose open session, is at this snapshot.
+        """
+        processes = {}
+        for watermark in self.watermarks:
+            if watermark["source"] == name and watermark["latest_snapshot_id"] is not None:
+                processes[watermark["latest_snapshot_id"]] = watermark["process_name"]
+        for process, source in self._open_reads(name):
+            if source["to_snapshot_id"] is not None:
+                processes[source["to_snapshot_id"]] = process
+        return processes
+
+    def _at_watermarks(self, name: str) -> Iterator[int]:
+        for watermark in self.watermarks:
+            if watermark["source"] == name:
+                yield from _known(watermark["latest_snapshot_id"], watermark["previous_snapshot_id"])
+
+    def _published(self, name: str) -> Iterator[int]:
+        for watermark in self.watermarks:
+            if watermark["process_name"] == name:
+                yield from _known(json.loads(watermark["metadata"]).get("published_snapshot_id"))
 
     def _read(self, name: str) -> Iterator[int]:
-        for _, source in self._sources(name):
-            yield from (i for i in (source["from_snapshot_id"], source["to_snapshot_id"]) if i is not None)
+        for _, source in self._open_reads(name):
+            yield from _known(source["from_snapshot_id"], source["to_snapshot_id"])
 
-    def _sources(self, name: str) -> Iterator[tuple[str, Row]]:
-        """Each open session that reads a table: its process, and the range that it reads."""
+    def _open_reads(self, name: str) -> Iterator[tuple[str, Row]]:
+        """Yield the process of each open session that reads a table, and the range that it reads."""
         for session in filter(_is_open, self.sessions):
-            yield from ((session["process_name"], s) for s in json.loads(session["sources"]) if s["source"] == name)
+            for source in json.loads(session["sources"]):
+                if source["source"] == name:
+                    yield session["process_name"], source
 
     def _staged(self, table: Table, name: str) -> Iterator[int]:
         for session in self.sessions:
             if session["process_name"] == name and (_is_open(session) or session["state"] == "blocked"):
-                if session["staged_snapshot_id"] is not None:
-                    yield session["staged_snapshot_id"]
-                # A run that died may have staged more than it recorded; one at work has not recorded anything yet.
+                yield from _known(session["staged_snapshot_id"])
+                # A run that died may have staged more than it recorded, and an active run has recorded nothing yet.
                 yield from publish.snapshots_of_session(table, session["session_id"])
 
 
 def read_references(catalog: Catalog) -> SnapshotReferences:
-    """What all processes need as of now. Read a table's metadata first, then this, and what was planned is in it."""
-    return SnapshotReferences(_newest(catalog, HIGH_WATERMARK, _MARKS), _newest(catalog, SESSION, _SESSIONS))
+    """Return the present references of all processes.
+
+    Read a table's metadata before calling this: then the references include every session planned on that metadata.
+    """
+    return SnapshotReferences(
+        watermarks=_newest(catalog, HIGH_WATERMARK, _WATERMARK_COLUMNS),
+        sessions=_newest(catalog, SESSION, _SESSION_COLUMNS),
+    )
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of each process's newest revision."""
-    rows: list[Row] = tables.load(catalog, name).scan(selected_fields=tuple(columns)).to_arrow().to_pylist()
+    """Return the rows of each process's newest revision."""
+    scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
+    rows: list[Row] = scan.to_arrow().to_pylist()
     newest: dict[str, int] = {}
     for row in rows:
-        newest[row["process_name"]] = max(row["revision"], newest.get(row["process_name"], 0))
+        process = row["process_name"]
+        newest[process] = max(row["revision"], newest.get(process, 0))
     return tuple(row for row in rows if row["revision"] == newest[row["process_name"]])
+
+
+def _known(*snapshot_ids: int | None) -> Iterator[int]:
+    for snapshot_id in snapshot_ids:
+        if snapshot_id is not None:
+            yield snapshot_id
 
 
 def _is_open(session: Row) -> bool:

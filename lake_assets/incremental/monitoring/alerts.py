@@ -1,8 +1,8 @@
-"""Alerts to a webhook: what is wrong with which target, and what to do, as JSON.
+"""Alerts to a webhook, as JSON: what is wrong with which target, and what to do about it.
 
-Failure model: the receiver may be slow, gone or broken. A delivery has a time limit and is tried a few times, unless
-the receiver refuses it for good; one that fails is logged and told to the caller, never raised. The address is a
-secret: it is in no log and no message.
+The receiver may be slow, absent or broken. A delivery has a time limit and is tried a few times, unless the receiver
+refuses the alert. A delivery that fails is logged and returned to the caller, never raised. The address of the receiver
+is a secret and appears in no log and no message.
 """
 
 from __future__ import annotations
@@ -19,12 +19,26 @@ log = logging.getLogger(__name__)
 
 Kind = Literal["audit_failed", "hours_held", "session_failed", "not_fresh", "cannot_plan"]
 
+Answer = Literal["taken", "refused", "absent"]
+"""What the receiver answered: taken (any 2xx), refused (4xx: not to be sent again), absent (no such answer)."""
+
+TEMPORARY_CLIENT_ERRORS = {408, 425, 429}
+"""Answers of 4xx that do not refuse the alert itself."""
+
+MAX_WAIT_SECONDS = 5
+
 
 @dataclass(frozen=True)
 class Alert:
-    """What is POSTed.
+    """The body of the POST request.
 
-    target: its table. what: the problem, in words. session_id, run_id: None when it is about no session or run.
+    Attributes:
+        target: The target's table.
+        kind: The kind of problem.
+        what: The problem, in a sentence.
+        remedy: What to do, in a sentence.
+        session_id: The session that the problem is about; None if it is about none.
+        run_id: The run that the problem is about; None if it is about none.
     """
 
     target: str
@@ -35,61 +49,70 @@ class Alert:
     run_id: str | None = None
 
 
-Answer = Literal["taken", "refused", "absent"]
-"""To an alert: taken (any 2xx), refused for good (4xx), or no answer that says either."""
-
-TRY_AGAIN = {408, 425, 429}
-"""Answers of 4xx that are about the moment, not about the alert."""
-
-
-class _Busy(Exception):
-    """The receiver answered, but not that it took the alert; another try may help."""
+class _NotTaken(Exception):
+    """The receiver answered, but did not take the alert; another attempt may succeed."""
 
 
 class _Refused(Exception):
-    """The receiver does not take this alert; another try would not help."""
+    """The receiver refused the alert; another attempt would not succeed."""
 
 
 class Webhook:
-    """Delivers alerts to one address. timeout, wait: seconds, of one try and before the second; attempts: tries."""
+    """Delivers alerts to one address.
+
+    Args:
+        url: The address.
+        timeout: Limit of one attempt, in seconds.
+        attempts: Number of attempts.
+        wait: Pause before the second attempt, in seconds; the pause doubles with each attempt.
+    """
 
     def __init__(self, url: SecretStr, *, timeout: float = 5, attempts: int = 3, wait: float = 0.5) -> None:
-        self._url, self.timeout, self.attempts, self.wait = url, timeout, attempts, wait
-        for name in ("httpx", "httpcore"):  # they log addresses, at INFO and DEBUG
+        self._url = url
+        self.timeout = timeout
+        self.attempts = attempts
+        self.wait = wait
+        for name in ("httpx", "httpcore"):  # they log addresses at the levels INFO and DEBUG
             logging.getLogger(name).setLevel(logging.WARNING)
 
     def send(self, alert: Alert) -> Answer:
-        """POST an alert. Never raises for what the receiver or the network does."""
+        """POST an alert. Errors of the receiver and the network are logged, not raised."""
         try:
             for attempt in Retrying(
-                retry=retry_if_exception_type((httpx.TransportError, _Busy)),
-                wait=wait_exponential(multiplier=self.wait, max=5),
+                retry=retry_if_exception_type((httpx.TransportError, _NotTaken)),
+                wait=wait_exponential(multiplier=self.wait, max=MAX_WAIT_SECONDS),
                 stop=stop_after_attempt(self.attempts),
             ):
                 with attempt:
                     self._post(alert)
         except RetryError as error:
-            self._complain(alert, error.last_attempt.exception())
+            _log_failure(alert, error.last_attempt.exception())
             return "absent"
         except _Refused as error:
-            self._complain(alert, error)
+            _log_failure(alert, error)
             return "refused"
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            self._complain(alert, error)
+            _log_failure(alert, error)
             return "absent"
         return "taken"
 
     def _post(self, alert: Alert) -> None:
-        answer = httpx.post(self._url.get_secret_value(), json=asdict(alert), timeout=self.timeout)
-        if not answer.is_success:
-            for_good = answer.is_client_error and answer.status_code not in TRY_AGAIN
-            raise (_Refused if for_good else _Busy)(f"HTTP status {answer.status_code}")
+        url = self._url.get_secret_value()
+        answer = httpx.post(url, json=asdict(alert), timeout=self.timeout)
+        if answer.is_success:
+            return
+        status = f"HTTP status {answer.status_code}"
+        if answer.is_client_error and answer.status_code not in TEMPORARY_CLIENT_ERRORS:
+            raise _Refused(status)
+        raise _NotTaken(status)
 
-    def _complain(self, alert: Alert, error: BaseException | None) -> None:
-        # Of httpx's errors only their name: their text may hold the address.
-        why = str(error) if isinstance(error, (_Busy, _Refused)) else type(error).__name__
-        log.warning("The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s", *_about(alert), why)
 
-
-def _about(alert: Alert) -> tuple[str, str]:
-    return alert.target, alert.kind
+def _log_failure(alert: Alert, error: BaseException | None) -> None:
+    # Only the class of httpx's errors is logged, because their text may contain the address.
+    reason = str(error) if isinstance(error, (_NotTaken, _Refused)) else type(error).__name__
+    log.warning(
+        "The alert about %s (%s) could not be delivered to LAKE_ALERT_WEBHOOK: %s",
+        alert.target,
+        alert.kind,
+        reason,
+    )

@@ -1,11 +1,11 @@
-"""Whether a target is as far as it promised: its complete-through against the clock, and against its sources.
+"""Whether a target is as complete as it should be: its complete-through against the clock and its sources.
 
-Judged from table properties alone, so it can be told also when nothing runs. The judging is pure.
+Freshness is computed from table properties alone, so it is known while nothing runs. `evaluate_freshness` is pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -18,10 +18,16 @@ from lake_assets.incremental.metadata import tables
 
 @dataclass(frozen=True)
 class Freshness:
-    """The verdict on one target.
+    """The freshness of one target.
 
-    complete_through: an hour; None while nothing is complete. delay: since the end of the first hour or day that is not
-    complete, 0 while it lasts. what: in words. remedy: what to do when it is not fresh.
+    Attributes:
+        table: The target's table.
+        fresh: Whether the delay is at most `max_delay`.
+        complete_through: Last complete hour, inclusive, in hours since 1970-01-01 UTC; None if no hour is complete.
+        delay: Time since the end of the first hour or day that is not complete; 0 before its end.
+        max_delay: Longest delay that the target declares.
+        what: How late the target is, in words.
+        remedy: What to do if it is not fresh.
     """
 
     table: str
@@ -33,73 +39,85 @@ class Freshness:
     remedy: str
 
 
-def judge(
-    target: Target, through: int | None, sources: Mapping[str, int | None], *, start: int, now: datetime
+def evaluate_freshness(
+    target: Target,
+    through: int | None,
+    sources: Mapping[str, int | None],
+    *,
+    start: int,
+    now: datetime,
 ) -> Freshness:
-    """The verdict on a target that declares a `max_delay`.
+    """Return the freshness of a target that declares a `max_delay`.
 
-    through: its complete-through. sources: theirs. start: the pipeline's first hour, the first to become complete.
+    Args:
+        target: The target.
+        through: Its complete-through; None if no hour is complete.
+        sources: Source → its complete-through.
+        start: The pipeline's first hour, which becomes complete first.
+        now: The present moment.
     """
     assert target.max_delay is not None, f"{target.table} declares no max_delay"
-    needed = target.grain.last(start if through is None else through + 1)
+    first_incomplete = start if through is None else through + 1
+    needed = target.grain.last(first_incomplete)
     delay = max(timedelta(0), now - hour_start(needed + 1))
     so_far = "complete through no hour yet" if through is None else f"complete through {hour_key(through)}"
+    lateness = f"{_hours_and_minutes(delay)} late; allowed are {_hours_and_minutes(target.max_delay)}"
     return Freshness(
         table=target.table,
         fresh=delay <= target.max_delay,
         complete_through=through,
         delay=delay,
         max_delay=target.max_delay,
-        what=f"{target.table} is {so_far}, {_spell(delay)} late; allowed are {_spell(target.max_delay)}",
+        what=f"{target.table} is {so_far}, {lateness}",
         remedy=_remedy(target, needed, sources),
     )
 
 
 def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetime) -> Freshness:
-    """The verdict as of now. Metadata only. Raises `TableMissing`, `InvalidHourKey`."""
-    return judge(
+    """Return the present freshness of a target that declares a `max_delay`. Reads metadata only.
+
+    Raises:
+        InvalidHourKey: A table's complete-through is no hour key.
+        TableMissing: The target or a source is not in the catalog.
+    """
+    return evaluate_freshness(
         target,
-        _through(catalog, target.table),
-        {s.table: _through(catalog, s.table) for s in target.sources},
+        _complete_through(catalog, target.table),
+        {source.table: _complete_through(catalog, source.table) for source in target.sources},
         start=pipeline.start_hour,
         now=now,
     )
 
 
 def with_max_delay(pipeline: Pipeline) -> list[Target]:
-    """The targets that declare how late they may be."""
-    return [t for t in pipeline.targets if t.max_delay is not None]
+    """Return the targets that declare a `max_delay`."""
+    return [target for target in pipeline.targets if target.max_delay is not None]
 
 
-def promised(pipeline: Pipeline, max_delay: timedelta | None) -> Pipeline:
-    """The pipeline, with a promise for the targets that declare none; None: as it is declared."""
-    return replace(
-        pipeline,
-        targets=tuple(t if t.max_delay is not None else replace(t, max_delay=max_delay) for t in pipeline.targets),
-    )
+def with_default_max_delay(pipeline: Pipeline, max_delay: timedelta | None) -> Pipeline:
+    """Return the pipeline with a `max_delay` for the targets that declare none; None leaves it as it is."""
+    targets = []
+    for target in pipeline.targets:
+        targets.append(target if target.max_delay is not None else replace(target, max_delay=max_delay))
+    return replace(pipeline, targets=tuple(targets))
 
 
-def _through(catalog: Catalog, name: str) -> int | None:
+def _complete_through(catalog: Catalog, name: str) -> int | None:
     return tables.complete_through(tables.load(catalog, name), name)
 
 
 def _remedy(target: Target, needed: int, sources: Mapping[str, int | None]) -> str:
-    """Either the sources have not come so far, or the target has not followed them. needed: an hour."""
+    """Say whether the sources or the target's own sessions are behind; `needed` is the hour to become complete."""
     behind = [name for name, through in sources.items() if through is None or through < needed]
-    if behind:
-        return (
-            f"{_listed(behind)} not complete through {hour_key(needed)}: see what lands there; "
-            "`lake complete TABLE HOUR` declares a silent raw table complete."
-        )
-    return f"Its sources are further: see `lake plan {target.name}` and `lake sessions {target.name}`."
+    if not behind:
+        return f"Its sources are complete. See `lake plan {target.name}` and `lake sessions {target.name}`."
+    verb = "is" if len(behind) == 1 else "are"
+    return (
+        f"{', '.join(behind)} {verb} not complete through {hour_key(needed)}. Check what lands there; "
+        "`lake complete TABLE HOUR` declares a silent raw table complete."
+    )
 
 
-def _listed(names: Iterable[str]) -> str:
-    found = list(names)
-    return f"{', '.join(found)} {'is' if len(found) == 1 else 'are'}"
-
-
-def _spell(delay: timedelta) -> str:
-    """Hours and minutes."""
+def _hours_and_minutes(delay: timedelta) -> str:
     minutes = int(delay.total_seconds() // 60)
     return f"{minutes // 60} h {minutes % 60:02} min"

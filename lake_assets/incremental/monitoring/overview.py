@@ -1,13 +1,13 @@
-"""All that the tables tell about lateness, sessions and what catching up cost: read with pyiceberg alone, no Spark.
+"""Everything that tables record about lateness, sessions and the cost of catching up; read without Spark.
 
-Of raw tables two columns are read, some data files at a time; of targets metadata; of `etl.session` and
-`etl.quarantine` the rows that are asked for.
+Of raw tables, two columns are read, a group of data files at a time; of targets, metadata; of `etl.session` and
+`etl.quarantine`, the needed columns and rows.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -20,17 +20,28 @@ from lake_assets.incremental.execution.session_log import SessionStore
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_by_hour
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
-from lake_assets.incremental.monitoring.session_costs import Saving, SessionCost, costs, saving
+from lake_assets.incremental.monitoring.session_costs import (
+    LookbackComparison,
+    SessionCost,
+    compare_with_lookback,
+    costs,
+)
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
 from lake_assets.incremental.planning.session import HeldHour
 
-ROWS_AT_ONCE = 2_000_000
-"""Data files are read in portions of about so many rows: pyiceberg holds all files of one reading in memory."""
+ROWS_PER_SCAN = 2_000_000
+"""Rows of the data files that one scan reads, approximately: pyiceberg holds all files of a scan in memory."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How far one table goes. complete_through: the last hour, inclusive; None while nobody has said."""
+class TableProgress:
+    """How far one table is complete.
+
+    Attributes:
+        table: Its name.
+        kind: `raw`, or the mode of a target in lower case.
+        complete_through: Last complete hour, inclusive; None if nothing has declared one.
+    """
 
     table: str
     kind: str
@@ -38,8 +49,8 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class SetAside:
-    """Rows in quarantine, of one target, source and reason."""
+class QuarantinedRows:
+    """Number of rows of one source in quarantine, by reason."""
 
     source: str
     reason: str
@@ -48,48 +59,69 @@ class SetAside:
 
 @dataclass(frozen=True)
 class TargetOverview:
-    """One target: its sessions, oldest first; what they cost and saved; hours not built; rows set aside.
+    """One target.
 
-    held: hours that audits hold back.
+    Attributes:
+        table: Its name.
+        sessions: Its sessions with their costs, oldest first.
+        saving: What the sessions cost, compared with a fixed lookback.
+        pending: Hours that changed and are not rebuilt yet.
+        skipped: Hours beyond the catch-up threshold that are not built.
+        quarantine: Rows in quarantine, most first.
+        held: Hours that audits hold back.
     """
 
     table: str
     sessions: tuple[SessionCost, ...]
-    saving: Saving
+    saving: LookbackComparison
     pending: tuple[int, ...]
     skipped: tuple[int, ...]
-    quarantine: tuple[SetAside, ...]
+    quarantine: tuple[QuarantinedRows, ...]
     held: tuple[HeldHour, ...] = ()
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A pipeline as its tables tell it. lookback_hours: of the fixed lookback that sessions are compared with."""
+    """A pipeline, according to its tables.
+
+    Attributes:
+        made_at: When the overview was made.
+        lookback_hours: Length of the fixed lookback that sessions are compared with.
+        standings: How far each table is complete.
+        arrivals: When the rows of each raw table arrived.
+        targets: The targets, upstream ones first.
+    """
 
     made_at: datetime
     lookback_hours: int
-    standings: tuple[Standing, ...]
+    standings: tuple[TableProgress, ...]
     arrivals: tuple[Arrivals, ...]
     targets: tuple[TargetOverview, ...]
 
 
 def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview:
-    """Read it all. Raises `TableMissing` for a table that is not there yet, `ColumnMismatch`."""
-    set_aside = _quarantine(catalog)
+    """Return the present overview of a pipeline.
+
+    Raises:
+        ColumnMismatch: A raw table lacks its time columns.
+        TableMissing: A table is not in the catalog.
+    """
+    quarantine = _quarantine(catalog)
+    targets = []
+    for target in pipeline.in_order():
+        quarantined = quarantine.get(target.table, ())
+        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantined))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
-        standings=tuple(_standings(catalog, pipeline)),
+        standings=tuple(_progress(catalog, pipeline)),
         arrivals=tuple(arrivals(catalog, raw, start=pipeline.start_hour) for raw in pipeline.raw),
-        targets=tuple(
-            _target(catalog, target, pipeline.start_hour, set_aside.get(target.table, ()))
-            for target in pipeline.in_order()
-        ),
+        targets=tuple(targets),
     )
 
 
 def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
-    """How the rows of a raw table came. start: the pipeline's first event hour."""
+    """Return when the rows of a raw table arrived; `start` is the pipeline's first event hour."""
     table = tables.load(catalog, raw.table)
     tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
@@ -101,35 +133,41 @@ def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
 def _batches(scan: DataScan) -> Iterator[pa.RecordBatch]:
     from pyiceberg.io.pyarrow import ArrowScan
 
-    for tasks in _portions(scan.plan_files()):
+    for tasks in _groups(scan.plan_files()):
         reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)
         yield from reader.to_record_batches(tasks)
 
 
-def _portions(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    portion: list[FileScanTask] = []
+def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    """Yield the files of a scan in groups that are read one after the other."""
+    group: list[FileScanTask] = []
     rows = 0
     for task in tasks:
-        portion.append(task)
+        group.append(task)
         rows += task.file.record_count
-        if rows >= ROWS_AT_ONCE:
-            yield portion
-            portion, rows = [], 0
-    if portion:
-        yield portion
+        if rows >= ROWS_PER_SCAN:
+            yield group
+            group = []
+            rows = 0
+    if group:
+        yield group
 
 
-def _standings(catalog: Catalog, pipeline: Pipeline) -> Iterator[Standing]:
-    kinds = [(raw.table, "raw") for raw in pipeline.raw]
-    kinds += [(target.table, type(target.mode).__name__.lower()) for target in pipeline.in_order()]
-    for name, kind in kinds:
-        yield Standing(name, kind, tables.complete_through(tables.load(catalog, name), name))
+def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
+    kinds = {raw.table: "raw" for raw in pipeline.raw}
+    for target in pipeline.in_order():
+        kinds[target.table] = type(target.mode).__name__.lower()
+    for name, kind in kinds.items():
+        through = tables.complete_through(tables.load(catalog, name), name)
+        yield TableProgress(name, kind, through)
 
 
-def _target(catalog: Catalog, target: Target, start: int, set_aside: tuple[SetAside, ...]) -> TargetOverview:
+def _target_overview(
+    catalog: Catalog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
+) -> TargetOverview:
     store = SessionStore(catalog)
     committed = store.state(target.table).committed
-    found = costs(
+    sessions = costs(
         store.history(target.table),
         rows_by_hour=rows_by_hour(tables.load(catalog, target.table), target.time_column),
         start=start,
@@ -138,25 +176,26 @@ def _target(catalog: Catalog, target: Target, start: int, set_aside: tuple[SetAs
     )
     return TargetOverview(
         table=target.table,
-        sessions=found,
-        saving=saving(found),
+        sessions=sessions,
+        saving=compare_with_lookback(sessions),
         pending=tuple(sorted(committed.pending)),
         skipped=tuple(sorted(committed.skipped)),
-        quarantine=set_aside,
+        quarantine=tuple(quarantine),
         held=committed.held,
     )
 
 
-def _quarantine(catalog: Catalog) -> dict[str, tuple[SetAside, ...]]:
-    """Target → its rows in quarantine by source and reason, most first."""
+def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:
+    """Return each target's rows in quarantine by source and reason, most first."""
     counts: Counter[tuple[str, str, str]] = Counter()
     scan = tables.load(catalog, QUARANTINE).scan(selected_fields=("target", "source", "reason"))
     for batch in _batches(scan):
-        for row in (
-            pa.Table.from_batches([batch]).group_by(batch.schema.names).aggregate([([], "count_all")]).to_pylist()
-        ):
+        grouped = pa.Table.from_batches([batch]).group_by(batch.schema.names)
+        for row in grouped.aggregate([([], "count_all")]).to_pylist():
             counts[row["target"], row["source"], row["reason"]] += row["count_all"]
-    found: dict[str, tuple[SetAside, ...]] = {}
-    for (target, source, reason), rows in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        found[target] = (*found.get(target, ()), SetAside(source, reason, rows))
+    found: defaultdict[str, list[QuarantinedRows]] = defaultdict(list)
+    for (target, source, reason), rows in sorted(counts.items()):
+        found[target].append(QuarantinedRows(source, reason, rows))
+    for quarantined in found.values():
+        quarantined.sort(key=lambda each: each.rows, reverse=True)
     return found

@@ -1,4 +1,4 @@
-"""What sessions cost, and what a fixed lookback would have cost instead, and missed: pure, from their records."""
+"""What sessions cost, and what a fixed lookback would have cost and missed instead. Pure: from session records."""
 
 from __future__ import annotations
 
@@ -14,13 +14,29 @@ from lake_assets.incremental.planning.verdicts import capped
 
 @dataclass(frozen=True)
 class SessionCost:
-    """One session: what it did, and what a fixed lookback would have done in its stead.
+    """One session: what it did, and what a fixed lookback would have done instead.
 
-    reason: of its first hour, or what it is for. seconds: wall time from planning to its end; None while it is open.
-    planned, built, lookback, missed: event hours, ascending. lookback: the last hours up to the one that the target
-    reaches after the session, and all that are new; empty for a session that built nothing, and for a rebuild, which a
-    person asked for. missed: those built that a lookback would have left wrong. lookback_rows: rows that the target
-    has now in the hours of the lookback.
+    Event hours are in hours since 1970-01-01 UTC, ascending.
+
+    Attributes:
+        session_id: Its id.
+        state: Its newest state.
+        kind: `session` or `rebuild`.
+        load: `append`, `overwrite` or `none`.
+        reason: Why its first hour was planned; without hours, what the session is for.
+        started_at: When it was planned.
+        ended_at: When it ended; None while it is open.
+        seconds: Wall time from planning to its end; None while it is open.
+        planned: Planned event hours.
+        built: Event hours that it published.
+        rows_read: Rows read.
+        rows_written: Rows written.
+        lookback: Event hours that a lookback would have reprocessed: the last hours up to the hour that the target
+            reaches with the session, and all new ones. Empty for a session that built nothing, and for a rebuild, which
+            a person requested.
+        lookback_rows: Rows that the target has in these hours at present.
+        missed: Hours in `built` that a lookback would have left wrong.
+        failed_audits: Audits that failed.
     """
 
     session_id: str
@@ -42,12 +58,19 @@ class SessionCost:
 
 
 @dataclass(frozen=True)
-class Saving:
-    """Sums over the sessions of one target that can be compared: those with a lookback. Hours, rows and seconds.
+class LookbackComparison:
+    """The sessions of one target that have a lookback, compared with it. An hour counts once for each session.
 
-    sessions: how many. hours_rebuilt, rows_written, seconds: what they cost. lookback_*: what a fixed lookback
-    would have reprocessed. *_saved: the difference, negative if it would have been less. missed_hours: late ones that
-    it would have left wrong. An hour counts once for each session.
+    Attributes:
+        sessions: Number of compared sessions.
+        hours_rebuilt: Hours that the sessions rebuilt.
+        rows_written: Rows that they wrote.
+        seconds: Wall time that they took.
+        lookback_hours: Hours that the lookback would have reprocessed.
+        lookback_rows: Rows that it would have written.
+        hours_saved: `lookback_hours` minus `hours_rebuilt`; negative if the lookback would have reprocessed less.
+        rows_saved: `lookback_rows` minus `rows_written`.
+        missed_hours: Late hours that the lookback would have left wrong.
     """
 
     sessions: int = 0
@@ -70,11 +93,15 @@ def lookback(
     hours: int,
     grain: Grain = HOUR,
 ) -> range:
-    """The event hours that a fixed lookback would have reprocessed instead of building `built`; none for none.
+    """Return the event hours that a fixed lookback would have reprocessed; none if the session built none.
 
-    through: the target's complete-through that the session moved to; None: it did not. before: as it was; what lies
-    after it is new, so a lookback does it, too. start: the pipeline's first hour. hours: how far the lookback reaches;
-    of whole partitions, as `grain` says.
+    Args:
+        built: Hours that the session built.
+        through: The target's complete-through after the session; None if the session did not move it.
+        before: The target's complete-through before the session. Later hours are new, so the lookback includes them.
+        start: The pipeline's first hour.
+        hours: Length of the lookback, rounded up to whole partitions.
+        grain: The target's partitions.
     """
     if not built:
         return range(0)
@@ -92,41 +119,66 @@ def costs(
     hours: int,
     grain: Grain = HOUR,
 ) -> tuple[SessionCost, ...]:
-    """The sessions of one process, in the order given, oldest first. rows_by_hour: of the target, as it is now."""
-    found, before = [], None
+    """Return the costs of the sessions of one target, in the order of `history`.
+
+    Args:
+        history: The sessions, oldest first.
+        rows_by_hour: Event hour → rows of the target at present.
+        start: The pipeline's first hour.
+        hours: Length of the lookback.
+        grain: The target's partitions.
+    """
+    found = []
+    before: int | None = None
     for record in history:
-        is_done = record.state == "committed"
-        built = record.built if is_done else ()
+        is_committed = record.state == "committed"
+        built = record.built if is_committed else ()
         through = record.plan.complete_through
         compared = built if record.plan.kind == "session" else ()
-        span = lookback(compared, through=through, before=before, start=start, hours=hours, grain=grain)
-        found.append(_cost(record, built, span, rows_by_hour))
-        if is_done:
-            reached = capped(through, [h.hour for h in record.held], before)
-            before = max((h for h in (before, reached) if h is not None), default=None)
+        span = lookback(
+            compared,
+            through=through,
+            before=before,
+            start=start,
+            hours=hours,
+            grain=grain,
+        )
+        found.append(_session_cost(record, built, span, rows_by_hour))
+        if is_committed:
+            reached = capped(through, [held.hour for held in record.held], before)
+            if reached is not None:
+                before = reached if before is None else max(before, reached)
     return tuple(found)
 
 
-def saving(costs: Iterable[SessionCost]) -> Saving:
-    """The sums of those that can be compared."""
-    compared = [c for c in costs if c.lookback]
-    rebuilt, reprocessed = sum(len(c.built) for c in compared), sum(len(c.lookback) for c in compared)
-    written, rows = sum(c.rows_written for c in compared), sum(c.lookback_rows for c in compared)
-    return Saving(
+def compare_with_lookback(sessions: Iterable[SessionCost]) -> LookbackComparison:
+    """Return the sums over the sessions that have a lookback."""
+    compared = [session for session in sessions if session.lookback]
+    hours_rebuilt = sum(len(session.built) for session in compared)
+    lookback_hours = sum(len(session.lookback) for session in compared)
+    rows_written = sum(session.rows_written for session in compared)
+    lookback_rows = sum(session.lookback_rows for session in compared)
+    return LookbackComparison(
         sessions=len(compared),
-        hours_rebuilt=rebuilt,
-        rows_written=written,
-        seconds=sum(c.seconds or 0.0 for c in compared),
-        lookback_hours=reprocessed,
-        lookback_rows=rows,
-        hours_saved=reprocessed - rebuilt,
-        rows_saved=rows - written,
-        missed_hours=sum(len(c.missed) for c in compared),
+        hours_rebuilt=hours_rebuilt,
+        rows_written=rows_written,
+        seconds=sum(session.seconds or 0.0 for session in compared),
+        lookback_hours=lookback_hours,
+        lookback_rows=lookback_rows,
+        hours_saved=lookback_hours - hours_rebuilt,
+        rows_saved=lookback_rows - rows_written,
+        missed_hours=sum(len(session.missed) for session in compared),
     )
 
 
-def _cost(record: SessionRecord, built: tuple[int, ...], span: range, rows_by_hour: Mapping[int, int]) -> SessionCost:
+def _session_cost(
+    record: SessionRecord,
+    built: tuple[int, ...],
+    span: range,
+    rows_by_hour: Mapping[int, int],
+) -> SessionCost:
     plan = record.plan
+    seconds = None if record.ended_at is None else (record.ended_at - record.started_at).total_seconds()
     return SessionCost(
         session_id=plan.session_id,
         state=record.state,
@@ -135,13 +187,13 @@ def _cost(record: SessionRecord, built: tuple[int, ...], span: range, rows_by_ho
         reason=plan.reason,
         started_at=record.started_at,
         ended_at=record.ended_at,
-        seconds=None if record.ended_at is None else (record.ended_at - record.started_at).total_seconds(),
+        seconds=seconds,
         planned=plan.hour_numbers,
         built=built,
         rows_read=record.rows_read,
         rows_written=record.rows_written,
         lookback=tuple(span),
         lookback_rows=sum(rows_by_hour.get(hour, 0) for hour in span),
-        missed=tuple(h for h in built if h < span.start) if span else (),
-        failed_audits=tuple(a for a in record.audits if not a.passed),
+        missed=tuple(hour for hour in built if hour < span.start) if span else (),
+        failed_audits=tuple(audit for audit in record.audits if not audit.passed),
     )

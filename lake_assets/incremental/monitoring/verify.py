@@ -1,7 +1,7 @@
-"""The equality that proves it all: every target equals what one full rebuild from its sources gives.
+"""The comparison of a target with one full rebuild from its sources.
 
-Each target is compared with a rebuild from its sources as they stand at its watermark, in one pass from nothing. The
-sources of a target are raw tables, or targets that are compared themselves: so all together are compared with raw rows.
+Each target is compared with a rebuild from its sources as of its watermark, in one pass from nothing. The sources of a
+target are raw tables or targets that are compared themselves, so all targets together are compared with the raw rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lake_assets.incremental.planning.session import SessionPlan
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """rows: of the target. missing: rows that the rebuild has and the target lacks; extra: the other way round."""
+    """A target compared with its full rebuild.
+
+    Attributes:
+        table: The target's table.
+        rows: Number of rows of the target.
+        missing: Number of rows that the rebuild has and the target lacks.
+        extra: Number of rows that the target has and the rebuild lacks.
+    """
 
     table: str
     rows: int
@@ -38,63 +45,87 @@ class Comparison:
 
 
 def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
-    """Compare a target with its full rebuild as of the watermark. Pending, skipped and held hours are left aside."""
+    """Compare a target with its full rebuild as of the watermark, except for pending, skipped and held hours."""
     from lake_assets.base.time_filters import hours_condition
     from lake_assets.incremental.staging.reading import read_at
     from lake_assets.incremental.staging.stage import Stager
 
-    state = engine.store.state(target.table)
-    published = read_at(spark, target.table, publish.main_id(tables.load(engine.catalog, target.table)))
+    head = publish.main_id(tables.load(engine.catalog, target.table))
+    published = read_at(spark, target.table, head)
+    rows = published.count()
     planned = _full_plan(engine, target)
     if planned is None:
-        return Comparison(target.table, published.count(), 0, published.count())
-    staging = Stager(spark, target, start=engine.pipeline.start_hour, main=None, complete_through=None).prepare(planned)
-    committed = state.committed
-    open_hours = committed.skipped | committed.pending | committed.held_hours
-    aside = hours_condition(target.time_column, sorted(open_hours))
-    expected, found = staging.rows.where(~aside), published.where(~aside)
-    return Comparison(target.table, published.count(), _count(expected, found), _count(found, expected))
+        return Comparison(target.table, rows, missing=0, extra=rows)
+    stager = Stager(
+        spark,
+        target,
+        start=engine.pipeline.start_hour,
+        main=None,
+        complete_through=None,
+    )
+    rebuilt = stager.prepare(planned).rows
+    committed = engine.store.state(target.table).committed
+    excluded_hours = committed.skipped | committed.pending | committed.held_hours
+    is_excluded = hours_condition(target.time_column, sorted(excluded_hours))
+    expected = rebuilt.where(~is_excluded)
+    found = published.where(~is_excluded)
+    return Comparison(
+        target.table,
+        rows,
+        missing=expected.exceptAll(found).count(),
+        extra=found.exceptAll(expected).count(),
+    )
 
 
 def left(engine: Engine, target: Target) -> tuple[str, ...]:
-    """What a target has not taken in of its sources, in words: a comparison as of its watermark cannot tell.
+    """Return what a target has not built from its sources, in words; `compare` cannot see it.
 
-    Empty when the watermark stands at the head of each source, compactions aside, and no hour is left aside.
+    Returns:
+        Nothing if the watermark is at the head of each source, compactions aside, and no hour is left out.
     """
     state = engine.store.state(target.table)
-    committed = state.committed
-    behind = [
-        f"{source.table} has snapshots that were not read"
-        for source in target.sources
-        if not _is_read(tables.load(engine.catalog, source.table), state.watermarks.get(source.table))
-    ]
-    aside = {"pending": committed.pending, "skipped": committed.skipped, "held back": committed.held_hours}
-    return (*behind, *(f"{format_hours(hours)}: {why}" for why, hours in aside.items() if hours))
+    found = []
+    for source in target.sources:
+        table = tables.load(engine.catalog, source.table)
+        if not _is_read(table, state.watermarks.get(source.table)):
+            found.append(f"{source.table} has snapshots that were not read")
+    left_out = {
+        "pending": state.committed.pending,
+        "skipped": state.committed.skipped,
+        "held back": state.committed.held_hours,
+    }
+    for reason, hours in left_out.items():
+        if hours:
+            found.append(f"{format_hours(hours)}: {reason}")
+    return tuple(found)
 
 
-def _is_read(source: Table, mark: Watermark | None) -> bool:
-    seen = mark.snapshot_id if mark else None
-    return publish.main_id(source) == seen or publish.only_compacted_since(source, seen)
+def _is_read(source: Table, watermark: Watermark | None) -> bool:
+    last_read = watermark.snapshot_id if watermark else None
+    return publish.main_id(source) == last_read or publish.only_compacted_since(source, last_read)
 
 
 def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:
-    marks = engine.store.state(target.table).watermarks
-    if not marks:
+    """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
+    watermarks = engine.store.state(target.table).watermarks
+    if not watermarks:
         return None
-    found = tuple(
-        changes(
-            tables.load(engine.catalog, source.table),
-            source,
-            None,
-            start=engine.pipeline.start_hour,
-            up_to=Head(marks[source.table].snapshot_id, marks[source.table].complete_through),
-        )
-        for source in target.sources
-    )
     start = engine.pipeline.start_hour
-    decision = plan(PlanningInput(target.table, target.mode, found, Committed(), grain=target.grain, start=start))
-    return decision if isinstance(decision, SessionPlan) and decision.load != "none" else None
-
-
-def _count(left: DataFrame, right: DataFrame) -> int:
-    return left.exceptAll(right).count()
+    found = []
+    for source in target.sources:
+        watermark = watermarks[source.table]
+        up_to = Head(watermark.snapshot_id, watermark.complete_through)
+        table = tables.load(engine.catalog, source.table)
+        found.append(changes(table, source, None, start=start, up_to=up_to))
+    planning_input = PlanningInput(
+        target.table,
+        target.mode,
+        tuple(found),
+        Committed(),
+        grain=target.grain,
+        start=start,
+    )
+    decision = plan(planning_input)
+    if not isinstance(decision, SessionPlan) or decision.load == "none":
+        return None
+    return decision

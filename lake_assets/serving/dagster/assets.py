@@ -11,7 +11,8 @@ import dagster as dg
 from pydantic import Field
 
 from lake_assets.errors import LakeError
-from lake_assets.incremental.dagster.assets import asset_key, failure
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.metadata.erasure_registry import last_erasure
 from lake_assets.serving.dagster.checks import ROW_COUNT, SERVED_CHECKSUM, check_push

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 import dagster as dg
 from dagster import DagsterRunStatus
 
-from lake_assets.incremental.dagster.sensors import Clock, ended_attempts, rest_seconds
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.incremental.dagster.session_runs import ended_attempts, rest_seconds
 from lake_assets.serving.store.groups import PushGroup
 
 TICK_SECONDS = 60

@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from pyiceberg.io import load_file_io
-
-from lake_assets.incremental.erasure.certificate import Folder, Reference, Told
+from lake_assets.incremental.erasure.certificate import FileFacts, FileSource, Reference
 from lake_assets.serving.lineage.registry import States
 from lake_assets.serving.store.drafts import FOLDER
 from lake_assets.settings import Settings
 
 
-def segment_folders(settings: Settings, states: States | None) -> Iterator[Folder]:
-    """The folder of segments, and those of drafts. states: of the tables stored here; None: not known."""
-    root = settings.segments.expanduser().absolute()
-    yield Folder(str(root), lambda path: _told(Path(path).relative_to(root), states), load_file_io({}, str(root)))
-    for drafts in sorted(Path(tempfile.gettempdir()).absolute().glob(f"{FOLDER}*")):
-        yield Folder(str(drafts), lambda _: Told("a push", "draft", "nothing"), load_file_io({}, str(drafts)))
+def segment_folders(settings: Settings, states: States | None) -> Iterator[FileSource]:
+    """Yield the folder of segments and the folders of drafts.
+
+    Args:
+        settings: Name the folder of segments.
+        states: Of the tables stored here; None if they are not known.
+    """
+    segments = settings.segments.expanduser().absolute()
+    yield SegmentFiles(str(segments), states)
+    temporary = Path(tempfile.gettempdir()).absolute()
+    for drafts in sorted(temporary.glob(f"{FOLDER}*")):
+        yield DraftFiles(str(drafts))
 
 
-def _told(inside: Path, states: States | None) -> Told:
-    """inside: of the folder of all tables: table and segment."""
-    if len(inside.parts) == 1:
-        return Told(None, "other", "nothing")
-    return Told(f"{inside.parts[0]}, served", "segment", _reference(inside.parts[0], inside.stem, states))
+class SegmentFiles(FileSource):
+    """The files in the folder of served tables: `<table>/<segment>`."""
+
+    def __init__(self, location: str, states: States | None) -> None:
+        super().__init__(location)
+        self.states = states
+
+    def facts(self, path: str) -> FileFacts:
+        inside = self.parts(path)
+        table = inside[0]
+        if len(inside) == 1:
+            return FileFacts(None, "other", "nothing")
+        segment = PurePath(inside[-1]).stem
+        return FileFacts(f"{table}, served", "segment", self._reference(table, segment))
+
+    def _reference(self, table: str, segment: str) -> Reference:
+        """Return whether readers see a segment, a switch back may need it, or it is no segment of the table."""
+        if self.states is None:
+            return "not known"
+        if table not in self.states or segment not in self.states[table].segments:
+            return "nothing"
+        return "main" if segment in self.states[table].routed else "history"
 
 
-def _reference(table: str, segment: str, states: States | None) -> Reference:
-    """Readers see it, or it is kept to go back to, or it is no segment."""
-    if states is None:
-        return "not known"
-    if table not in states or segment not in states[table].segments:
-        return "nothing"
-    return "main" if segment in states[table].routed else "history"
+class DraftFiles(FileSource):
+    """What a push that died left behind."""
+
+    def facts(self, path: str) -> FileFacts:
+        return FileFacts("a push", "draft", "nothing")

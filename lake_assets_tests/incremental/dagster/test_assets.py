@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.partitions.context import partition_loading_context
 
-from lake_assets.base.grain import DAY, HOUR
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
-from lake_assets.incremental.dagster.assets import partitions_of, report_metadata
 from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan, SessionReport, SourceRange
+from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
-from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_state, publish_clicks
+from lake_assets_tests.incremental.clicks import CLICKS, START, click_state, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import with_target
 
@@ -112,77 +109,6 @@ def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) 
     assert failure is not None
     assert failure.user_failure_data is not None
     assert "names no partition" in (failure.user_failure_data.description or "")
-
-
-def test_g5_dynamic_partitions_lose_late_keys_of_a_range_and_those_of_hours_do_not() -> None:
-    first, last = hour_key(START), hour_key(START + 2)
-    chosen_range = dg.PartitionKeyRange(first, last)
-    with dg.DagsterInstance.ephemeral() as instance, partition_loading_context(at(9), instance):
-        instance.add_dynamic_partitions("late", [last, hour_key(START + 1), first])
-        assert dg.DynamicPartitionsDefinition(name="late").get_partition_keys_in_range(chosen_range) == []
-        hours = partitions_of(HOUR, first, None, at(9))
-        assert len(hours.get_partition_keys_in_range(chosen_range)) == 3
-
-
-def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
-    partitions = partitions_of(HOUR, hour_key(START), None, at(9, 30))
-    with partition_loading_context(at(9, 30)):
-        assert partitions.get_last_partition_key() == hour_key(START + 9)
-
-
-def test_days_are_those_that_hold_the_hours() -> None:
-    partitions = partitions_of(DAY, hour_key(START + 5), hour_key(START + 25), at(9, 30))
-    assert isinstance(partitions, dg.DailyPartitionsDefinition)
-    with partition_loading_context(at(9, 30)):
-        assert partitions.get_partition_keys() == ["2026-01-01", "2026-01-02"]
-    with partition_loading_context(at(9, 30)):
-        assert partitions_of(DAY, hour_key(START), None, at(9, 30)).get_partition_keys() == ["2026-01-01"]
-
-
-def test_a_session_is_told_to_people() -> None:
-    plan = SessionPlan(
-        process=SIGNUPS,
-        session_id="signup_fact-1",
-        kind="session",
-        load="append",
-        sources=(SourceRange("raw.signups", "u", None, 5029430249498484569, 1, 0, None),),
-        hours=(PlannedHour(START + 2, "append 5029430249498484569"),),
-        skipped=(START,),
-        notes=("compaction 7 was skipped",),
-    )
-    report = SessionReport(
-        plan,
-        "committed",
-        hours_built=(START + 2,),
-        rows_read=5,
-        rows_written=4,
-        rows_duplicate=1,
-        rows_late=4,
-        lateness_p50_minutes=90.5,
-        lateness_p95_minutes=400.0,
-        lateness_max_minutes=401.0,
-        seconds={"stage": 1.5, "publish": 0.25},
-    )
-    shown = report_metadata(report)
-    assert isinstance(shown.pop("sources"), dg.TableMetadataValue)
-    assert shown == {
-        "session": "signup_fact-1",
-        "load": "append",
-        "hours": "2026-01-01-02:00",
-        "hours rebuilt": 1,
-        "rows read": 5,
-        "rows written": 4,
-        "rows repeated": 1,
-        "rows quarantined": 0,
-        "rows late": 4,
-        "lateness p50 (minutes)": 90.5,
-        "lateness p95 (minutes)": 400.0,
-        "lateness max (minutes)": 401.0,
-        "seconds": {"stage": 1.5, "publish": 0.25},
-        "seconds in all": 1.75,
-        "⚠ skipped hours": "2026-01-01-00:00: beyond the catch-up threshold; a backfill builds them",
-        "notes": "compaction 7 was skipped",
-    }
 
 
 def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog: Catalog) -> None:

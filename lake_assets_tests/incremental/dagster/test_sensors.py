@@ -11,21 +11,15 @@ from typing import TYPE_CHECKING
 import dagster as dg
 import pytest
 
-from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.dagster import sensors
-from lake_assets.incremental.dagster.assets import partitions_of
-from lake_assets.incremental.dagster.sensors import (
+from lake_assets.incremental.dagster.sensors import NOT_WAITING
+from lake_assets.incremental.dagster.session_runs import (
     CODE_VERSION_TAG,
-    NOT_WAITING,
     SESSION_TAG,
-    Attempt,
-    envelope_tags,
-    rest_seconds,
 )
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import OpenedSession, PlannedHour, SessionPlan
+from lake_assets.incremental.planning.session import OpenedSession, SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.crash_matrix import told
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
@@ -215,95 +209,3 @@ def test_a_target_takes_what_upstream_commits_during_its_tick(
     requests = daemon.tick("click_state_sensor").run_requests
     assert requests
     assert requests[0].tags["dagster/asset_partition_range_end"] == KEYS[2]
-
-
-def test_g8_each_landed_partition_is_shown_once(daemon: InProcessDaemon, catalog: Catalog) -> None:
-    land_clicks(catalog, [0, 1], landing=1)
-    land_clicks(catalog, [2], landing=2)
-    events = daemon.tick("raw_tables_sensor").asset_events
-    assert [
-        (e.partition, e.metadata["dagster/partition_row_count"].value, e.metadata["operation"].value) for e in events
-    ] == [
-        (KEYS[1], 2, "append"),
-        (KEYS[2], 1, "append"),
-    ]
-    assert daemon.hours_of("raw.clicks") == [1, 2]
-    assert not daemon.tick("raw_tables_sensor").asset_events
-
-
-def test_a_landed_partition_tells_how_late_its_rows_came_as_far_as_a_tick_may_read(
-    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def lateness() -> list[list[object]]:
-        events = daemon.tick("raw_tables_sensor").asset_events
-        return [[v.value for k, v in e.metadata.items() if k.startswith("lateness")] for e in events]
-
-    land_clicks(catalog, [0, 1, 2], landing=2)
-    land_clicks(catalog, [3], landing=4)
-    assert lateness() == [[60, 120, 120], [60, 60, 60]]
-    monkeypatch.setattr(sensors, "LATENESS_ROWS", 1)
-    land_clicks(catalog, [5], landing=5)
-    land_clicks(catalog, [5], landing=6)
-    assert lateness() == [[0, 0, 0], []]
-
-
-def test_a_landed_partition_is_shown_when_its_files_are_removed_or_written_anew(
-    daemon: InProcessDaemon, catalog: Catalog
-) -> None:
-    for hour in (1, 2, 3):
-        land_clicks(catalog, [0, hour], landing=hour)
-    daemon.tick("raw_tables_sensor")
-    table = catalog.load_table("raw.clicks")
-    table.delete("landing_hour = 1 OR click_id = 'c2-0'")
-    events = daemon.tick("raw_tables_sensor").asset_events
-    assert [(e.partition, e.metadata["dagster/partition_row_count"].value) for e in events] == [
-        (KEYS[1], 0),
-        (KEYS[2], 1),
-    ]
-    assert not any(name.startswith("lateness") for e in events for name in e.metadata)
-
-
-def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
-    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sensors, "EVENTS_PER_TICK", 2)
-    for hour in range(3):
-        land_clicks(catalog, [hour], landing=hour)
-    assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("hours", "complete_through", "expected"),
-    [
-        ((2, 6), None, (KEYS[2], KEYS[6])),
-        ((-5, 3), None, (KEYS[0], KEYS[3])),
-        ((3, 90_000), None, (KEYS[3], KEYS[19])),
-        ((50, 60), None, (KEYS[19], KEYS[19])),
-        ((), START + 7, (KEYS[7], KEYS[7])),
-        ((), None, (KEYS[0], KEYS[0])),
-    ],
-)
-def test_g11_every_run_has_partitions_that_dagster_knows(
-    hours: tuple[int, ...], complete_through: int | None, expected: tuple[str, str]
-) -> None:
-    plan = SessionPlan(
-        process="core.click_fact",
-        session_id="s",
-        kind="session",
-        load="append",
-        sources=(),
-        hours=tuple(PlannedHour(START + hour, "") for hour in hours),
-        complete_through=complete_through,
-    )
-    assert tuple(envelope_tags(plan, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
-
-
-@pytest.mark.parametrize(
-    ("ended", "expected"), [([], 0), ([100], 30), ([100, 50], 120), ([50, 60, 100], 480), ([1, 2, 3, 100], None)]
-)
-def test_attempts_rest_longer_each_time(ended: list[float], expected: float | None) -> None:
-    assert rest_seconds([Attempt(at, "v1") for at in ended], "v1", now=100) == expected
-
-
-def test_a_change_of_code_is_a_fresh_start() -> None:
-    assert rest_seconds([Attempt(at, "v1") for at in (1, 2, 3, 4)], "v2", now=5) == 0

@@ -13,8 +13,9 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.dagster.assets import asset_key, incremental_definitions
-from lake_assets.incremental.dagster.sensors import CODE_VERSION_TAG, SESSION_TAG
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -134,7 +135,7 @@ def test_a_late_target_is_told_once_until_it_is_late_again(watch: Watch) -> None
 def test_an_alert_that_was_not_delivered_comes_with_the_next_tick(watch: Watch) -> None:
     watch.now, watch.hook.statuses = at(2), [500]
     told = watch.tick("alerts_sensor")
-    assert told.skip_message == "0 alerts were sent, 1 are still to be sent, 0 were sent before."
+    assert told.skip_message == "Alerts: 0 sent, 1 still to be sent, 0 sent before."
     watch.hook.statuses = [200]
     assert [a["kind"] for a in watch.alerts()] == ["not_fresh"]
 

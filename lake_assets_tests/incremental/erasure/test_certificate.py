@@ -11,12 +11,13 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.io import load_file_io
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental.erasure.certificate import Certificate, Finding, Folder, Told, certify
+from lake_assets.incremental.erasure.certificate import Certificate, FileFacts, FileSource, Finding
+from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.erasure_guard import delete_rows, holds
-from lake_assets.incremental.maintenance.cleaning import place, scrub
+from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries
+from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
 from lake_assets_tests.incremental.scenario import landed
 
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 WHO = "account-17"
 MESSAGES = {"type": "record", "name": "Message", "fields": [{"name": "value", "type": ["null", "bytes"]}]}
+
+
+class Messages(FileSource):
+    def facts(self, path: str) -> FileFacts:
+        return FileFacts("messages", "landed file", "main")
 
 
 def found(catalog: Catalog, who: str = WHO) -> set[tuple[str | None, str, int, str]]:
@@ -42,12 +48,12 @@ def test_rows_bounds_and_what_refers_to_them(catalog: Catalog) -> None:
     assert certify(catalog, "account", "account-1").nowhere
 
 
-def test_a_head_that_was_scrubbed_tells_no_bounds_of_deleted_files(catalog: Catalog) -> None:
+def test_a_head_without_entries_of_deleted_files_tells_no_bounds_of_deleted_files(catalog: Catalog) -> None:
     landed(catalog, WHO, "account-2", "account-3")
     before = tables.load(catalog, "raw.signups").scan().count()
     assert delete_rows(catalog, "raw.signups", holds(["account_id"], WHO)) == 1
     assert ("raw.signups", "manifest", 1, "main") in found(catalog)
-    assert scrub(catalog, "raw.signups")
+    assert drop_deleted_entries(catalog, "raw.signups")
     table = tables.load(catalog, "raw.signups")
     assert {by for _, _, _, by in found(catalog)} == {"history"}
     assert table.scan().count() == before - 1
@@ -56,12 +62,12 @@ def test_a_head_that_was_scrubbed_tells_no_bounds_of_deleted_files(catalog: Cata
     assert head.summary is not None
     assert head.summary.operation.value == "replace"
     assert head.summary.additional_properties["total-records"] == str(before - 1)
-    assert not scrub(catalog, "raw.signups")
+    assert not drop_deleted_entries(catalog, "raw.signups")
 
 
 @pytest.mark.parametrize("where", ["parquet", "footer", "delete", "broken", "text", "gzip", "binary", "avro"])
 def test_planted_files(catalog: Catalog, bare_home: Settings, where: str) -> None:
-    folder = Path(place(landed(catalog, "account-2").location()))
+    folder = Path(bare_path(landed(catalog, "account-2").location()))
     kind, count = "other", 1
     if where == "parquet":
         kind, count = "data", 3
@@ -101,9 +107,7 @@ def test_messages_are_decoded_whatever_their_file_is_called_and_however_they_spe
     else:
         with (tmp_path / name).open("wb") as opened:
             fastavro.writer(opened, MESSAGES, [{"value": value} for value in values], codec="deflate")
-    told = Told("messages", "landed file", "main")
-    beside = Folder(str(tmp_path), lambda _: told, load_file_io({}, str(tmp_path)))
-    certificate = certify(catalog, "account", WHO, beside=[beside])
+    certificate = certify(catalog, "account", WHO, beside=[Messages(str(tmp_path))])
     assert certificate.findings == (Finding(str(tmp_path / name), "messages", "landed file", 2, "main"),)
     assert certificate.undecoded == ()
 
@@ -111,7 +115,7 @@ def test_messages_are_decoded_whatever_their_file_is_called_and_however_they_spe
 @pytest.mark.parametrize("who", ['a"b', "a\\b", "zoë", "a\nb"])
 @pytest.mark.parametrize("ensure_ascii", [True, False])
 def test_texts_of_parquet_are_read_as_json_at_whatever_depth(catalog: Catalog, who: str, ensure_ascii: bool) -> None:
-    folder = Path(place(landed(catalog, "account-2").location()))
+    folder = Path(bare_path(landed(catalog, "account-2").location()))
     said = json.dumps({"id": who}, ensure_ascii=ensure_ascii)
     texts = [
         said,

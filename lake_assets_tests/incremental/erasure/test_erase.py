@@ -18,11 +18,14 @@ from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject
-from lake_assets.incremental.erasure.certificate import Certificate, certify
-from lake_assets.incremental.erasure.erase import ERASED, _check_refs, erase, sweep
+from lake_assets.incremental.erasure.certificate import Certificate
+from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
+from lake_assets.incremental.erasure.redaction import ERASED
+from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES
-from lake_assets.incremental.maintenance.cleaning import listing, place, referenced
+from lake_assets.incremental.maintenance.cleaning import referenced_paths
+from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE, Erasures, create_table, erasure_key
 from lake_assets.incremental.metadata.state_tables import SESSION
@@ -182,8 +185,8 @@ def test_an_erasure_that_dies_anywhere_is_finished_by_the_next_whatever_session_
     lake.assert_true("signup_fact")
     for name in ("raw.signups", "core.signup_fact"):
         table = tables.load(lake.catalog, name)
-        there = {f.path for f in listing(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
-        assert there == {f for f in referenced(table.io, table.metadata, former=False) if f in there}
+        there = {f.path for f in list_files(table.io, table.location()) if f.path.endswith((".parquet", ".avro"))}
+        assert there == {f for f in referenced_paths(table.io, table.metadata, former=False) if f in there}
 
 
 def test_rows_that_only_a_delete_file_hides_are_erased_too(lake: Lake) -> None:
@@ -223,7 +226,7 @@ def test_what_the_session_table_has_forgotten_is_removed_and_what_may_be_at_work
     for _ in range(MERGE_FILES + 2 * KEEP_SNAPSHOTS):  # the sample's file is merged with others, and then forgotten
         record = engine.store.record(replace(record, audits=()), after=record)
 
-    stray = Path(place(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
+    stray = Path(bare_path(tables.load(catalog, "raw.signups").location())) / "data" / "stray.parquet"
     stray.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table({"account_id": [GONE]}), stray)
     with pytest.raises(ErasureStopped, match=r"raw\.signups does not refer to 1 files that hold the account"):

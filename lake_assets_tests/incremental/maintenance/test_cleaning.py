@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.incremental.execution.erasure_guard import delete_rows, holds
-from lake_assets.incremental.maintenance.cleaning import forget, place, remove_files, scrub
+from lake_assets.incremental.maintenance.cleaning import (
+    drop_deleted_entries,
+    expire_snapshots_except,
+    remove_unreferenced_files,
+)
+from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
 from lake_assets_tests.incremental.erasure.test_certificate import landed
 from lake_assets_tests.incremental.scenario import NOW
@@ -22,25 +27,25 @@ NAME = "raw.signups"
 
 
 def folder(catalog: Catalog) -> Path:
-    return Path(place(tables.load(catalog, NAME).location()))
+    return Path(bare_path(tables.load(catalog, NAME).location()))
 
 
 def test_only_what_no_version_needs_is_removed(catalog: Catalog) -> None:
     landed(catalog, "a-1", "a-2")
     landed(catalog, "a-3")
     delete_rows(catalog, NAME, holds(["account_id"], "a-1"))
-    scrub(catalog, NAME)
+    drop_deleted_entries(catalog, NAME)
     table = tables.load(catalog, NAME)
     kept = table.metadata.snapshots[0].snapshot_id
     before = {i: table.scan(snapshot_id=i).to_arrow() for i in (kept, table.metadata.current_snapshot_id)}
-    assert forget(catalog, NAME, [kept]) == len(table.metadata.snapshots) - 2
-    assert remove_files(catalog, NAME, orphaned_before=NOW) > 0
+    assert expire_snapshots_except(catalog, NAME, [kept]) == len(table.metadata.snapshots) - 2
+    assert remove_unreferenced_files(catalog, NAME, orphaned_before=NOW) > 0
     table = tables.load(catalog, NAME)
     assert {i: table.scan(snapshot_id=i).to_arrow() for i in before} == before
-    assert remove_files(catalog, NAME, orphaned_before=NOW) == 0
+    assert remove_unreferenced_files(catalog, NAME, orphaned_before=NOW) == 0
 
-    assert forget(catalog, NAME, []) == 1
-    remove_files(catalog, NAME, orphaned_before=NOW)
+    assert expire_snapshots_except(catalog, NAME, []) == 1
+    remove_unreferenced_files(catalog, NAME, orphaned_before=NOW)
     assert sorted(tables.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist()) == ["a-2", "a-3"]
     assert len(list(folder(catalog).rglob("*.parquet"))) == 2
 
@@ -52,7 +57,7 @@ def test_an_orphan_goes_when_it_is_old_and_is_what_iceberg_writes(catalog: Catal
         file.touch()
         moment = (NOW - timedelta(days=age)).timestamp()
         os.utime(file, (moment, moment))
-    assert remove_files(catalog, NAME, orphaned_before=NOW - timedelta(days=1)) == 1
+    assert remove_unreferenced_files(catalog, NAME, orphaned_before=NOW - timedelta(days=1)) == 1
     assert {f.name for f in folder(catalog).iterdir() if f.is_file()} == {"young.parquet", "note.txt"}
 
 
@@ -61,9 +66,9 @@ def test_of_a_table_that_lacks_a_manifest_nothing_is_removed(catalog: Catalog) -
     landed(catalog, "a-2")
     head = tables.load(catalog, NAME).current_snapshot()
     assert head is not None
-    forget(catalog, NAME, [])
-    Path(place(head.manifests(tables.load(catalog, NAME).io)[0].manifest_path)).unlink()
+    expire_snapshots_except(catalog, NAME, [])
+    Path(bare_path(head.manifests(tables.load(catalog, NAME).io)[0].manifest_path)).unlink()
     before = sorted(folder(catalog).rglob("*"))
     with pytest.raises(FileNotFoundError):
-        remove_files(catalog, NAME, orphaned_before=NOW)
+        remove_unreferenced_files(catalog, NAME, orphaned_before=NOW)
     assert sorted(folder(catalog).rglob("*")) == before

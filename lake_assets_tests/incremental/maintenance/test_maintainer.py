@@ -1,4 +1,4 @@
-"""Upkeep on real tables, at any time between sessions: no watermark is stranded, and what nobody needs is gone."""
+"""Maintenance of real tables, at any time between sessions: every watermark stays reachable, and the rest is gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import UsageError
 from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.maintenance.maintainer import ETL, Maintainer, tables_of
+from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES, Maintainer, tables_of
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.changes import changes
@@ -104,7 +104,7 @@ def test_what_was_staged_by_a_session_that_died_stays_and_its_table_is_not_compa
         done = maintainer(lake).maintain(name)
 
     assert done.notes == (
-        f"not compacted: session {planned.plan.session_id} is open, and would have to be staged again",
+        f"Not compacted, because session {planned.plan.session_id} is open and would have to be staged again.",
     )
     assert staged in {s.snapshot_id for s in tables.load(lake.catalog, "core.signup_fact").metadata.snapshots}
     assert lake.session("signup_fact").plan == planned.plan
@@ -157,12 +157,12 @@ def test_orphans_go_when_they_are_old_and_the_memory_of_processes_stays(lake: La
         land_signups(lake, range(hour, hour + 1))
         lake.session("signup_fact")
     state = lake.engine.store.state("core.signup_fact")
-    for name in ETL:
+    for name in ENGINE_TABLES:
         age(folder(lake, name), days=4)
     left_over = folder(lake, "etl.session") / "data" / "left-over.parquet"
     left_over.write_bytes(b"")
 
-    removed = {name: maintainer(lake).maintain(name).orphans_removed for name in ETL}
+    removed = {name: maintainer(lake).maintain(name).orphans_removed for name in ENGINE_TABLES}
 
     assert removed["etl.session"] > 0  # of the store's own expiry, which removes no file
     assert left_over.exists()

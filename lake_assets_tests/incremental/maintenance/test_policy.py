@@ -1,4 +1,4 @@
-"""What upkeep forgets and rewrites, against slow and obvious oracles: random histories, without tables."""
+"""What maintenance expires and rewrites, against slow and obvious oracles: random histories, without tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which snapshots processes need, told by the engine's own tables. Metadata only: no Spark."""
+"""Which snapshots processes need, according to the engine's own tables. Metadata only: no Spark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord, State
-from lake_assets.incremental.maintenance.maintainer import figures
+from lake_assets.incremental.maintenance.figures import table_figures
 from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.plan import Committed
@@ -37,7 +37,7 @@ def head(engine: Engine, name: str = RAW) -> int:
 
 def held(engine: Engine, name: str = RAW) -> frozenset[int]:
     """What must stay, the head aside: that main names anyway."""
-    return read_references(engine.catalog).held(tables.load(engine.catalog, name), name) - {head(engine, name)}
+    return read_references(engine.catalog).pinned(tables.load(engine.catalog, name), name) - {head(engine, name)}
 
 
 def land(engine: Engine, hour: int) -> int:
@@ -117,7 +117,7 @@ def test_figures_count_the_head_and_what_all_snapshots_hold(engine: Engine) -> N
     land(engine, 0)
     land(engine, 1)
     tables.load(engine.catalog, RAW).delete("click_id = 'c0-0'")
-    found = figures(tables.load(engine.catalog, RAW))
+    found = table_figures(tables.load(engine.catalog, RAW))
     assert (found.files, found.stored_files, found.snapshots) == (1, 2, 3)
     assert 0 < found.bytes < found.stored_bytes
 

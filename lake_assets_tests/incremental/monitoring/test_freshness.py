@@ -1,4 +1,4 @@
-"""Whether a target is as far as it promised. Pure."""
+"""Whether a target is as complete as it should be. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from lake_assets.base.grain import DAY
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.monitoring.freshness import Freshness, judge, promised
+from lake_assets.incremental.monitoring.freshness import Freshness, evaluate_freshness, with_default_max_delay
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state
 
 HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))
@@ -18,7 +18,7 @@ HALF_AN_HOUR = replace(click_fact, max_delay=timedelta(minutes=30))
 
 def verdict(now: datetime, *, through: int | None, source: int | None) -> Freshness:
     hours = [None if hour is None else START + hour for hour in (through, source)]
-    return judge(HALF_AN_HOUR, hours[0], {"raw.clicks": hours[1]}, start=START, now=now)
+    return evaluate_freshness(HALF_AN_HOUR, hours[0], {"raw.clicks": hours[1]}, start=START, now=now)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_the_remedy_tells_whether_the_sources_or_the_sessions_are_behind() -> No
 
 def test_a_day_may_last_and_its_delay_counts_from_its_end() -> None:
     daily = replace(HALF_AN_HOUR, grain=DAY)
-    of_day_1 = judge(daily, None, {"raw.clicks": START + 21}, start=START, now=at(22))
-    of_day_2 = judge(
+    of_day_1 = evaluate_freshness(daily, None, {"raw.clicks": START + 21}, start=START, now=at(22))
+    of_day_2 = evaluate_freshness(
         daily, START + 23, {"raw.clicks": START + 46}, start=START, now=at(23) + timedelta(days=1, hours=2)
     )
     assert [(f.fresh, f.delay) for f in (of_day_1, of_day_2)] == [(True, timedelta(0)), (False, timedelta(hours=1))]
     assert of_day_2.remedy.startswith("raw.clicks is not complete through 2026-01-02-23:00")
 
 
-def test_who_promises_nothing_gets_the_promise_of_all() -> None:
+def test_a_target_without_a_max_delay_gets_the_default() -> None:
     pipeline = replace(CLICKS, targets=(HALF_AN_HOUR, click_state))
-    assert promised(pipeline, None) == pipeline
-    delays = [t.max_delay for t in promised(pipeline, timedelta(hours=2)).targets]
+    assert with_default_max_delay(pipeline, None) == pipeline
+    delays = [t.max_delay for t in with_default_max_delay(pipeline, timedelta(hours=2)).targets]
     assert delays == [timedelta(minutes=30), timedelta(hours=2)]
 
 

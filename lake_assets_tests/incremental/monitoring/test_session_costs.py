@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY
 from lake_assets.incremental.execution.session_log import SessionRecord, State
-from lake_assets.incremental.monitoring.session_costs import Saving, costs, lookback, saving
+from lake_assets.incremental.monitoring.session_costs import LookbackComparison, compare_with_lookback, costs, lookback
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -63,7 +63,7 @@ def test_only_what_was_published_counts() -> None:
     assert [len(c.lookback) for c in found] == [6, 0, 0, 6]
     assert [a.name for a in found[1].failed_audits] == ["unique_key"]
     assert (found[1].built, found[1].planned) == ((), (8,))
-    assert saving(found) == Saving(
+    assert compare_with_lookback(found) == LookbackComparison(
         sessions=2,
         hours_rebuilt=3,
         rows_written=3,

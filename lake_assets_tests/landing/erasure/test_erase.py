@@ -12,7 +12,8 @@ import pytest
 
 from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
 from lake_assets.errors import ErasureStopped, FilesDiffer
-from lake_assets.incremental.erasure.certificate import Finding, certify
+from lake_assets.incremental.erasure.certificate import Finding
+from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.landing.erasure.certificate import landed_folder
 from lake_assets.landing.erasure.erase import LandedErasure
 from lake_assets.landing.files.records import Record

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import ConfigurationError, UsageError
-from lake_assets.incremental.dagster.sensors import RETRY_AFTER_SECONDS
+from lake_assets.incremental.dagster.session_runs import RETRY_AFTER_SECONDS
 from lake_assets.incremental.metadata import tables
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.dagster.assets import revert_push, serving_asset, serving_definitions

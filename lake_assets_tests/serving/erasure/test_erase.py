@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from lake_assets.incremental.erasure.certificate import certify
+from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.serving.erasure.certificate import segment_folders
 from lake_assets.serving.erasure.erase import OutdatedSegments, delete_replaced, stored_before
 from lake_assets.serving.lineage.retention import Retention

@@ -1,0 +1,137 @@
+"""The declared tables as Dagster asset specifications: keys, partitions, dependencies, schemas and column lineage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+
+from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.hours import hour_of, hour_start, parse_hour
+from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
+
+Metadata = dict[str, Any]
+
+PARTITIONS_OF_GRAIN: Mapping[Grain, type[dg.HourlyPartitionsDefinition | dg.DailyPartitionsDefinition]] = {
+    HOUR: dg.HourlyPartitionsDefinition,
+    DAY: dg.DailyPartitionsDefinition,
+}
+
+
+def asset_key(table: str) -> dg.AssetKey:
+    """Return the asset key of a table: core/signup_fact for `core.signup_fact`."""
+    return dg.AssetKey(table.split("."))
+
+
+def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> dg.TimeWindowPartitionsDefinition:
+    """Return the hours or days that Dagster shows, in UTC.
+
+    The current hour or day is included, because its rows are published before it is over.
+
+    Args:
+        grain: Hours or days.
+        start: Key of the first hour.
+        end: Key of the hour after the last one. None: the current hour is the last one, and moves with the clock.
+        now: The present moment.
+    """
+    first = grain.first(parse_hour(start, where="The pipeline's start"))
+    last_hour = parse_hour(end, where="LAKE_END") - 1 if end else hour_of(now)
+    after = grain.last(last_hour) + 1
+    hours_from_now = max(0, after - grain.first(hour_of(now)))
+    return PARTITIONS_OF_GRAIN[grain](
+        start_date=hour_start(first),
+        end_date=hour_start(after) if end else None,
+        timezone="UTC",
+        end_offset=hours_from_now // grain.hours,
+    )
+
+
+def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg.AssetSpec:
+    """Return a raw table as an external asset, partitioned by landing hour: other programs land its rows."""
+    return dg.AssetSpec(
+        key=asset_key(raw.table),
+        description=raw.description or None,
+        group_name=raw.table.split(".")[0],
+        kinds={"iceberg"},
+        partitions_def=partitions,
+        metadata=_table_metadata(raw.table, raw.all_columns),
+    )
+
+
+def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPartitionsDefinition) -> dg.AssetSpec:
+    """Return a target's specification, partitioned by event hour or day."""
+    lineage = {"dagster/column_lineage": column_lineage(pipeline, target)}
+    return dg.AssetSpec(
+        key=asset_key(target.table),
+        deps=_dependencies(pipeline, target),
+        skippable=True,  # a session yields no output
+        description=target.description or None,
+        group_name=target.table.split(".")[0],
+        kinds={"iceberg", "spark"},
+        owners=list(target.owners),
+        code_version=target.code_version,
+        partitions_def=partitions,
+        metadata=_table_metadata(target.table, target.columns) | lineage,
+    )
+
+
+def column_lineage(pipeline: Pipeline, target: Target) -> dg.TableColumnLineage:
+    """Return the source columns of each column of a target.
+
+    A column without declared lineage comes from the columns of the same name in the sources. A column that no source
+    has is left out.
+    """
+    columns = _columns_by_table(pipeline)
+    dependencies = {}
+    for column in target.columns:
+        names = list(target.lineage.get(column, ()))
+        if not names:
+            sources = [source.table for source in target.sources]
+            names = [f"{source}.{column}" for source in sources if column in columns.get(source, {})]
+        if names:
+            dependencies[column] = [_column_dependency(name) for name in names]
+    return dg.TableColumnLineage(dependencies)
+
+
+def _columns_by_table(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
+    columns: dict[str, Mapping[str, str]] = {}
+    for raw in pipeline.raw:
+        columns[raw.table] = raw.all_columns
+    for target in pipeline.targets:
+        columns[target.table] = target.columns
+    return columns
+
+
+def _column_dependency(name: str) -> dg.TableColumnDep:
+    table, _, column = name.rpartition(".")
+    return dg.TableColumnDep(asset_key=asset_key(table), column_name=column)
+
+
+def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
+    """Return a target's dependencies with their partition mappings.
+
+    Raw tables are partitioned by landing hour and targets by event hour, so any hour of a source may affect any hour of
+    a target. A sequential target reads the same hour of other targets, and its own previous hour.
+    """
+    target_tables = {each.table for each in pipeline.targets}
+    is_sequential = isinstance(target.mode, Sequential)
+    dependencies = []
+    for source in target.sources:
+        same_hour = is_sequential and source.table in target_tables
+        mapping = dg.TimeWindowPartitionMapping() if same_hour else dg.AllPartitionMapping()
+        dependencies.append(dg.AssetDep(asset_key(source.table), partition_mapping=mapping))
+    if is_sequential:
+        previous = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+        dependencies.append(dg.AssetDep(asset_key(target.table), partition_mapping=previous))
+    return dependencies
+
+
+def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
+    shown = [dg.TableColumn(name, iceberg_type) for name, iceberg_type in columns.items()]
+    return {
+        "dagster/table_name": f"lake.{table}",
+        "dagster/storage_kind": "iceberg",
+        "dagster/column_schema": dg.TableSchema(shown),
+    }

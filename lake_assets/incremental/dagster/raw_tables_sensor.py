@@ -1,0 +1,119 @@
+"""The sensor that shows what landed in the raw tables: a materialization for each partition that a snapshot changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import dagster as dg
+
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.planning.landed import RawSnapshot
+from lake_assets.incremental.planning.lateness import Lateness
+
+EVENTS_PER_TICK = 200
+"""Materializations. The daemon stores them one by one, and has a minute for each tick."""
+
+LATENESS_ROWS = 2_000_000
+"""Rows for which one tick computes lateness, which needs their event times: well under a second."""
+
+
+def raw_tables_sensor(
+    pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], timing: SensorTiming, clock: Clock
+) -> dg.SensorDefinition:
+    """Return a sensor that reports landed partitions and starts nothing.
+
+    Args:
+        pipeline: Declares the raw tables.
+        keys: Raw table → its asset key.
+        timing: How often the sensor is evaluated.
+        clock: The present moment, for the engine.
+    """
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        last_snapshots: dict[str, int] = json.loads(context.cursor or "{}")
+        events: list[dg.AssetMaterialization] = []
+        rows_read = 0
+        for raw in pipeline.raw:
+            snapshots = engine.raw_activity(raw, since=last_snapshots.get(raw.table))
+            for snapshot in _up_to_limit(snapshots, EVENTS_PER_TICK - len(events)):
+                rows_read += snapshot.rows
+                late = engine.raw_lateness(raw, snapshot) if rows_read <= LATENESS_ROWS else {}
+                events += raw_events(keys[raw.table], snapshot, late)
+                last_snapshots[raw.table] = snapshot.snapshot_id
+        reason = f"Reported {len(events)} landed partitions." if events else "No raw table has a new snapshot."
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(last_snapshots), skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="raw_tables_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=list(keys.values()),
+        minimum_interval_seconds=timing.tick_seconds,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports which partitions of the raw tables each new snapshot changed. Starts no runs.",
+        required_resource_keys={"iceberg"},
+    )
+
+
+def raw_events(
+    key: dg.AssetKey, snapshot: RawSnapshot, lateness: Mapping[int, Lateness]
+) -> list[dg.AssetMaterialization]:
+    """Return one materialization for each landing hour of a snapshot.
+
+    The snapshot id is text, because it exceeds the integers that a browser can represent.
+
+    Args:
+        key: Asset key of the raw table.
+        snapshot: A snapshot of the raw table.
+        lateness: Landing hour → lateness of its rows; hours may be missing.
+    """
+    metadata: dict[str, str | dg.MetadataValue] = {
+        "snapshot": str(snapshot.snapshot_id),
+        "operation": snapshot.operation,
+        "committed at": dg.MetadataValue.timestamp(snapshot.committed_at_ms / 1000),
+        "earliest event": _timestamp(snapshot.event_lower),
+        "latest event": _timestamp(snapshot.event_upper),
+    }
+    events = []
+    for hour, rows in sorted(snapshot.rows_by_hour.items()):
+        of_hour = {"dagster/partition_row_count": rows, **_lateness_minutes(lateness.get(hour))}
+        events.append(
+            dg.AssetMaterialization(
+                asset_key=key,
+                partition=hour_key(hour),
+                metadata={**metadata, **of_hour},
+            )
+        )
+    return events
+
+
+def _lateness_minutes(found: Lateness | None) -> dict[str, float]:
+    """Return lateness under the metadata names that sessions use."""
+    if found is None:
+        return {}
+    return {
+        "lateness p50 (minutes)": found.p50_seconds / 60,
+        "lateness p95 (minutes)": found.p95_seconds / 60,
+        "lateness max (minutes)": found.max_seconds / 60,
+    }
+
+
+def _up_to_limit(snapshots: Sequence[RawSnapshot], limit: int) -> Iterator[RawSnapshot]:
+    """Yield whole snapshots, oldest first, until their partitions reach the limit; the next tick reports the rest."""
+    taken = 0
+    for snapshot in snapshots:
+        if taken >= limit:
+            return
+        taken += len(snapshot.rows_by_hour)
+        yield snapshot
+
+
+def _timestamp(moment: datetime | None) -> dg.MetadataValue:
+    if moment is None:
+        return dg.MetadataValue.text("unknown")
+    return dg.MetadataValue.timestamp(moment.timestamp())

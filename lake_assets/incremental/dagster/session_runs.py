@@ -1,0 +1,152 @@
+"""Runs of sessions: their tags and requests, which are active, which have ended, and when the next attempt may start.
+
+A session is one run. Its run key consists of the session and the attempt, because Dagster never repeats a run key, not
+even the key of a run that crashed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+
+from lake_assets.base.hours import hour_start
+from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.planning.session import SessionPlan
+
+SESSION_TAG = "lake/session_id"
+SNAPSHOTS_TAG = "lake/snapshots"
+CODE_VERSION_TAG = "lake/code_version"
+
+RETRY_AFTER_SECONDS = (30, 120, 480)
+"""Pause after the first, second and third attempt of a session; after the fourth attempt a person has to act."""
+
+ACTIVE = [
+    DagsterRunStatus.QUEUED,
+    DagsterRunStatus.NOT_STARTED,
+    DagsterRunStatus.STARTING,
+    DagsterRunStatus.STARTED,
+    DagsterRunStatus.CANCELING,
+]
+FINISHED = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A run that ended without committing its session.
+
+    Attributes:
+        ended_at: Seconds since 1970-01-01 UTC.
+        code_version: Version of the target's code that the run was requested with.
+    """
+
+    ended_at: float
+    code_version: str
+
+
+def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *, attempt: int) -> dg.RunRequest:
+    """Return the request of one attempt at a session.
+
+    The code version is the target's present one, which may differ from the version that the session was planned with.
+    """
+    assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
+    tags = {
+        SESSION_TAG: plan.session_id,
+        SNAPSHOTS_TAG: json.dumps(plan.snapshots),
+        CODE_VERSION_TAG: target.code_version,
+    }
+    return dg.RunRequest(
+        run_key=f"{plan.session_id}:{attempt}",
+        asset_selection=[asset.key],
+        tags=envelope_tags(plan, asset.partitions_def) | tags,
+    )
+
+
+def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
+    """Return the tags that make Dagster show a run for the partitions from the first to the last planned hour.
+
+    The tags are for people; the engine takes its hours from the plan. Hours outside of the partitions are moved to the
+    nearest partition, so a row with an absurd event time cannot make the run fail. A session without rows is shown at
+    complete-through, because a step without any partition fails when Dagster looks up the data versions of its sources.
+    """
+    first_key = partitions.get_first_partition_key()
+    last_key = partitions.get_last_partition_key()
+    if first_key is None or last_key is None:
+        return {}
+
+    def nearest_key(hour: int) -> str:
+        key = hour_start(hour).strftime(partitions.fmt)
+        return min(max(first_key, key), last_key)
+
+    without_rows = plan.complete_through or 0
+    first, last = plan.envelope or (without_rows, without_rows)
+    return {
+        "dagster/asset_partition_range_start": nearest_key(first),
+        "dagster/asset_partition_range_end": nearest_key(last),
+    }
+
+
+def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """Return a sentence about a queued or running run of an asset, whoever started it; None if there is none."""
+    for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
+        if key in (run.asset_selection or ()):
+            return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."
+    return None
+
+
+def ended_attempts(
+    instance: dg.DagsterInstance,
+    session_id: str,
+    *,
+    tag: str = SESSION_TAG,
+    statuses: Sequence[DagsterRunStatus] = FINISHED,
+) -> list[Attempt]:
+    """Return the ended runs of a session that is still to be committed.
+
+    Args:
+        instance: Where the runs are recorded.
+        session_id: Value of the tag.
+        tag: Tag that identifies the runs; another one for runs that are not sessions.
+        statuses: Which runs count as ended.
+    """
+    of_session = RunsFilter(tags={tag: session_id}, statuses=list(statuses))
+    attempts = []
+    for record in instance.get_run_records(of_session):
+        ended_at = record.end_time or record.update_timestamp.timestamp()
+        code_version = record.dagster_run.tags.get(CODE_VERSION_TAG, "")
+        attempts.append(Attempt(ended_at, code_version))
+    return attempts
+
+
+def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> float | None:
+    """Return how long to wait before the next attempt.
+
+    Attempts with other code do not count: after a change of code the attempts start anew.
+
+    Args:
+        attempts: The attempts so far, in any order.
+        code_version: Present version of the target's code.
+        now: Seconds since 1970-01-01 UTC.
+
+    Returns:
+        Seconds; 0 or less if the next attempt may start now, None if a person has to act.
+    """
+    ended = [attempt.ended_at for attempt in attempts if attempt.code_version == code_version]
+    if not ended:
+        return 0
+    if len(ended) > len(RETRY_AFTER_SECONDS):
+        return None
+    return max(ended) + RETRY_AFTER_SECONDS[len(ended) - 1] - now
+
+
+def describe_attempts(plan: SessionPlan, attempts: Sequence[Attempt]) -> str:
+    """Return what became of a session so far, without a full stop."""
+    return f"Session {plan.session_id} ({plan}) ended without a commit; attempts so far: {len(attempts)}"
+
+
+def retry_remedy(target: Target) -> str:
+    """Return what a person can do when a session has no attempts left."""
+    return f"Read the log of its last run; then re-execute that run, or run `lake catch-up {target.name}`."

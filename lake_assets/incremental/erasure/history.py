@@ -1,0 +1,114 @@
+"""Removal of old snapshots and their files after rows were erased, so that no file contains the id any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyiceberg.catalog import Catalog
+
+from lake_assets.base.failpoints import reach
+from lake_assets.base.id_matcher import IdMatcher
+from lake_assets.errors import ErasureStopped
+from lake_assets.incremental.erasure.file_search import search_file
+from lake_assets.incremental.maintenance.cleaning import (
+    drop_deleted_entries,
+    expire_snapshots_except,
+    remove_unreferenced_files,
+    unreferenced_files,
+)
+from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
+from lake_assets.incremental.maintenance.stored_files import remove_file
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
+
+LOG_TABLES = (SESSION, QUARANTINE)
+"""Tables of the engine that may contain an id."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """How many snapshots were expired, and how many files were removed."""
+
+    snapshots: int
+    files: int
+
+
+def remove_history(catalog: Catalog, names: Sequence[str], *, orphaned_before: datetime) -> Removed:
+    """Expire the old snapshots of tables and of the log tables, and remove their files.
+
+    Args:
+        catalog: The catalog of the tables.
+        names: The tables; the log tables are added.
+        orphaned_before: Orphans that were last written before this moment are removed, too.
+
+    Raises:
+        ErasureStopped: A watermark or an open session still needs an old snapshot; then nothing was expired.
+    """
+    references = read_references(catalog)
+    all_names = [*names, *LOG_TABLES]
+    for name in all_names:
+        _check_no_old_snapshot_is_needed(catalog, name, references)
+    snapshots = 0
+    for name in all_names:
+        if name in LOG_TABLES:
+            drop_deleted_entries(catalog, name)
+        snapshots += expire_snapshots_except(catalog, name, references.next_reads(name))
+    reach("erasure-expired")
+    files = 0
+    for name in all_names:
+        files += remove_unreferenced_files(catalog, name, orphaned_before=orphaned_before)
+    reach("erasure-files-removed")
+    return Removed(snapshots, files)
+
+
+def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: SnapshotReferences) -> None:
+    main = publish.main_id(tables.load(catalog, name))
+    behind = set()
+    for snapshot_id, process in references.next_reads(name).items():
+        if snapshot_id != main:
+            behind.add(process)
+    if behind:
+        raise ErasureStopped(
+            f"An old snapshot of {name} is still needed by {', '.join(sorted(behind))}.",
+            remedy="Run these processes until they have nothing to do, then erase again.",
+        )
+
+
+def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: str) -> int:
+    """Remove files with the id that no version of a table refers to and that are too young to be orphans.
+
+    `etl.session` leaves such files when it expires its own snapshots. They are removed, because its present version is
+    later than they are. Such a file of another table may belong to a writer that has not committed yet.
+
+    Args:
+        catalog: The catalog of the tables.
+        names: The tables; the log tables are added.
+        subject: What the id identifies, for the error.
+        value: The id.
+
+    Returns:
+        How many files were removed.
+
+    Raises:
+        ErasureStopped: Another table than `etl.session` has such files.
+    """
+    matcher = IdMatcher(value)
+    removed = 0
+    for name in (*names, *LOG_TABLES):
+        io = tables.load(catalog, name).io
+        strays = []
+        for file in unreferenced_files(catalog, name):
+            if search_file(io, file.path, matcher).occurrences:
+                strays.append(file.path)
+        if strays and name != SESSION:
+            raise ErasureStopped(
+                f"{name} does not refer to {len(strays)} files that hold the {subject}: "
+                "a writer has not committed them yet, or died before it did.",
+                remedy="Erase again when no writer is active and the files are a day old: then they are removed.",
+            )
+        for path in strays:
+            remove_file(io, path)
+        removed += len(strays)
+    return removed

@@ -1,0 +1,80 @@
+"""Removal of an id from the engine's own tables: rows in quarantine, and samples of audits in `etl.session`."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.expressions import And, EqualTo, In, NotNull
+
+from lake_assets.base.id_matcher import id_pattern
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.state_tables import QUARANTINE, SESSION
+
+ERASED = "(erased)"
+"""Replaces a key with the id in the sample of an audit."""
+
+
+def delete_quarantined_rows(catalog: Catalog, value: str) -> int:
+    """Delete the rows in quarantine that have the id in any column.
+
+    Returns:
+        How many rows were deleted.
+    """
+    for attempt in tables.retrying():
+        with attempt:
+            table = tables.load(catalog, QUARANTINE)
+            rows = table.scan(selected_fields=("row_hash", "row")).to_arrow()
+            hashes = [row["row_hash"] for row in rows.to_pylist() if _has_value(row["row"], value)]
+            if hashes:
+                table.delete(In("row_hash", set(hashes)))  # type: ignore[call-arg, arg-type]
+            return len(hashes)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _has_value(row: str | None, value: str) -> bool:
+    columns: dict[str, Any] = json.loads(row or "{}")
+    return value in columns.values()
+
+
+def redact_audit_samples(catalog: Catalog, value: str) -> int:
+    """Replace the keys that mention the id in samples of audits by `ERASED`; results and counts are kept.
+
+    Returns:
+        How many rows of `etl.session` were rewritten.
+    """
+    by_process = itemgetter("process_name")
+    for attempt in tables.retrying():
+        with attempt:
+            table = tables.load(catalog, SESSION)
+            rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
+            mentioning = [row for row in rows.to_pylist() if _mentions(row["audits"], value)]
+            with table.transaction() as transaction:
+                for process, group in groupby(sorted(mentioning, key=by_process), key=by_process):
+                    redacted = [_redacted(row, value) for row in group]
+                    revisions = {row["revision"] for row in redacted}
+                    same_rows = And(
+                        EqualTo("process_name", process),  # type: ignore[call-arg, arg-type]
+                        In("revision", revisions),  # type: ignore[call-arg, arg-type]
+                    )
+                    replacement = rows.from_pylist(redacted, schema=rows.schema)
+                    transaction.overwrite(replacement, overwrite_filter=same_rows)
+            return len(mentioning)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _mentions(audits: str | None, value: str) -> bool:
+    pattern = id_pattern(value)
+    keys = [key for audit in json.loads(audits or "[]") for key in audit["sample"]]
+    return any(pattern.search(key) for key in keys)
+
+
+def _redacted(row: dict[str, Any], value: str) -> dict[str, Any]:
+    pattern = id_pattern(value)
+    audits = json.loads(row["audits"])
+    for audit in audits:
+        audit["sample"] = [ERASED if pattern.search(key) else key for key in audit["sample"]]
+    return row | {"audits": json.dumps(audits, ensure_ascii=False, separators=(",", ":"))}

@@ -1,0 +1,36 @@
+"""The partitions that Dagster shows for tables of hours and of days. Pure."""
+
+from __future__ import annotations
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.dagster.asset_specs import partitions_of
+from lake_assets_tests.incremental.clicks import START, at
+
+
+def test_g5_dynamic_partitions_lose_late_keys_of_a_range_and_those_of_hours_do_not() -> None:
+    first, last = hour_key(START), hour_key(START + 2)
+    chosen_range = dg.PartitionKeyRange(first, last)
+    with dg.DagsterInstance.ephemeral() as instance, partition_loading_context(at(9), instance):
+        instance.add_dynamic_partitions("late", [last, hour_key(START + 1), first])
+        assert dg.DynamicPartitionsDefinition(name="late").get_partition_keys_in_range(chosen_range) == []
+        hours = partitions_of(HOUR, first, None, at(9))
+        assert len(hours.get_partition_keys_in_range(chosen_range)) == 3
+
+
+def test_the_current_hour_is_a_partition_and_the_next_is_not() -> None:
+    partitions = partitions_of(HOUR, hour_key(START), None, at(9, 30))
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_last_partition_key() == hour_key(START + 9)
+
+
+def test_days_are_those_that_hold_the_hours() -> None:
+    partitions = partitions_of(DAY, hour_key(START + 5), hour_key(START + 25), at(9, 30))
+    assert isinstance(partitions, dg.DailyPartitionsDefinition)
+    with partition_loading_context(at(9, 30)):
+        assert partitions.get_partition_keys() == ["2026-01-01", "2026-01-02"]
+    with partition_loading_context(at(9, 30)):
+        assert partitions_of(DAY, hour_key(START), None, at(9, 30)).get_partition_keys() == ["2026-01-01"]
