@@ -11,7 +11,7 @@ from lake_assets.incremental.monitoring.overview import Overview
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
-from lake_assets.pages.data_path import DataPath
+from lake_assets.pages.data_path.stages import DataPath
 
 TEMPLATE = "report.html"
 MOST_AUDITS = 100

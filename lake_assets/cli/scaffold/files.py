@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
-from lake_assets.cli.scaffold_templates import DECLARATION, GRAINS, MODES, TEST
+from lake_assets.cli.scaffold.templates import DECLARATION, GRAINS, MODES, TEST
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import IDENTIFIER, LANDING_COLUMNS, TABLE
 
