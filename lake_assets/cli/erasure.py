@@ -20,7 +20,7 @@ erasure = typer.Typer(help="Check that an erased id is in no file.", no_args_is_
 
 
 def erase(
-    subject: Annotated[str | None, typer.Argument(help="The kind of id, such as account.")] = None,
+    subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="The kind of id, such as account.")] = None,
     value: Annotated[str | None, typer.Argument(metavar="ID", help="The id to erase.")] = None,
     late: Annotated[
         bool,
@@ -57,10 +57,16 @@ def erase(
 @erasure.command()
 def certify(
     subject: Annotated[
-        str, typer.Argument(help="The kind of id, such as account. org: an id of an org in the engagement lakes.")
+        str,
+        typer.Argument(
+            metavar="SUBJECT",
+            help="The kind of id, such as account. Use org for an id of an org in the engagement lakes.",
+        ),
     ],
-    value: Annotated[str, typer.Argument(metavar="ID", help="The id to look for. For org: the org.")],
-    who_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="For org: the id to look for.")] = None,
+    value: Annotated[str, typer.Argument(metavar="ID", help="The id to look for. If SUBJECT is org: the org.")],
+    who_id: Annotated[
+        str | None, typer.Argument(metavar="ID_OF_ORG", help="If SUBJECT is org: the id to look for.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Decode every file of tables, landed files and segments, and list the files that still hold an id.

@@ -80,7 +80,7 @@ def reshard(
 def scrub(
     topic: Topic,
     distinct_id: Annotated[str, typer.Argument(metavar="ID", help="The distinct id of the records to erase.")],
-    request: Annotated[str, typer.Option(help="The id of the request. The same id is the same request.")],
+    request: Annotated[str, typer.Option(help="The id of this request. A repeated id stands for the same request.")],
     sent_through: Annotated[
         datetime | None,
         typer.Option(

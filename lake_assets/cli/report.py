@@ -34,7 +34,10 @@ def report(out: OutputFile = None, as_json: AsJson = False) -> None:
 def demo(
     of: Annotated[
         Literal["membership", "engagement"],
-        typer.Argument(help="membership: the whole platform. engagement: an engagement lake."),
+        typer.Argument(
+            metavar="DEMO",
+            help="What to demonstrate: the whole platform (membership), or an engagement lake (engagement).",
+        ),
     ] = "membership",
     keep_up: Annotated[
         bool | None,

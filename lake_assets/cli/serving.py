@@ -29,8 +29,12 @@ pinot = typer.Typer(
 )
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A served table, such as account_state.")]
 EntryId = Annotated[str, typer.Argument(metavar="ID", help="The id of a push, from `lake serving lineage TABLE`.")]
-ForcePush = Annotated[bool, typer.Option("--force", help="Revert a push that is in progress, because it died.")]
-ForceRevert = Annotated[bool, typer.Option("--force", help="Also revert a push that is in progress, because it died.")]
+ForcePush = Annotated[
+    bool, typer.Option("--force", help="Revert a push that is in progress. Use it after a push died.")
+]
+ForceRevert = Annotated[
+    bool, typer.Option("--force", help="Also revert a push that is in progress. Use it after a push died.")
+]
 
 
 @serving.command()

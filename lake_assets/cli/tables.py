@@ -28,7 +28,7 @@ def new(
         str,
         typer.Argument(metavar="TABLE", help="The table, such as core.payment_fact. The default namespace is core."),
     ],
-    mode: Annotated[str, typer.Option(help="stateless, stateful or sequential.")],
+    mode: Annotated[str, typer.Option(help="The mode: stateless, stateful or sequential.")],
     source: Annotated[str, typer.Option(help="The raw table that it is built from, such as raw.payments.")],
     time_column: Annotated[str, typer.Option(help="The time column of the source.")],
     key: Annotated[str, typer.Option(help="The key column of the source.")],

@@ -23,7 +23,9 @@ def plan(target: TargetName, as_json: AsJson = False) -> None:
 
 
 def catch_up(
-    targets: Annotated[list[str] | None, typer.Argument(help="The targets to update. Default: all.")] = None,
+    targets: Annotated[
+        list[str] | None, typer.Argument(metavar="TARGET", help="The targets to update. Default: all.")
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Also repeat sessions that a failed audit stopped or held back.")
     ] = False,
