@@ -125,8 +125,8 @@ def heat_map(arrivals: Arrivals) -> Figure:
     for landed_bin in _bins(landed_hours, width):
         rows.append([bins.get((landed_bin, event_bin)) for event_bin in across])
     trace = go.Heatmap(
-        x=[_hour_text(number * width) for number in across],
-        y=[_hour_text(number * width) for number in _bins(landed_hours, width)],
+        x=_hour_texts(across, width),
+        y=_hour_texts(_bins(landed_hours, width), width),
         z=[[None if count is None else log10(count) for count in line] for line in rows],
         customdata=rows,
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
@@ -162,7 +162,7 @@ def lateness(arrivals: Arrivals) -> Figure:
             values.append(None if seconds is None else max(seconds, 1))
             labels.append(f"{duration(seconds)} ({known.rows:,} rows)" if known else None)
         trace = go.Scatter(
-            x=[_hour_text(hour) for hour in hours],
+            x=_hour_texts(hours),
             y=values,
             name=name,
             mode="lines+markers" if len(hours) <= MOST_BINS else "lines",
@@ -204,7 +204,7 @@ def sessions(targets: Sequence[TargetOverview], now: datetime) -> Figure:
     figure = _figure(traces, x="time", y="", height=110 + 42 * len(targets))
     figure["layout"]["yaxis"] |= {
         "categoryorder": "array",
-        "categoryarray": [text(target.table) for target in targets],
+        "categoryarray": _tables(targets),
         "autorange": "reversed",
     }
     figure["layout"]["xaxis"] |= {"type": "date"}
@@ -236,7 +236,7 @@ def _by_target(targets: Iterable[TargetOverview], series: Iterable[_Series], uni
     traces = []
     for one in series:
         trace = go.Bar(
-            y=[text(target.table) for target in shown],
+            y=_tables(shown),
             x=[getattr(target.saving, one.field) for target in shown],
             name=one.name,
             orientation="h",
@@ -311,8 +311,13 @@ def _bins(hours: Sequence[int], width: int) -> range:
     return range(min(hours) // width, max(hours) // width + 1)
 
 
-def _hour_text(hour: int) -> str:
-    return _moment(hour_start(hour))
+def _hour_texts(numbers: Iterable[int], width: int = 1) -> list[str]:
+    """Return the start of each bin of `width` hours."""
+    return [_moment(hour_start(number * width)) for number in numbers]
+
+
+def _tables(targets: Iterable[TargetOverview]) -> list[str]:
+    return [text(target.table) for target in targets]
 
 
 def _moment(time: datetime) -> str:
