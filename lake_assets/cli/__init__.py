@@ -1,4 +1,6 @@
-"""`lake`: the command line, one file for each group of commands.
+"""`lake`, the command line: one module for each group of commands, and `main`, which assembles them.
 
-May import everything but `definitions` and `resources`. Slow imports stand inside the commands.
+A command reads its arguments, calls a stage or an engine, and renders the result. May import everything except
+`definitions` and `resources`. Imports that take long (pyspark, pyiceberg, Dagster) are inside the commands, so
+`lake --help` is instant.
 """

@@ -1,4 +1,4 @@
-"""`lake serving`: served tables on the command line."""
+"""`lake serving`: served tables, here and in a Pinot cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from uuid import uuid4
 
 import typer
 
-from lake_assets.errors import UsageError
+from lake_assets.cli.common import AsJson, zookeeper_hosts
+from lake_assets.errors import ServiceError, UsageError
+from lake_assets.pages.terminal.render import counted, render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -19,34 +21,42 @@ if TYPE_CHECKING:
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.store.groups import PushGroup
 
-serving = typer.Typer(help="Served tables: whole snapshots, pushed, queried and taken back.", no_args_is_help=True)
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="a served table, such as account_state")]
-EntryId = Annotated[str, typer.Argument(metavar="ID", help="of its lineage: `lake serving lineage TABLE`")]
+PUSH_ID_LENGTH = 12
+
+serving = typer.Typer(help="Served tables: push, query and revert whole snapshots of tables.", no_args_is_help=True)
 pinot = typer.Typer(
-    help="The same for a table of an Apache Pinot cluster: LAKE_PINOT_CONTROLLER.", no_args_is_help=True
+    help="Tables of an Apache Pinot cluster, whose controller LAKE_PINOT_CONTROLLER names.", no_args_is_help=True
 )
-serving.add_typer(pinot, name="pinot")
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="A served table, such as account_state.")]
+EntryId = Annotated[str, typer.Argument(metavar="ID", help="The id of a push, from `lake serving lineage TABLE`.")]
+ForcePush = Annotated[
+    bool, typer.Option("--force", help="Revert a push that is in progress. Use it after a push died.")
+]
+ForceRevert = Annotated[
+    bool, typer.Option("--force", help="Also revert a push that is in progress. Use it after a push died.")
+]
 
 
 @serving.command()
 def push(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="a served table, or a group of LAKE_SERVING_GROUPS")],
-    file: Annotated[Path | None, typer.Option(help="push this Parquet file; default: the table's own source")] = None,
-    force: Annotated[bool, typer.Option("--force", help="revert a push that is in progress: it has died")] = False,
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A served table, or a group of LAKE_SERVING_GROUPS.")],
+    file: Annotated[
+        Path | None, typer.Option(help="The Parquet file to push. Default: the table's own source.")
+    ] = None,
+    force: ForcePush = False,
     as_json: AsJson = False,
 ) -> None:
-    """Push a new snapshot of TABLE: readers see it as a whole, at once. What fails is reverted.
+    """Push a new snapshot of TABLE. Readers see all of it at once. A push that fails is reverted.
 
-    The tables of a push group are switched together.
+    Readers see the new snapshots of all tables of a push group at the same moment.
     """
     from lake_assets.connections.catalog import open_catalog
     from lake_assets.incremental.execution.engine import utc_now
-    from lake_assets.pages import terminal_serving
-    from lake_assets.pages.terminal import as_json as to_json
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.sources import from_parquet
 
-    as_of, heads = utc_now(), dict[str, str | None]()
+    as_of = utc_now()
+    heads: dict[str, str | None] = {}
     if file:
         tables = {table: from_parquet(file)}
     else:
@@ -54,153 +64,148 @@ def push(
         readings = {source.name: source.read(catalog) for source in _group(table).sources}
         tables = {name: reading.rows for name, reading in readings.items()}
         heads = {name: reading.head for name, reading in readings.items()}
-    with _serving() as found:
-        reports = found.writer.push(tables, push_id=uuid4().hex[:12], as_of=as_of, force=force, heads=heads)
-    if as_json:
-        typer.echo(to_json(reports if len(reports) > 1 else reports[0]))
-    else:
-        terminal_serving.pushed(reports)
+    push_id = uuid4().hex[:PUSH_ID_LENGTH]
+    with _open_serving() as found:
+        reports = found.writer.push(tables, push_id=push_id, as_of=as_of, force=force, heads=heads)
+    render(reports, views.pushed, as_json=as_json, document=reports if len(reports) > 1 else reports[0])
 
 
 @serving.command("list")
 def list_tables(as_json: AsJson = False) -> None:
-    """List the served tables: what readers see of each, and what is stored."""
-    from lake_assets.pages import terminal_serving
-    from lake_assets.pages.terminal import as_json as to_json
+    """List the served tables: what readers see of each one, and how much is stored."""
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.status import table_status
 
-    with _serving() as found:
-        listed = [table_status(found.registry, name) for name in found.registry.tables()]
-    typer.echo(to_json(listed)) if as_json else terminal_serving.tables(listed)
+    with _open_serving() as found:
+        tables = [table_status(found.registry, name) for name in found.registry.tables()]
+    render(tables, views.SERVED, as_json=as_json)
 
 
 @serving.command()
 def query(
     table: TableName,
-    sql: Annotated[str, typer.Argument(metavar="SQL", help="one SELECT from TABLE; other served tables may join it")],
+    sql: Annotated[
+        str, typer.Argument(metavar="SQL", help="One SELECT that reads TABLE. It may join other served tables.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Run a SELECT over TABLE as it is served now."""
-    from lake_assets.pages import terminal_serving
-    from lake_assets.pages.terminal import as_json as to_json
+    """Run a SELECT on the present snapshot of TABLE."""
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.endpoints import query
     from lake_assets.serving.endpoints.sql import tables_of
 
     if table not in tables_of(sql):
-        raise UsageError(f"The query does not ask for {table}.", remedy=f'Write it as "select ... from {table}".')
-    with _serving() as found:
+        raise UsageError(f"The query does not read {table}.", remedy=f'Write it as "select ... from {table}".')
+    with _open_serving() as found:
         result = query.query(found.broker, sql, found.limits)
-    typer.echo(to_json(result)) if as_json else terminal_serving.result(result)
+    render(result, views.result, as_json=as_json)
 
 
 @serving.command()
 def lineage(table: TableName, as_json: AsJson = False) -> None:
-    """Show the pushes of TABLE, the newest first, and which of them can be reverted."""
-    from lake_assets.pages import terminal_serving
-    from lake_assets.pages.terminal import as_json as to_json
+    """List the pushes of TABLE, newest first, and which of them can be reverted."""
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.store.status import lineage_status
 
-    with _serving() as found:
+    with _open_serving() as found:
         entries = lineage_status(found.registry, table)
-    typer.echo(to_json(entries)) if as_json else terminal_serving.lineage(entries)
+    render(entries, views.LINEAGE, as_json=as_json)
 
 
 @serving.command()
 def revert(
     table: TableName,
     entry_id: EntryId,
-    force: Annotated[bool, typer.Option("--force", help="also a push that is in progress: it has died")] = False,
-    later: Annotated[bool, typer.Option("--later", help="and the pushes that came on top of it")] = False,
+    force: ForceRevert = False,
+    later: Annotated[bool, typer.Option("--later", help="Also revert the later pushes of TABLE.")] = False,
     others: Annotated[
-        list[str] | None, typer.Option("--with", metavar="TABLE=ID", help="another table's, in the same switch")
+        list[str] | None,
+        typer.Option("--with", metavar="TABLE=ID", help="Revert a push of another table at the same moment."),
     ] = None,
 ) -> None:
-    """Go back to what TABLE was before a push. Refused if somebody was erased since."""
-    from lake_assets.pages.terminal_serving import counted
-
-    entries, erased_at = _entries([f"{table}={entry_id}", *(others or [])]), _last_erasure()
-    with _serving() as found:
+    """Restore the snapshot of TABLE that a push replaced. Refused if a subject was erased since that snapshot."""
+    entries = _entries([f"{table}={entry_id}", *(others or [])])
+    erased_at = _last_erasure()
+    with _open_serving() as found:
         changes = found.writer.revert_all(entries, force=force, later=later, erased_at=erased_at)
     for name, change in changes.items():
-        given_up = counted(len(change.deletions), "segment")
-        typer.echo(f"{name} is as it was before {entries[name]}; given up: {given_up}.")
+        segments = counted(len(change.deletions), "segment")
+        typer.echo(f"{name} is as it was before {entries[name]}; {segments} no longer used.")
 
 
 @serving.command("clean-up")
 def clean_up(table: TableName) -> None:
-    """Delete what old pushes of TABLE replaced or left, and what is from before an erasure: one cycle of two."""
-    from lake_assets.pages.terminal_serving import counted
+    """Delete segments of TABLE that old pushes replaced or left behind, or that are older than an erasure.
 
+    The first run deletes the segments of an old push, the second one removes the push from the lineage.
+    """
     erased_at = _last_erasure()
-    with _serving() as found:
+    with _open_serving() as found:
         change = found.writer.clean_up(table, retention=found.retention, erased_at=erased_at)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()
 def delete(
-    table: TableName, segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="by name")]
+    table: TableName,
+    segments: Annotated[list[str], typer.Argument(metavar="SEGMENT...", help="The names of the segments.")],
 ) -> None:
-    """Delete segments of TABLE that nothing needs; refused for what readers see or lineage holds."""
-    from lake_assets.pages.terminal_serving import counted
-
-    with _serving() as found:
+    """Delete unused segments of TABLE. Refused for segments that readers see or that the lineage names."""
+    with _open_serving() as found:
         change = found.writer.delete(table, segments)
     typer.echo(f"{table}: {counted(len(change.deletions), 'segment')} deleted.")
 
 
 @serving.command()
 def serve() -> None:
-    """Answer queries over HTTP on loopback, until interrupted: /query, /tables, /lineage, /health and /docs."""
+    """Answer queries over HTTP on loopback until interrupted: /query, /tables, /lineage, /health and /docs."""
     import uvicorn
 
     from lake_assets.serving.endpoints.http import endpoint
 
-    with _serving() as found:
-        typer.echo(f"http://127.0.0.1:{settings().serving_port}/docs")
-        app = endpoint(found, token=settings().serving_token)
-        uvicorn.run(app, host="127.0.0.1", port=settings().serving_port, log_level="warning")
+    found = settings()
+    with _open_serving() as opened:
+        typer.echo(f"http://127.0.0.1:{found.serving_port}/docs")
+        app = endpoint(opened, token=found.serving_token)
+        uvicorn.run(app, host="127.0.0.1", port=found.serving_port, log_level="warning")
 
 
 @pinot.command("push")
 def pinot_push(
     table: TableName,
-    archives: Annotated[list[Path], typer.Argument(metavar="FILE...", help="segments that Pinot built, .tar.gz")],
-    force: Annotated[bool, typer.Option("--force", help="revert a push that is in progress: it has died")] = False,
+    archives: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Segments that Pinot built, as .tar.gz files.")
+    ],
+    force: ForcePush = False,
     as_json: AsJson = False,
 ) -> None:
-    """Replace TABLE of the cluster by these segments, in one switch. What fails is reverted."""
-    from lake_assets.pages.terminal import as_json as to_json
-    from lake_assets.pages.terminal_serving import counted
+    """Replace the segments of TABLE in the cluster by FILE..., all at once. A push that fails is reverted."""
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.endpoints.pinot import pinot_at
 
     with pinot_at(settings()) as cluster:
         done = cluster.push(table, archives, force=force)
-    if as_json:
-        typer.echo(to_json(done))
-        return
-    typer.echo(f"{table}: {counted(len(done.segments), 'segment')} instead of {len(done.replaced)}.")
-    typer.echo(f"To go back: lake serving pinot revert {table} {done.entry_id}")
+    render(done, views.pinot_pushed, as_json=as_json)
 
 
 @pinot.command("list")
 def pinot_list(table: TableName, as_json: AsJson = False) -> None:
-    """List the segments of TABLE that the cluster's queries see."""
-    from lake_assets.pages.terminal import as_json as to_json
+    """List the segments of TABLE that queries of the cluster see."""
+    from lake_assets.pages.terminal import serving as views
     from lake_assets.serving.endpoints.pinot import pinot_at
 
     with pinot_at(settings()) as cluster:
         found = cluster.segments(table)
-    typer.echo(to_json(found) if as_json else "\n".join(found) or "No segments.")
+    render(found, views.pinot_segments, as_json=as_json)
 
 
 @pinot.command("revert")
 def pinot_revert(
     table: TableName,
-    entry_id: Annotated[str, typer.Argument(metavar="ID", help="of its lineage, as its push printed it")],
-    force: Annotated[bool, typer.Option("--force", help="also a push that is in progress: it has died")] = False,
+    entry_id: Annotated[str, typer.Argument(metavar="ID", help="The id that the push printed.")],
+    force: ForceRevert = False,
 ) -> None:
-    """Go back to what TABLE of the cluster was before a push. Not refused across an erasure: the cluster knows none."""
+    """Restore the segments of TABLE that a push replaced. Not refused after an erasure: the cluster records none."""
     from lake_assets.serving.endpoints.pinot import pinot_at
 
     with pinot_at(settings()) as cluster:
@@ -208,30 +213,33 @@ def pinot_revert(
     typer.echo(f"{table} is as it was before {entry_id}.")
 
 
-def forget_replaced() -> list[OutdatedSegments]:
-    """What served tables have of before the last erasure. Where ZooKeeper is known, what was replaced goes."""
+serving.add_typer(pinot, name="pinot")
+
+
+def delete_replaced() -> list[OutdatedSegments]:
+    """Return the segments that are older than the last erasure. If ZooKeeper runs, delete the replaced ones first."""
     from lake_assets.connections.addresses import zookeeper_address
     from lake_assets.serving.erasure.erase import delete_replaced, stored_before
     from lake_assets.serving.store.files import SegmentFiles
 
-    erased_at, files = _last_erasure(), SegmentFiles(settings().segments)
+    erased_at = _last_erasure()
+    files = SegmentFiles(settings().segments)
     if erased_at is None or not files.tables():
         return []
     if zookeeper_address(settings()) is None:
         return list(stored_before(files, erased_at=erased_at))
-    with _serving() as found:
+    with _open_serving() as found:
         return delete_replaced(found, erased_at=erased_at)
 
 
-def searched() -> list[FileSource]:
-    """What `lake erasure certify` searches of serving."""
-    from lake_assets.errors import ServiceError
+def searched_folders() -> list[FileSource]:
+    """Return the segments that `lake erasure certify` searches."""
     from lake_assets.serving.erasure.certificate import segment_folders
 
     try:
-        with _serving() as found:
+        with _open_serving() as found:
             states = found.registry.read(*found.files.tables())
-    except ServiceError:  # the files are searched all the same
+    except ServiceError:  # without ZooKeeper, the files are searched nevertheless
         states = None
     return list(segment_folders(settings(), states))
 
@@ -248,11 +256,13 @@ def _group(name: str) -> PushGroup:
 
 
 def _entries(words: list[str]) -> dict[str, str]:
-    """Table → entry, of words `TABLE=ID`. `UsageError`."""
-    found = dict(word.split("=", 1) for word in words if "=" in word)
-    if len(found) < len(words):
-        raise UsageError("--with is not TABLE=ID, or names a table again.", remedy="Name each other table once.")
-    return found
+    """Parse words of the form `TABLE=ID` into table → entry."""
+    entries = dict(word.split("=", 1) for word in words if "=" in word)
+    if len(entries) < len(words):
+        raise UsageError(
+            "--with is not TABLE=ID, or names a table twice.", remedy="Name each other table once, as TABLE=ID."
+        )
+    return entries
 
 
 def _last_erasure() -> datetime | None:
@@ -262,10 +272,8 @@ def _last_erasure() -> datetime | None:
     return last_erasure(open_catalog(settings()))
 
 
-def _serving() -> AbstractContextManager[Serving]:
-    from lake_assets.connections.addresses import required, zookeeper_address
+def _open_serving() -> AbstractContextManager[Serving]:
     from lake_assets.incremental.execution.engine import utc_now
     from lake_assets.serving.served_tables import serving_at
 
-    hosts = required(zookeeper_address(settings()), "ZooKeeper")
-    return serving_at(hosts, settings(), clock=utc_now)
+    return serving_at(zookeeper_hosts(), settings(), clock=utc_now)

@@ -31,7 +31,8 @@ from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.monitoring.audits import unnotified_batches
 from lake_assets.engagement.notifications.notify import total_counts
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
-from lake_assets.pages import terminal_engagement
+from lake_assets.pages.terminal import engagement as views
+from lake_assets.pages.terminal.render import show
 from lake_assets.services.engagement_stack import lake_services
 
 if TYPE_CHECKING:
@@ -95,14 +96,14 @@ class _Stage:
         done = maintenance.take_turn(
             self.tables, self.spark, self.zk, max_wait=WAIT_SECONDS, retain_hours=self.home.retain_hours
         )
-        console.print(f"  [green]■[/] maintenance follows retention: {terminal_engagement.maintained(done)}")
+        console.print(f"  [green]■[/] maintenance follows retention: {views.maintained(done)}")
 
     def certified(self, person: Person) -> bool:
         """The certificate of an id, printed; whether the id is nowhere in the lake."""
         org, who_id = person
         console.print(f"  [cyan]?[/] lake erasure certify org {org} {who_id}")
         found = certify(self.tables.root, [LAKE], org, who_id, str(self.home.kafka))
-        terminal_engagement.certificate(found)
+        show(views.certificate(found))
         return found.nowhere
 
     def _turn(self, name: StreamName) -> bool:

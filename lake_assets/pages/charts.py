@@ -1,12 +1,13 @@
-"""The charts of the report: values in, plotly figures out. No colour of text or ground: the page knows its theme.
+"""The charts of the report: values in, plotly figures out. The page sets the colours of text and background.
 
-All text goes through `text`: plotly reads a subset of HTML in labels and hovers, and values may hold anything.
+All text goes through `text`, because plotly reads a subset of HTML in labels and hovers, and values may hold anything.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 from math import log10
@@ -20,16 +21,23 @@ from lake_assets.incremental.monitoring.session_costs import SessionCost
 from lake_assets.incremental.planning.lateness import Arrivals
 
 Figure = dict[str, Any]
-"""A plotly figure as JSON has it: `data` and `layout`."""
+"""A plotly figure as JSON: `data` and `layout`."""
 
 MOST_BINS = 200
-"""Of one axis of a heat map: more cannot be told apart, and the page would grow with their square."""
+"""The maximum number of bins on an axis of a heat map. The size of the page grows with its square."""
 
 BIN_HOURS = (1, 2, 3, 6, 12, 24, 48, 168, 720)
-MOST_WORDS = 300
-"""Characters of one hover line."""
+"""The widths of the bins of a heat map."""
 
-BLUE, TEAL, AMBER, RED, GREY, VIOLET = "#4c8fd6", "#2fa39a", "#dd9a33", "#dc5a49", "#8b93a0", "#8d7bd8"
+MOST_CHARACTERS = 300
+"""The maximum length of a label or of a hover line."""
+
+BLUE = "#4c8fd6"
+TEAL = "#2fa39a"
+AMBER = "#dd9a33"
+RED = "#dc5a49"
+GREY = "#8b93a0"
+VIOLET = "#8d7bd8"
 STATES = {
     "committed": TEAL,
     "published": BLUE,
@@ -38,25 +46,62 @@ STATES = {
     "blocked": RED,
     "abandoned": GREY,
 }
-LEAST_WIDTH = 0.004
-"""Of a bar, as a share of all the time shown: a session takes a second of a week."""
+PERCENTILES = (("max", RED), ("p95", AMBER), ("p50", BLUE))
 
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
-_LATENESS_TICKS = {1: "1 s", 10: "10 s", _MINUTE: "1 min", 5 * _MINUTE: "5 min", 20 * _MINUTE: "20 min"}
-_LATENESS_TICKS |= {_HOUR: "1 h", 3 * _HOUR: "3 h", 8 * _HOUR: "8 h", _DAY: "1 d", 7 * _DAY: "7 d", 30 * _DAY: "30 d"}
+LEAST_WIDTH = 0.004
+"""The minimum width of a bar as a share of the time shown: a session may take a second of a week."""
+
+LEAST_BAR = timedelta(milliseconds=100)
+MILLISECONDS = 1000
+
+_MINUTE = 60
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_LATENESS_TICKS = {
+    1: "1 s",
+    10: "10 s",
+    _MINUTE: "1 min",
+    5 * _MINUTE: "5 min",
+    20 * _MINUTE: "20 min",
+    _HOUR: "1 h",
+    3 * _HOUR: "3 h",
+    8 * _HOUR: "8 h",
+    _DAY: "1 d",
+    7 * _DAY: "7 d",
+    30 * _DAY: "30 d",
+}
+
+
+@dataclass(frozen=True)
+class _Bar:
+    table: str
+    session: SessionCost
+    end: datetime
+
+
+@dataclass(frozen=True)
+class _Series:
+    """One series of a bar chart by target. field: a field of `Saving`."""
+
+    name: str
+    colour: str
+    field: str
 
 
 def text(value: object) -> str:
-    """A value for plotly, cut to a line's length and escaped."""
+    """Return a value for plotly: escaped, and cut if it is long."""
     words = str(value)
-    return escape(words if len(words) <= MOST_WORDS else f"{words[:MOST_WORDS]}…")
+    if len(words) > MOST_CHARACTERS:
+        words = f"{words[:MOST_CHARACTERS]}…"
+    return escape(words)
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds for people: `42 s`, `1 h 05 min`, `3 d 4 h`."""
+    """Return seconds as text: `42 s`, `1 h 05 min`, `3 d 4 h`; a dash for None."""
     if seconds is None:
         return "–"
-    sign, size = ("-" if seconds < 0 else ""), abs(seconds)
+    sign = "-" if seconds < 0 else ""
+    size = abs(seconds)
     if size < _MINUTE:
         return f"{sign}{size:.3g} s"
     minutes = int(size // _MINUTE)
@@ -68,18 +113,21 @@ def duration(seconds: float | None) -> str:
 
 
 def heat_map(arrivals: Arrivals) -> Figure:
-    """Rows by event hour (across) and landing hour (up), on a logarithmic scale; long spans in wider bins."""
-    events, landed = [c.event_hour for c in arrivals.cells], [c.landed_hour for c in arrivals.cells]
-    width = bin_hours(max(max(axis) - min(axis) + 1 for axis in (events, landed)))
+    """Draw rows by event hour (horizontal) and landing hour (vertical) on a logarithmic scale, in bins of hours."""
+    event_hours = [cell.event_hour for cell in arrivals.cells]
+    landed_hours = [cell.landed_hour for cell in arrivals.cells]
+    width = bin_hours(max(_span(event_hours), _span(landed_hours)))
     bins: Counter[tuple[int, int]] = Counter()
     for cell in arrivals.cells:
         bins[cell.landed_hour // width, cell.event_hour // width] += cell.rows
-    across, up = (range(min(axis) // width, max(axis) // width + 1) for axis in (events, landed))
-    rows = [[bins.get((y, x)) for x in across] for y in up]
+    across = _bins(event_hours, width)
+    rows = []
+    for landed_bin in _bins(landed_hours, width):
+        rows.append([bins.get((landed_bin, event_bin)) for event_bin in across])
     trace = go.Heatmap(
-        x=[_time(x * width) for x in across],
-        y=[_time(y * width) for y in up],
-        z=[[None if n is None else log10(n) for n in line] for line in rows],
+        x=_hour_texts(across, width),
+        y=_hour_texts(_bins(landed_hours, width), width),
+        z=[[None if count is None else log10(count) for count in line] for line in rows],
         customdata=rows,
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
         "<b>%{customdata:,} rows</b><extra></extra>",
@@ -88,106 +136,135 @@ def heat_map(arrivals: Arrivals) -> Figure:
         xgap=0.5,
         ygap=0.5,
     )
-    wide = "" if width == 1 else f", {width} hours a bin"
-    return _figure([trace], x=f"event hour{wide}", y="landing hour", height=330)
+    unit = "" if width == 1 else f", in bins of {width} hours"
+    return _figure([trace], x=f"event hour{unit}", y="landing hour", height=330)
 
 
 def bin_hours(span: int) -> int:
-    """How many hours one bin of a heat map over `span` hours holds."""
-    return next((width for width in BIN_HOURS if span / width <= MOST_BINS), -(-span // MOST_BINS))
+    """Return the width of a bin, in hours, of a heat map that shows `span` hours."""
+    for width in BIN_HOURS:
+        if span <= width * MOST_BINS:
+            return width
+    return -(-span // MOST_BINS)
 
 
 def lateness(arrivals: Arrivals) -> Figure:
-    """p50, p95 and maximum by landing hour, on a logarithmic scale; an hour without rows is a gap."""
-    by_hour = {h.landed_hour: h.lateness for h in arrivals.by_landed_hour}
+    """Draw p50, p95 and maximum by landing hour on a logarithmic scale. An hour without rows is a gap."""
+    by_hour = {found.landed_hour: found.lateness for found in arrivals.by_landed_hour}
     hours = range(min(by_hour), max(by_hour) + 1)
     traces = []
-    for name, colour in (("max", RED), ("p95", AMBER), ("p50", BLUE)):
-        values = {h: getattr(known, f"{name}_seconds") for h, known in by_hour.items()}
-        told = {h: f"{duration(value)} ({by_hour[h].rows:,} rows)" for h, value in values.items()}
-        traces.append(
-            go.Scatter(
-                x=[_time(h) for h in hours],
-                y=[max(values[h], 1) if h in values else None for h in hours],
-                name=name,
-                mode="lines+markers" if len(hours) <= MOST_BINS else "lines",
-                line={"color": colour, "width": 2},
-                marker={"size": 4},
-                customdata=[told.get(h) for h in hours],
-                hovertemplate="%{customdata}",
-            )
+    for name, colour in PERCENTILES:
+        values: list[float | None] = []
+        labels: list[str | None] = []
+        for hour in hours:
+            known = by_hour.get(hour)
+            seconds = getattr(known, f"{name}_seconds") if known else None
+            values.append(None if seconds is None else max(seconds, 1))
+            labels.append(f"{duration(seconds)} ({known.rows:,} rows)" if known else None)
+        trace = go.Scatter(
+            x=_hour_texts(hours),
+            y=values,
+            name=name,
+            mode="lines+markers" if len(hours) <= MOST_BINS else "lines",
+            line={"color": colour, "width": 2},
+            marker={"size": 4},
+            customdata=labels,
+            hovertemplate="%{customdata}",
         )
+        traces.append(trace)
     figure = _figure(traces, x="landing hour", y="lateness", height=300)
-    ticks = {"type": "log", "tickvals": list(_LATENESS_TICKS), "ticktext": list(_LATENESS_TICKS.values())}
-    figure["layout"]["yaxis"] |= ticks
+    figure["layout"]["yaxis"] |= {
+        "type": "log",
+        "tickvals": list(_LATENESS_TICKS),
+        "ticktext": list(_LATENESS_TICKS.values()),
+    }
     figure["layout"]["hovermode"] = "x unified"
     return figure
 
 
 def sessions(targets: Sequence[TargetOverview], now: datetime) -> Figure:
-    """Each session as a bar from its planning to its end, one line for each target; an open one reaches to now."""
-    shown = [(t.table, s, s.ended_at or now) for t in targets for s in t.sessions]
-    first, last = min(s.started_at for _, s, _ in shown), max(end for _, _, end in shown)
-    least = max((last - first) * LEAST_WIDTH, timedelta(milliseconds=100))
+    """Draw each session as a bar from its planning to its end, one line for each target.
+
+    Args:
+        targets: At least one of them has a session.
+        now: The end of the bars of open sessions.
+    """
+    bars = []
+    for target in targets:
+        for session in target.sessions:
+            bars.append(_Bar(target.table, session, session.ended_at or now))
+    first = min(bar.session.started_at for bar in bars)
+    last = max(bar.end for bar in bars)
+    least = max((last - first) * LEAST_WIDTH, LEAST_BAR)
     traces = []
-    for state, colour in STATES.items():
-        bars = [(table, s, end) for table, s, end in shown if s.state == state]
-        if bars:
-            trace = go.Bar(
-                y=[text(table) for table, _, _ in bars],
-                base=[_moment(s.started_at) for _, s, _ in bars],
-                x=[max(end - s.started_at, least).total_seconds() * 1000 for _, s, end in bars],
-                customdata=[_told(s) for _, s, _ in bars],
-                hovertemplate="%{customdata}<extra></extra>",
-                orientation="h",
-                name=state,
-                marker={"color": colour, "line": {"width": 0.5, "color": "rgba(128,128,128,.5)"}},
-            )
-            traces.append(trace)
+    for state in STATES:
+        of_state = [bar for bar in bars if bar.session.state == state]
+        if of_state:
+            traces.append(_session_bars(state, of_state, least))
     figure = _figure(traces, x="time", y="", height=110 + 42 * len(targets))
-    order = [text(t.table) for t in targets]
-    figure["layout"]["yaxis"] |= {"categoryorder": "array", "categoryarray": order, "autorange": "reversed"}
+    figure["layout"]["yaxis"] |= {
+        "categoryorder": "array",
+        "categoryarray": _tables(targets),
+        "autorange": "reversed",
+    }
     figure["layout"]["xaxis"] |= {"type": "date"}
     figure["layout"] |= {"barmode": "overlay", "bargap": 0.35, "showlegend": True}
     return figure
 
 
 def saved_hours(targets: Iterable[TargetOverview], lookback_hours: int) -> Figure:
-    """Hours that the sessions of each target rebuilt, against those of a fixed lookback; and late ones it misses."""
-    kinds = (
-        ("rebuilt", TEAL, "hours_rebuilt"),
-        (f"a {lookback_hours}-hour lookback", GREY, "lookback_hours"),
-        ("late, missed by it", RED, "missed_hours"),
+    """Draw the hours that sessions rebuilt, that a lookback would have rebuilt, and that it would have missed."""
+    series = (
+        _Series("rebuilt", TEAL, "hours_rebuilt"),
+        _Series(f"{lookback_hours}-hour lookback", GREY, "lookback_hours"),
+        _Series("late hours it would miss", RED, "missed_hours"),
     )
-    return _by_target([t for t in targets if t.saving.sessions], kinds, "hours")
+    return _by_target(targets, series, "hours")
 
 
 def saved_rows(targets: Iterable[TargetOverview], lookback_hours: int) -> Figure:
-    """Rows written by the sessions of each target, against those of a fixed lookback."""
-    kinds = (("written", TEAL, "rows_written"), (f"a {lookback_hours}-hour lookback", GREY, "lookback_rows"))
-    return _by_target([t for t in targets if t.saving.sessions], kinds, "rows")
+    """Draw the rows that sessions wrote, and those that a lookback would have written."""
+    series = (
+        _Series("written", TEAL, "rows_written"),
+        _Series(f"{lookback_hours}-hour lookback", GREY, "lookback_rows"),
+    )
+    return _by_target(targets, series, "rows")
 
 
-def _by_target(targets: Sequence[TargetOverview], kinds: Iterable[tuple[str, str, str]], unit: str) -> Figure:
-    traces = [
-        go.Bar(
-            y=[text(t.table) for t in targets],
-            x=[getattr(t.saving, field) for t in targets],
-            name=name,
+def _by_target(targets: Iterable[TargetOverview], series: Iterable[_Series], unit: str) -> Figure:
+    shown = [target for target in targets if target.saving.sessions]
+    traces = []
+    for one in series:
+        trace = go.Bar(
+            y=_tables(shown),
+            x=[getattr(target.saving, one.field) for target in shown],
+            name=one.name,
             orientation="h",
-            marker={"color": colour},
+            marker={"color": one.colour},
             hovertemplate=f"%{{x:,}} {unit}",
         )
-        for name, colour, field in kinds
-    ]
-    figure = _figure(traces, x=unit, y="", height=110 + 58 * len(targets))
+        traces.append(trace)
+    figure = _figure(traces, x=unit, y="", height=110 + 58 * len(shown))
     figure["layout"]["yaxis"] |= {"autorange": "reversed"}
     figure["layout"] |= {"hovermode": "y unified", "bargap": 0.3}
     return figure
 
 
-def _told(session: SessionCost) -> str:
-    """One session for its hover."""
+def _session_bars(state: str, bars: Sequence[_Bar], least: timedelta) -> go.Bar:
+    widths = [max(bar.end - bar.session.started_at, least) for bar in bars]
+    return go.Bar(
+        y=[text(bar.table) for bar in bars],
+        base=[_moment(bar.session.started_at) for bar in bars],
+        x=[width.total_seconds() * MILLISECONDS for width in widths],
+        customdata=[_session_label(bar.session) for bar in bars],
+        hovertemplate="%{customdata}<extra></extra>",
+        orientation="h",
+        name=state,
+        marker={"color": STATES[state], "line": {"width": 0.5, "color": "rgba(128,128,128,.5)"}},
+    )
+
+
+def _session_label(session: SessionCost) -> str:
     hours = format_hours(session.built or session.planned) or "no hours"
     lines = [
         f"<b>{text(session.session_id)}</b>: {text(session.state)}",
@@ -195,34 +272,53 @@ def _told(session: SessionCost) -> str:
         f"{session.rows_read:,} rows read, {session.rows_written:,} written, {duration(session.seconds)}",
     ]
     if session.lookback:
-        lines.append(f"a lookback: {len(session.lookback)} hours, {session.lookback_rows:,} rows")
+        lines.append(f"lookback: {len(session.lookback)} hours, {session.lookback_rows:,} rows")
     if session.missed:
-        lines.append(f"missed by it: {text(format_hours(session.missed))}")
-    lines += [f"failed: {text(a.name)}" for a in session.failed_audits]
-    return "<br>".join([*lines, f"because of {text(session.reason)}"])
+        lines.append(f"a lookback would miss: {text(format_hours(session.missed))}")
+    for audit in session.failed_audits:
+        lines.append(f"failed: {text(audit.name)}")
+    lines.append(f"because of {text(session.reason)}")
+    return "<br>".join(lines)
 
 
 def _row_scale(most: int) -> dict[str, Any]:
     powers = range(len(str(most)))
-    ticks = {"tickvals": list(powers), "ticktext": [f"{10**p:,}" for p in powers]}
-    return {"title": {"text": "rows"}, "thickness": 12, "outlinewidth": 0, **ticks}
+    return {
+        "title": {"text": "rows"},
+        "thickness": 12,
+        "outlinewidth": 0,
+        "tickvals": list(powers),
+        "ticktext": [f"{10**power:,}" for power in powers],
+    }
 
 
 def _figure(traces: Sequence[Any], *, x: str, y: str, height: int) -> Figure:
-    axis = {"automargin": True}
     layout = {
         "height": height,
         "margin": {"l": 10, "r": 10, "t": 30, "b": 10},
-        "xaxis": {**axis, "title": {"text": x}},
-        "yaxis": {**axis, "title": {"text": y}},
+        "xaxis": {"automargin": True, "title": {"text": x}},
+        "yaxis": {"automargin": True, "title": {"text": y}},
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     }
     return {"data": [trace.to_plotly_json() for trace in traces], "layout": layout}
 
 
-def _time(hour: int) -> str:
-    return _moment(hour_start(hour))
+def _span(hours: Sequence[int]) -> int:
+    return max(hours) - min(hours) + 1
 
 
-def _moment(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+def _bins(hours: Sequence[int], width: int) -> range:
+    return range(min(hours) // width, max(hours) // width + 1)
+
+
+def _hour_texts(numbers: Iterable[int], width: int = 1) -> list[str]:
+    """Return the start of each bin of `width` hours."""
+    return [_moment(hour_start(number * width)) for number in numbers]
+
+
+def _tables(targets: Iterable[TargetOverview]) -> list[str]:
+    return [text(target.table) for target in targets]
+
+
+def _moment(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")

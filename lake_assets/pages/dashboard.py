@@ -1,6 +1,6 @@
-"""The metrics of an engagement lake as one HTML page: filters and charts that work in the browser, without a server.
+"""The metrics of an engagement lake as one HTML page, with filters and charts that need no server.
 
-Text from data goes through Jinja's escaping, and reaches the page as text, never as markup.
+Jinja escapes text from data, so it reaches the page as text and never as markup.
 """
 
 from __future__ import annotations
@@ -17,38 +17,51 @@ if TYPE_CHECKING:
 TEMPLATE = "dashboard.html"
 DAY = "engagement_date"
 CHOICES = (("org_id", "org"), ("rep_id", "rep"), ("cadence_id", "cadence"), ("template_id", "template"))
-"""Column, and what it is called: what can be chosen beside days."""
+"""The columns with a filter, in addition to days, and their labels."""
 
 COUNTS = ("sent", "opened", "replied", "bounced", "calls", "meaningful_contact", "not_interested", "left_voicemail")
 CHARTS = (
     ("emails", "Emails"),
-    ("email-rates", "Of the emails sent"),
+    ("email-rates", "Rates of emails sent"),
     ("calls", "Calls by outcome"),
-    ("call-rates", "Of the calls made"),
+    ("call-rates", "Rates of calls made"),
 )
 NOBODY = -1
-"""The place of a value that is null."""
+"""The index of null."""
 
 
 def page(metrics: pa.Table, *, lake: str, version: int) -> str:
-    """The whole page. metrics: `DAY` date32, the columns of `CHOICES` string, those of `COUNTS` int64.
+    """Return the whole page.
 
-    version: of the engagement table that they show. Rates are computed anew for what is chosen: they do not add up.
+    Args:
+        metrics: `DAY` as date32, the columns of `CHOICES` as string, those of `COUNTS` as int64. The page computes
+            rates from the counts of its filters, because rates cannot be added.
+        lake: The name of the lake.
+        version: The version of the engagement table that the metrics show.
     """
     return render(TEMPLATE, lake=lake, version=version, choices=CHOICES, charts=CHARTS, data=compact(metrics))
 
 
 def compact(metrics: pa.Table) -> dict[str, Any]:
-    """The metrics as the page takes them: each text once, and in the cells its place; all sorted."""
-    names = (DAY, *(name for name, _ in CHOICES))
-    columns = {name: metrics[name].to_pylist() for name in (*names, *COUNTS)}
-    values = {name: sorted({value for value in columns[name] if value is not None}) for name in names}
-    placed = {name: _places(columns[name], values[name]) for name in names}
-    cells = sorted(zip(*(placed[name] for name in names), *(columns[name] for name in COUNTS), strict=True))
-    days = [day.isoformat() for day in values.pop(DAY)]
-    return {"columns": [*names, *COUNTS], "days": days, "values": values, "cells": [list(cell) for cell in cells]}
+    """Return the metrics as the page reads them: each text once, and its index in the cells. All lists are sorted."""
+    names = [DAY, *(name for name, _ in CHOICES)]
+    values: dict[str, list[Any]] = {}
+    columns: list[list[int]] = []
+    for name in names:
+        column = metrics[name].to_pylist()
+        values[name] = sorted({value for value in column if value is not None})
+        columns.append(_indexes(column, values[name]))
+    for name in COUNTS:
+        columns.append(metrics[name].to_pylist())
+    cells = sorted(zip(*columns, strict=True))
+    return {
+        "columns": [*names, *COUNTS],
+        "days": [day.isoformat() for day in values.pop(DAY)],
+        "values": values,
+        "cells": [list(cell) for cell in cells],
+    }
 
 
-def _places(column: Iterable[str | date | None], values: Iterable[str | date]) -> list[int]:
-    place: Mapping[str | date | None, int] = {value: at for at, value in enumerate(values)}
-    return [place.get(value, NOBODY) for value in column]
+def _indexes(column: Iterable[str | date | None], values: Iterable[str | date]) -> list[int]:
+    index: Mapping[str | date | None, int] = {value: number for number, value in enumerate(values)}
+    return [index.get(value, NOBODY) for value in column]

@@ -1,6 +1,6 @@
-"""A page that needs nothing else: one HTML file, plotly itself within. It loads nothing from anywhere.
+"""Renders a self-contained HTML page: one file that includes plotly and loads nothing from elsewhere.
 
-Every value goes through Jinja's escaping, into tables and into the JSON of the charts alike.
+Jinja escapes every value, in tables and in the JSON of the charts.
 """
 
 from __future__ import annotations
@@ -12,17 +12,39 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+Filters = Mapping[str, Callable[..., str]]
 
-def render(template: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: object) -> str:
-    """The whole page. template: a file of this folder, which puts `plotly` and the values where they belong."""
-    loader = FileSystemLoader(Path(__file__).parent)
-    jinja = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+def render(template: str, filters: Filters | None = None, **values: object) -> str:
+    """Return the HTML of a template, with the plotly library in `plotly`.
+
+    Args:
+        template: A template of this folder.
+        filters: Additional Jinja filters by name.
+        **values: The variables of the template.
+    """
+    return render_plain(template, filters, plotly=Markup(get_plotlyjs()), **values)
+
+
+def render_plain(template: str, filters: Filters | None = None, **values: object) -> str:
+    """Return the HTML of a template without the plotly library. The arguments are those of `render`."""
+    jinja = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     jinja.filters |= filters or {}
-    return jinja.get_template(template).render(plotly=Markup(get_plotlyjs()), **values)
+    return jinja.get_template(template).render(**values)
 
 
 def write(page: str, file: Path) -> Path:
-    """Write a page; its absolute path. Its folder is made when missing; an older page is replaced."""
+    """Write a page, and replace an older one. A missing folder is created.
+
+    Returns:
+        The absolute path of the page.
+    """
     file = file.expanduser().absolute()
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page, encoding="utf-8")

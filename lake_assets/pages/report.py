@@ -1,26 +1,39 @@
-"""The report as one HTML page: figures and tables."""
+"""`lake report` as one HTML page: the data path, figures, charts and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from lake_assets.base.hours import format_hours, hour_key
-from lake_assets.incremental.monitoring.overview import Overview
+from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
+from lake_assets.incremental.monitoring.session_costs import SessionCost
+from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
-from lake_assets.pages.data_path import DataPath
+from lake_assets.pages.data_path.stages import DataPath
 
 TEMPLATE = "report.html"
 MOST_AUDITS = 100
-"""Failed audits that are listed, the newest: `lake report --json` has them all."""
+"""The maximum number of failed audits on the page; the newest are shown. `lake report --json` has all of them."""
+
+WARNING = "warning"
+NO_SESSION_BUILT = "No session has built an hour yet."
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart with its heading. figure: None when there is nothing to show; `instead` says so."""
+    """A chart with its heading.
+
+    Args:
+        title: The heading.
+        figure: None if there is nothing to show.
+        note: A line above the chart.
+        instead: The text to show if there is no figure.
+    """
 
     title: str
     figure: Figure | None
@@ -29,23 +42,58 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Section:
+    """A part of the page with charts."""
+
+    title: str
+    explanation: str
+    charts: tuple[Chart, ...]
+
+
+@dataclass(frozen=True)
 class Card:
-    """One figure of the page's head, and what it means."""
+    """One number at the top of the page, and its meaning."""
 
     value: str
     label: str
     bad: bool = False
 
 
+@dataclass(frozen=True)
+class FailedAudit:
+    """One audit that failed in a session, as text. at: when the session was planned."""
+
+    table: str
+    session: str
+    at: datetime
+    audit: str
+    verdict: str
+    counts: str
+    sample: str
+
+
 def write(overview: Overview, file: Path, path: DataPath | None = None) -> Path:
-    """Write the page; its absolute path. Its folder is made when missing; an older page is replaced."""
+    """Write the page, and replace an older one. A missing folder is created.
+
+    Returns:
+        The absolute path of the page.
+    """
     return pages.write(page(overview, path), file)
 
 
 def page(overview: Overview, path: DataPath | None = None) -> str:
-    """The whole page. path: shown on top of it, if it is known."""
+    """Return the whole page.
+
+    Args:
+        overview: What the tables show.
+        path: The data path; None leaves it out.
+    """
     sections = list(_sections(overview))
-    failed = sorted(_failed_audits(overview), key=lambda audit: str(audit["at"]), reverse=True)
+    figures = []
+    for section in sections:
+        figures += [chart.figure for chart in section.charts if chart.figure]
+    failed = sorted(_failed_audits(overview), key=lambda audit: audit.at, reverse=True)
+    through = [standing.complete_through for standing in overview.standings]
     return pages.render(
         TEMPLATE,
         _FILTERS,
@@ -55,89 +103,122 @@ def page(overview: Overview, path: DataPath | None = None) -> str:
         sections=sections,
         failed=failed[:MOST_AUDITS],
         failed_before=len(failed[MOST_AUDITS:]),
-        newest=max((s.complete_through for s in overview.standings if s.complete_through is not None), default=None),
-        figures=[c.figure for _, _, found in sections for c in found if c.figure],
+        newest=max((hour for hour in through if hour is not None), default=None),
+        figures=figures,
     )
 
 
-def _sections(overview: Overview) -> Iterator[tuple[str, str, list[Chart]]]:
-    """Title, explanation and charts of each part."""
-    hours = overview.lookback_hours
-    yield (
+def _sections(overview: Overview) -> Iterator[Section]:
+    yield Section(
         "When rows arrive",
-        "Each cell: rows of one event hour that landed in one hour. On time is the diagonal; what is above it is late.",
-        [Chart(a.table, charts.heat_map(a) if a.cells else None, _came(a.rows, a.unplaced)) for a in overview.arrivals],
+        "Each cell counts the rows of one event hour that landed in one hour. Rows on the diagonal are on time, "
+        "rows above it are late.",
+        tuple(_heat_maps(overview)),
     )
-    yield (
+    yield Section(
         "How late they are",
-        "From a row's own time to its landing, by landing hour. Percentiles are right to within 1/128.",
-        [Chart(a.table, charts.lateness(a) if a.cells else None) for a in overview.arrivals],
+        "Lateness is the time from a row's event time to its landing, shown by landing hour. "
+        "Percentiles have an error of at most 1/128.",
+        tuple(_lateness(overview)),
     )
-    built, none = any(t.saving.sessions for t in overview.targets), "No session has built an hour yet."
-    any_session = any(t.sessions for t in overview.targets)
-    yield (
+    yield Section(
         "Sessions",
-        "From planning to the end, one line for each target. Very short ones are drawn wider than they were.",
-        [
-            Chart(
-                "Sessions over time",
-                charts.sessions(overview.targets, overview.made_at) if any_session else None,
-                instead="No session yet.",
-            )
-        ],
+        "Each bar is a session from its planning to its end, one line for each target. "
+        "Very short sessions are drawn wider than they were.",
+        (_sessions(overview),),
     )
-    yield (
+    yield Section(
         "What catching up cost, and what it saved",
-        f"Against a lookback that, at each session, reprocesses the last {hours} hours and all that are new. "
-        "Its rows are those that the target has now. Rebuilds that a person asked for are left out.",
-        [
-            Chart("Hours", charts.saved_hours(overview.targets, hours) if built else None, instead=none),
-            Chart("Rows", charts.saved_rows(overview.targets, hours) if built else None, instead=none),
-        ],
+        f"Sessions are compared with a lookback that reprocesses the last {overview.lookback_hours} hours and all "
+        "new hours in each session. Its rows are those that the target has now. Rebuilds that a person started are "
+        "not counted.",
+        tuple(_savings(overview)),
     )
+
+
+def _heat_maps(overview: Overview) -> Iterator[Chart]:
+    for source in overview.arrivals:
+        note = f"{source.rows:,} rows"
+        if source.unplaced:
+            note += f"; {source.unplaced:,} without a usable time are not shown"
+        yield Chart(source.table, charts.heat_map(source) if source.cells else None, note)
+
+
+def _lateness(overview: Overview) -> Iterator[Chart]:
+    for source in overview.arrivals:
+        yield Chart(source.table, charts.lateness(source) if source.cells else None)
+
+
+def _sessions(overview: Overview) -> Chart:
+    figure = None
+    if any(target.sessions for target in overview.targets):
+        figure = charts.sessions(overview.targets, overview.made_at)
+    return Chart("Sessions over time", figure, instead="No session yet.")
+
+
+def _savings(overview: Overview) -> Iterator[Chart]:
+    hours = None
+    rows = None
+    if any(target.saving.sessions for target in overview.targets):
+        hours = charts.saved_hours(overview.targets, overview.lookback_hours)
+        rows = charts.saved_rows(overview.targets, overview.lookback_hours)
+    yield Chart("Hours", hours, instead=NO_SESSION_BUILT)
+    yield Chart("Rows", rows, instead=NO_SESSION_BUILT)
 
 
 def _cards(overview: Overview) -> Iterator[Card]:
-    savings = [t.saving for t in overview.targets]
-    beyond = sum(a.rows_beyond_lookback for a in overview.arrivals)
-    failed = [a for t in overview.targets for s in t.sessions for a in s.failed_audits]
-    blocking, aside = sum(a.blocking for a in failed), sum(q.rows for t in overview.targets for q in t.quarantine)
-    yield Card(f"{sum(a.rows for a in overview.arrivals):,}", "rows landed")
-    yield Card(f"{beyond:,}", f"rows beyond a {overview.lookback_hours}-hour lookback", bad=beyond > 0)
-    yield Card(f"{sum(s.hours_rebuilt for s in savings):,}", "hours rebuilt")
-    yield Card(f"{sum(s.hours_saved for s in savings):,}", f"hours saved of {sum(s.lookback_hours for s in savings):,}")
-    yield Card(f"{sum(s.missed_hours for s in savings):,}", "late hours that a lookback would have missed")
-    yield Card(charts.duration(sum(s.seconds for s in savings)), "in sessions")
-    yield Card(f"{blocking:,}", f"times an audit blocked; {len(failed) - blocking:,} warnings", bad=blocking > 0)
-    yield Card(f"{aside:,}", "rows in quarantine", bad=aside > 0)
+    yield from _arrival_cards(overview)
+    yield from _saving_cards(overview)
+    failed = list(_failed_audits(overview))
+    warnings = sum(audit.verdict == WARNING for audit in failed)
+    blocked = len(failed) - warnings
+    yield Card(f"{blocked:,}", f"failed blocking audits; {warnings:,} warnings", bad=blocked > 0)
+    quarantined = 0
+    for target in overview.targets:
+        quarantined += sum(found.rows for found in target.quarantine)
+    yield Card(f"{quarantined:,}", "rows in quarantine", bad=quarantined > 0)
 
 
-def _failed_audits(overview: Overview) -> Iterator[dict[str, object]]:
+def _arrival_cards(overview: Overview) -> Iterator[Card]:
+    rows = sum(source.rows for source in overview.arrivals)
+    beyond = sum(source.rows_beyond_lookback for source in overview.arrivals)
+    yield Card(f"{rows:,}", "rows landed")
+    yield Card(f"{beyond:,}", f"rows later than a {overview.lookback_hours}-hour lookback", bad=beyond > 0)
+
+
+def _saving_cards(overview: Overview) -> Iterator[Card]:
+    savings = [target.saving for target in overview.targets]
+    rebuilt = sum(saving.hours_rebuilt for saving in savings)
+    saved = sum(saving.hours_saved for saving in savings)
+    lookback = sum(saving.lookback_hours for saving in savings)
+    missed = sum(saving.missed_hours for saving in savings)
+    seconds = sum(saving.seconds for saving in savings)
+    yield Card(f"{rebuilt:,}", "hours rebuilt")
+    yield Card(f"{saved:,}", f"hours saved, of {lookback:,} with a lookback")
+    yield Card(f"{missed:,}", "late hours that a lookback would have missed")
+    yield Card(charts.duration(seconds), "in sessions")
+
+
+def _failed_audits(overview: Overview) -> Iterator[FailedAudit]:
     for target in overview.targets:
         for session in target.sessions:
             for audit in session.failed_audits:
-                yield {
-                    "table": target.table,
-                    "session": session.session_id,
-                    "at": session.started_at,
-                    "audit": audit.name,
-                    "verdict": _effect(session.state) if audit.blocking else "warning",
-                    "counts": _counted(audit.counts.items()),
-                    "sample": ", ".join(audit.sample),
-                }
+                yield _failed_audit(target, session, audit)
 
 
-def _effect(state: str) -> str:
-    """What a blocking audit that failed did to a session."""
-    return "blocked it" if state == "blocked" else "held hours back"
-
-
-def _counted(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count:,} {name}" for name, count in counts)
-
-
-def _came(rows: int, unplaced: int) -> str:
-    return f"{rows:,} rows" + (f"; {unplaced:,} without a usable time are left out" if unplaced else "")
+def _failed_audit(target: TargetOverview, session: SessionCost, audit: AuditResult) -> FailedAudit:
+    verdict = WARNING
+    if audit.blocking:
+        verdict = "stopped the session" if session.state == "blocked" else "held hours back"
+    return FailedAudit(
+        table=target.table,
+        session=session.session_id,
+        at=session.started_at,
+        audit=audit.name,
+        verdict=verdict,
+        counts=", ".join(f"{count:,} {name}" for name, count in audit.counts.items()),
+        sample=", ".join(audit.sample),
+    )
 
 
 def _hour(hour: int | None) -> str:

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
-from lake_assets.cli.scaffold import NewTable, write
-from lake_assets.cli.scaffold_templates import GRAINS, MODES
+from lake_assets.cli.scaffold.files import NewTable, write
+from lake_assets.cli.scaffold.templates import GRAINS, MODES
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
 from lake_assets.incremental.from_settings import open_pipeline
@@ -87,8 +87,8 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         ({"grain": "week"}, "The grain is 'week'"),
         ({"table": "core.Payments"}, r"The table is called 'core\.Payments'"),
         ({"table": "core.import"}, r"The table is called 'core\.import'"),
-        ({"table": "core.calendar"}, "calendar.py would stand in the way"),
-        ({"table": "core.pyspark"}, "pyspark.py would stand in the way"),
+        ({"table": "core.calendar"}, "calendar.py would hide"),
+        ({"table": "core.pyspark"}, "pyspark.py would hide"),
         ({"source": "payments"}, "The source is called 'payments'"),
         ({"time_column": "paid at"}, "The time column is called 'paid at'"),
         ({"key": 'id"); import os  # '}, "The key is called"),

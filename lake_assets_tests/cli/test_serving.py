@@ -65,7 +65,7 @@ def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) ->
     assert refused("delete", "members", newest["segments_to"][0]).endswith("names them.")
     assert refused("delete", "members", "typo") == "members has no segment 'typo'."
     told = lake("revert", "members", second)
-    assert told == f"members is as it was before {second}; given up: 1 segment.\n"
+    assert told == f"members is as it was before {second}; 1 segment no longer used.\n"
     assert lake("query", "members", COUNT).split() == ["n", "3"]
     assert refused("revert", "members", second) == f"Entry {second} of members was reverted."
     assert lake("clean-up", "members") == "members: 0 segments deleted.\n"
@@ -78,7 +78,7 @@ def test_pushes_are_queried_listed_and_taken_back(home: Path, tmp_path: Path) ->
 def test_what_is_not_there_is_named(home: Path) -> None:
     assert lake("list", "--json") == "[]\n"
     assert refused("query", "members", COUNT) == "No table 'members' is served."
-    assert refused("query", "members", "select 1") == "The query does not ask for members."
+    assert refused("query", "members", "select 1") == "The query does not read members."
     assert refused("lineage", "members") == "No table 'members' is served."
     assert refused("revert", "members", "none") == "The lineage of members has no entry none."
     assert refused("revert", "members", "none", "--with", "x").startswith("--with is not TABLE=ID")

@@ -21,7 +21,7 @@ from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
-from lake_assets.pages.data_path import DataPath, Fact, Stage
+from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,8 +145,14 @@ def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalo
 def test_a_stage_in_a_few_words() -> None:
     fine, waits, bad = Fact("a", "here"), Fact("b", "here", "there"), Fact("c", "here", "there", bad=True)
     facts = [(fine, fine), (fine, waits), (fine, waits, bad)]
-    told = [Stage("s", found).told for found in facts] + [Stage("s", broken=True).told, Stage("s").told]
-    assert told == ["2, nothing pending", "1 of 2 pending", "1 of 3 to look at", "cannot be asked", "nothing here"]
+    stages = [*(Stage("s", found) for found in facts), Stage("s", broken=True), Stage("s")]
+    assert [stage.summary for stage in stages] == [
+        "2, nothing pending",
+        "1 of 2 pending",
+        "1 of 3 need attention",
+        "not available",
+        "nothing here",
+    ]
 
 
 def test_a_session_that_is_open_reaches_to_now() -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lake_assets.base.failpoints import TURN_GIVEN
-from lake_assets.cli.engagement import engagement, reclaimed
+from lake_assets.cli.engagement import engagement
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.maintenance.reclaim import reclaim
 from lake_assets.engagement.model.lake import StreamName
@@ -24,6 +24,7 @@ from lake_assets.engagement.requests.identity import Op
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
 from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
+from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets_tests.engagement.child import RECLAIM
 from lake_assets_tests.engagement.scenario import ORGS, SESSION_SECONDS, Alone, Traffic, email
 
@@ -172,7 +173,7 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
         mail.die(TURN_GIVEN, RECLAIM)
         assert mail.tables.claims.token() == AHEAD
         done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
-        words = f"token {mail.tables.claims.token()} is there instead of {AHEAD}; mutation goes on with its batch"
+        words = f"token {mail.tables.claims.token()} replaces {AHEAD}; mutation continues its open batch"
         assert reclaimed(done) == words
         ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
         assert ingestion.lock()
@@ -184,7 +185,7 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
         turn("ingestion")
         mail.assert_true()
         done = reclaim(mail.tables, mail.spark, zk, timeout=1)
-        assert reclaimed(done) == "its claim is not in the way; no batch is open"
+        assert reclaimed(done) == "the claim needs no change; no batch is open"
 
 
 def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_record_comes_back_as_it_was_written(store: SessionStore) -> None:
 def test_only_a_session_that_published_an_hour_is_why_it_is_as_it_is(
     store: SessionStore, bare_home: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lake_assets.cli.main.settings", lambda: bare_home)
+    monkeypatch.setattr("lake_assets.cli.common.settings", lambda: bare_home)
     plan = planned(process="core.signup_fact")
     record = store.record(record_of(plan, state="staged", built=(START + 2,)), after=None)
     for state, known in (("staged", 0), ("published", 1), ("committed", 1), ("abandoned", 0)):

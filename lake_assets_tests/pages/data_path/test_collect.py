@@ -28,8 +28,9 @@ from lake_assets.landing.files.checksum import Checksum
 from lake_assets.landing.files.entries import DataFile, file_name
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.membership import PIPELINE
-from lake_assets.pages.data_path import DataPath, Fact, Stage
-from lake_assets.pages.data_path_state import LAST_PUSHES, data_path
+from lake_assets.pages.data_path.collect import data_path
+from lake_assets.pages.data_path.serving import LAST_PUSHES
+from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
 from lake_assets.serving.served_tables import serving_at
 from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import metrics_sources
@@ -58,32 +59,32 @@ def stage(path: DataPath, name: str) -> Stage:
 
 
 def land(settings: Settings, zone: str, first: int, last: int, *, sum_of: int = 0) -> None:
-    """A file of a zone in the manifest. sum_of: other records than those of 0."""
+    """Add a file of a zone to the manifest. sum_of: another sum stands for other records."""
     shard, ranges = f"{TOPIC}/0-of-1", {0: (first, last)}
     name = file_name(shard, ranges, frozenset(), "append")
     file = DataFile(name, 1, shard, ranges, frozenset(), last + 1 - first, Checksum(last + 1 - first, sum_of), zone)
     open_manifest(settings).add(file, now=NOW - timedelta(hours=1))
 
 
-def test_a_home_where_nothing_runs_has_its_tables_and_says_so_of_the_rest(bare_home: Settings, engine: Engine) -> None:
+def test_without_services_only_the_tables_have_facts(bare_home: Settings, engine: Engine) -> None:
     path = path_of(bare_home, engine)
     assert [s.name for s in path.stages if s.facts] == ["Raw tables", "Facts and dimensions"]
     assert [fact.what for fact in stage(path, "Raw tables").facts] == [raw.table for raw in PIPELINE.raw]
     assert not any(s.broken for s in (*path.stages, path.pushes, path.quarantine))
-    assert stage(path, "Kafka").instead.startswith("No Kafka runs for this home")
+    assert stage(path, "Kafka").instead.startswith("No Kafka runs for this data directory")
     assert stage(path, "Served tables").instead == path.pushes.instead
     assert "lake engagement init" in stage(path, "Engagement lakes").instead
     assert "lake landing run" in stage(path, "Landing zones").instead
     assert not (bare_home.home / "landing.db").exists()
 
 
-def test_raw_tables_that_no_topic_feeds_are_told_as_well(bare_home: Settings, catalog: Catalog) -> None:
+def test_raw_tables_without_a_topic_are_shown(bare_home: Settings, catalog: Catalog) -> None:
     of_flights = Engine(catalog, flights.PIPELINE, clock=lambda: NOW)
     of_flights.create_tables()
     path = path_of(bare_home, of_flights)
     assert stage(path, "Raw tables").facts == (
-        Fact("flights_raw.departures", "complete through no hour yet"),
-        Fact("flights_raw.arrivals", "complete through no hour yet"),
+        Fact("flights_raw.departures", "no hour is complete yet"),
+        Fact("flights_raw.arrivals", "no hour is complete yet"),
     )
     assert stage(path, "Landing zones").instead == (
         "No raw table is landed from Kafka: the pipelines declare no `subjects`."
@@ -91,7 +92,7 @@ def test_raw_tables_that_no_topic_feeds_are_told_as_well(bare_home: Settings, ca
     assert not any(s.broken for s in path.stages)
 
 
-def test_a_stage_that_cannot_be_asked_says_why_and_the_others_are_told(bare_home: Settings, engine: Engine) -> None:
+def test_a_stage_that_cannot_be_read_shows_why_and_the_others_are_shown(bare_home: Settings, engine: Engine) -> None:
     (bare_home.home / "landing.db").write_text("no database at all")
     path = path_of(bare_home, engine)
     assert [s.name for s in path.stages if s.broken] == ["Landing zones", "Raw tables"]
@@ -99,7 +100,7 @@ def test_a_stage_that_cannot_be_asked_says_why_and_the_others_are_told(bare_home
     assert len(stage(path, "Facts and dimensions").facts) == len(PIPELINE.targets)
 
 
-def test_what_landed_is_told_by_topic_and_zone(bare_home: Settings, engine: Engine, kafka: str) -> None:
+def test_landed_files_are_shown_by_topic_and_zone(bare_home: Settings, engine: Engine, kafka: str) -> None:
     home = bare_home.model_copy(update={"kafka": kafka, "landing_prefix": PREFIX})
     KafkaTopic(kafka, TOPIC).create(1)
     for _ in range(3):
@@ -113,7 +114,7 @@ def test_what_landed_is_told_by_topic_and_zone(bare_home: Settings, engine: Engi
         Fact(
             f"{TOPIC}, zone a",
             "last file at 2026-01-01 23:00:00; 1 verified",
-            "1 files wait for the other zone's, 1 offsets of Kafka are not landed",
+            "1 files are not verified yet, 1 offsets of Kafka are not landed",
             bad=True,  # for an hour: longer than the deadline
         ),
         Fact(f"{TOPIC}, zone b", "last file at 2026-01-01 23:00:00; 1 verified", "2 offsets of Kafka are not landed"),
@@ -136,13 +137,13 @@ def with_zookeeper(home: Settings, zookeeper: str) -> Settings:
     return home.model_copy(update={"zookeeper": f"{zookeeper}/{apart}"})
 
 
-def test_a_served_table_tells_when_its_source_has_changed_since(
+def test_a_served_table_shows_that_its_source_changed_after_the_push(
     bare_home: Settings, engine: Engine, zookeeper: str
 ) -> None:
     home, location = with_zookeeper(bare_home, zookeeper), metrics_locations(bare_home)[EMAIL_EVENT.name]
     source = metrics_sources(metrics_locations(home))[0]
 
-    def told() -> Fact:
+    def served() -> Fact:
         (fact,) = stage(path_of(home, engine), "Served tables").facts
         return fact
 
@@ -151,14 +152,16 @@ def test_a_served_table_tells_when_its_source_has_changed_since(
     with serving_at(str(home.zookeeper), home, clock=lambda: NOW) as serving:
         rows, heads = {source.name: reading.rows}, {source.name: reading.head}
         serving.writer.push(rows, push_id="pushed001", as_of=NOW, heads=heads)
-    assert told() == Fact(source.name, "1 rows as of 2026-01-02 00:00:00")
+    assert served() == Fact(source.name, "1 rows as of 2026-01-02 00:00:00")
     write_deltalake(location, pa.table({"sent": [2]}), mode="append")
-    assert told().pending == f"{source.table} is at 1, 0 is served"
+    assert served().pending == f"{source.table} is at 1, 0 is served"
     (Path(unquote(urlparse(location).path)) / "_delta_log" / f"{2:020}.json").write_text("no commit")
-    assert told().bad
+    assert served().bad
 
 
-def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, engine: Engine, zookeeper: str) -> None:
+def test_the_last_pushes_have_the_command_that_reverts_them(
+    bare_home: Settings, engine: Engine, zookeeper: str
+) -> None:
     seconds, pushed = count(), list[PushReport]()
     home = with_zookeeper(bare_home, zookeeper).model_copy(update={"serving_snapshots": 3})
     with serving_at(str(home.zookeeper), home, clock=lambda: NOW + timedelta(seconds=next(seconds))) as serving:
@@ -173,7 +176,7 @@ def test_the_last_pushes_bear_the_command_that_goes_back(bare_home: Settings, en
     assert back == [commands[0], f"{commands[1]} --later", *[""] * (LAST_PUSHES - 2)]
 
 
-def test_an_engagement_lake_is_told_by_its_streams(bare_home: Settings, engine: Engine) -> None:
+def test_an_engagement_lake_is_shown_by_its_streams(bare_home: Settings, engine: Engine) -> None:
     tables = open_tables(bare_home, EMAIL_EVENT)
     for name in (ENGAGEMENT, ENGAGEMENT_METRICS):
         DeltaTable.create(tables.location(name), pa.schema([("org_id", pa.string())]))

@@ -1,4 +1,4 @@
-"""What `lake new` writes, as templates of `string.Template`. Text only."""
+"""The templates of the files that `lake new` writes, for `string.Template`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 
 DECLARATION = '''"""`$table`: ${title}.
 
-Written by `lake new`. Give the raw table its columns, then say in the function what becomes of them.
+Created by `lake new`. Declare the columns of the raw table, then compute the target's columns in the function.
 """
 
 $spark_imports
 
-from lake_assets.incremental.staging.audits import $audit_imports
-from lake_assets.incremental.declaration import (
+${hours_import}from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,
     $declaration_imports,
     incremental_asset,
-)${hours_import}
+)
+from lake_assets.incremental.staging.audits import $audit_imports
 
-# Landed by you: these columns, and landed_at, landing_date, landing_hour, batch_id. Leave it out if it is declared
-# elsewhere already.
+# Your loader writes these columns, and landed_at, landing_date, landing_hour and batch_id. Delete this declaration
+# if another pipeline already declares the table.
 $constant = RawTable(
     "$source",
     columns={"$key": "string", "amount": "long", "$time": "timestamptz"},
@@ -45,7 +45,7 @@ $body
 PIPELINE = Pipeline(raw=($constant,), targets=($name,), start="2026-01-01-00:00")
 '''
 
-TEST = '''"""`$table` on a real lake of its own: rows land, late ones too, and the table follows."""
+TEST = '''"""`$table` in a temporary data directory: rows land, one of them late, and the table has all of them."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -53,27 +53,28 @@ from pathlib import Path
 import pyarrow as pa
 from $name import PIPELINE
 
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.execution.engine import Engine
 from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
+from lake_assets.incremental.execution.catch_up import catch_up
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.settings import Settings
 
 START = PIPELINE.start_hour
-HOURS = PIPELINE.target("$name").grain.hours  # of one partition; they are counted from the start
+HOURS = PIPELINE.target("$name").grain.hours  # of one partition; partition 0 is the first one
 
 
 def test_late_rows_reach_their_partitions(tmp_path: Path) -> None:
     home = Settings(home=tmp_path / "home")
-    catalog, spark = open_catalog(home), open_spark(home)
+    catalog = open_catalog(home)
+    spark = open_spark(home)
     try:
         engine = Engine(catalog, PIPELINE, clock=lambda: hour_start(START), spark=lambda: spark)
         engine.create_tables()
         land(catalog, {"a": 0, "b": 2}, through=2)
         assert built(engine) == $first_built
-        land(catalog, {"c": 1}, through=3)  # late: 1 was complete. What comes out equal is left alone
+        land(catalog, {"c": 1}, through=3)  # late: 1 was already complete. Unchanged partitions are not written
         assert built(engine) == $late_built
         assert rows(catalog) == $result
     finally:
@@ -81,8 +82,9 @@ def test_late_rows_reach_their_partitions(tmp_path: Path) -> None:
 
 
 def land(catalog, partitions, *, through):
-    """One row for each key, in its partition; then complete-through: rows first, never after."""
-    table, end = catalog.load_table("$source"), START + HOURS * (through + 1)
+    """Land one row for each key in its partition, and move complete-through in the same commit."""
+    table = catalog.load_table("$source")
+    end = START + HOURS * (through + 1)
     landed_at = hour_start(end)
     landed = [
         {
@@ -102,16 +104,17 @@ def land(catalog, partitions, *, through):
 
 
 def built(engine):
-    """The partitions that all due sessions build."""
+    """Run all due sessions and return the partitions that they built."""
     outcomes = catch_up(engine, PIPELINE.in_order())
     assert not [o.failure for o in outcomes if o.failure]
     return sorted({(hour - START) // HOURS for o in outcomes if o.report for hour in o.report.hours_built})
 
 
 def rows(catalog):
-    """(partition, key, amount) of every row."""
+    """Return (partition, key, amount) of every row."""
     found = catalog.load_table("$table").scan().to_arrow().to_pylist()
-    start, partition = hour_start(START), timedelta(hours=HOURS)
+    start = hour_start(START)
+    partition = timedelta(hours=HOURS)
     return sorted(((row["$target_time"] - start) // partition, row["$key"], row["amount"]) for row in found)
 '''
 
@@ -127,7 +130,7 @@ _STATELESS = {
     "audits": 'source_target_counts(), no_missing_events(), not_null("amount"), unique_key()',
     "target_time": "$time",
     "columns": '"$key": "string", "amount": "long", "$time": "timestamptz"',
-    "body": '''    """What one row is. It depends on one row of the source alone, so new rows are appended."""
+    "body": '''    """Describe a row here. It depends on only one row of the source, so new rows are appended."""
     return $rows.select("$key", "amount", "$time")''',
     "first_built": "[0, 2]",
     "late_built": "[1]",
@@ -136,14 +139,15 @@ _STATELESS = {
 
 _STATEFUL = {
     **_STATELESS,
-    "title": "one row for each row of `$source`, told with those before it",
+    "title": "one row for each row of `$source`, with a count of the rows up to it",
     "mode_class": "Stateful",
     "spark_imports": _WINDOWED,
     "declaration_imports": "SessionContext,\n    Source,\n    Stateful",
     "columns": '"$key": "string", "amount": "long", "events": "long", "$time": "timestamptz"',
-    "body": '''    """What one row is. events: how many rows of the same key there are, up to this one.
+    "body": '''    """Describe a row here. events: the number of rows with the same key, up to this one.
 
-    The ${period}s from the first that changed to the last complete are built anew, so a row may depend on any before.
+    Every ${period} from the first changed one to the last complete one is rebuilt, so a row may depend on all
+    earlier rows.
     """
     history = Window.partitionBy("$key").orderBy("$time")
     counted = $rows.withColumn("events", F.count("*").over(history))
@@ -157,13 +161,14 @@ _SEQUENTIAL = {
     "mode_class": "Sequential",
     "spark_imports": _WINDOWED,
     "declaration_imports": "Sequential,\n    SessionContext,\n    Source",
-    "hours_import": "\nfrom lake_assets.base.hours import hour_start",
+    "hours_import": "from lake_assets.base.hours import hour_start\n",
     "audit_imports": "not_null, unique_key",
     "audits": 'not_null("amount"), unique_key()',
     "target_time": "state_$period",
     "columns": '"state_$period": "timestamptz", "$key": "string", "amount": "long"',
-    "body": '''    """amount: the sum so far: the $period before, in `session.published`, and its own rows."""
-    first, last = $first_and_last
+    "body": '''    """amount: the sum of all rows up to this $period: of `session.published` and of its own rows."""
+    first = $first_of_session
+    last = $last_of_session
     before = session.published.where(F.col("state_$period") == F.lit(hour_start($before_first)))
     before = before.select("$key", F.lit(first).cast("long").alias("$period"), "amount")
     $period = F.floor(F.unix_seconds(F.col("$time")) / $seconds).alias("$period")
@@ -185,22 +190,24 @@ MODES: Mapping[str, Mapping[str, str]] = {
     "stateful": _STATEFUL,
     "sequential": _SEQUENTIAL,
 }
-"""Mode → what differs by it."""
+"""Mode → the words of the templates that depend on it."""
 
 GRAINS: Mapping[str, Mapping[str, str]] = {
     "hour": {
         "period": "hour",
         "grain_option": "",
         "seconds": "3600",
-        "first_and_last": "session.hours[0], session.hours[-1]",
+        "first_of_session": "session.hours[0]",
+        "last_of_session": "session.hours[-1]",
         "before_first": "first - 1",
     },
     "day": {
         "period": "day",
         "grain_option": '\n    grain="day",',
         "seconds": "86400",
-        "first_and_last": "session.hours[0] // 24, session.hours[-1] // 24",
+        "first_of_session": "session.hours[0] // 24",
+        "last_of_session": "session.hours[-1] // 24",
         "before_first": "24 * (first - 1)",
     },
 }
-"""Grain → what differs by it."""
+"""Grain → the words of the templates that depend on it."""

@@ -1,0 +1,43 @@
+"""Options that several groups of commands share, and the connections that commands open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.execution.engine import Engine
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Hour = Annotated[str, typer.Argument(metavar="HOUR", help="An hour in UTC, such as 2026-01-01-05:00.")]
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="The file to write. Default: a file in LAKE_HOME.", dir_okay=False),
+]
+Partitions = Annotated[int, typer.Option(help="The number of partitions of each new topic.", min=1)]
+TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="A target, such as account_state_dim.")]
+
+
+def open_engine() -> Engine:
+    """Open the engine of the configured pipelines."""
+    from lake_assets.incremental.from_settings import open_engine
+
+    return open_engine(settings())
+
+
+def kafka_servers() -> str:
+    """Return the bootstrap servers of Kafka. Raises `ServiceError` if none are known."""
+    from lake_assets.connections.addresses import kafka_address, required
+
+    return required(kafka_address(settings()), "Kafka")
+
+
+def zookeeper_hosts() -> str:
+    """Return the hosts of the ZooKeeper ensemble. Raises `ServiceError` if none are known."""
+    from lake_assets.connections.addresses import required, zookeeper_address
+
+    return required(zookeeper_address(settings()), "ZooKeeper")

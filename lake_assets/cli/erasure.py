@@ -1,0 +1,99 @@
+"""`lake erase` and `lake erasure certify`: erasure in tables, landed files, served tables and engagement lakes."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lake_assets.cli import engagement, landing, serving
+from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.errors import UsageError
+from lake_assets.pages.terminal.render import render
+
+if TYPE_CHECKING:
+    from lake_assets.landing.erasure.erase import LandedErasure
+
+erasure = typer.Typer(help="Check that an erased id is in no file.", no_args_is_help=True)
+
+
+def erase(
+    subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="The kind of id, such as account.")] = None,
+    value: Annotated[str | None, typer.Argument(metavar="ID", help="The id to erase.")] = None,
+    late: Annotated[
+        bool,
+        typer.Option("--sweep", help="Instead of an id: erase rows that arrived after their subject was erased."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Erase an id from raw tables, targets, quarantine, audit samples, landed files, and all old snapshots of these.
+
+    Also deletes the old snapshots of served tables, and names the tables that have to be pushed again.
+    """
+    from lake_assets.incremental.erasure.erase import erase, sweep
+    from lake_assets.pages.terminal import erasure as views
+
+    if late != (subject is None) or late != (value is None):
+        raise UsageError(
+            "The command needs an id to erase, or --sweep.",
+            remedy="Run `lake erase account ID` or `lake erase --sweep`.",
+        )
+    engine = open_engine()
+    now = datetime.now(UTC)
+    engine.create_tables()
+    landed: list[LandedErasure] = []
+    elsewhere = landing.erase_landed_files(landed)
+    if late:
+        done = sweep(engine, now=now, elsewhere=elsewhere)
+    else:
+        report = views.print_no_step if as_json else views.print_step
+        done = erase(engine, str(subject), str(value), now=now, report=report, elsewhere=elsewhere)
+    outcome = views.ErasureOutcome(done, landed, serving.delete_replaced())
+    render(outcome, views.erased, as_json=as_json, document=outcome.document())
+
+
+@erasure.command()
+def certify(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUBJECT",
+            help="The kind of id, such as account. Use org for an id of an org in the engagement lakes.",
+        ),
+    ],
+    value: Annotated[str, typer.Argument(metavar="ID", help="The id to look for. If SUBJECT is org: the org.")],
+    who_id: Annotated[
+        str | None, typer.Argument(metavar="ID_OF_ORG", help="If SUBJECT is org: the id to look for.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Decode every file of tables, landed files and segments, and list the files that still hold an id.
+
+    The exit code is 1 if a file holds it.
+    """
+    if (subject == "org") != (who_id is not None):
+        raise UsageError(
+            "The arguments are neither a subject and its id, nor org, an org and an id.",
+            remedy="Run `lake erasure certify account ID` or `lake erasure certify org ORG ID`.",
+        )
+    if who_id is None:
+        nowhere = _certify_tables(subject, value, as_json=as_json)
+    else:
+        nowhere = engagement.certify(value, who_id, as_json=as_json)
+    if not nowhere:
+        sys.exit(1)
+
+
+def _certify_tables(subject: str, value: str, *, as_json: bool) -> bool:
+    from lake_assets.incremental.erasure.table_files import certify
+    from lake_assets.pages.terminal import erasure as views
+
+    engine = open_engine()
+    engine.pipeline.subject(subject)
+    with views.progress_bar(shown=not as_json) as progress:
+        beside = [landing.searched_folder(), *serving.searched_folders()]
+        found = certify(engine.catalog, subject, value, beside=beside, progress=progress)
+    render(found, views.certificate, as_json=as_json, document=views.certificate_document(found))
+    return found.nowhere

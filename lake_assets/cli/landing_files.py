@@ -1,0 +1,200 @@
+"""The commands of `lake landing` that check, merge, split, erase and decide about landed files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lake_assets.cli.common import AsJson
+from lake_assets.pages.terminal.render import render
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.landing.consume.messages import Feed
+    from lake_assets.landing.manifest.zone_writer import ZoneWriter
+    from lake_assets.landing.operations.scrub import Scrub
+
+CORES = os.cpu_count() or 1
+BYTES_PER_MB = 1 << 20
+
+quarantine = typer.Typer(help="Files that differ from the file of the other zone.", no_args_is_help=True)
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="A topic, such as raw.signups.")]
+Zones = Annotated[
+    list[str] | None, typer.Option("--zone", help="A zone: a or b. Can be repeated. Default: both zones.")
+]
+ZoneName = Annotated[str, typer.Argument(metavar="ZONE", help="The zone of the file: a or b.")]
+FileName = Annotated[
+    str, typer.Argument(metavar="FILE", help="The name of the file, as `lake landing quarantine list` prints it.")
+]
+
+
+def verify(
+    zones: Zones = None,
+    processes: Annotated[int, typer.Option(help="The number of processes that read files.", min=1)] = CORES,
+    as_json: AsJson = False,
+) -> None:
+    """Read every file again and repeat all checks of its landing. The exit code is 1 if a check fails."""
+    from lake_assets.landing.operations.verify import verify
+    from lake_assets.pages.terminal import landing as views
+
+    writers = open_zones(zones)
+    with _progress_bar() as progress:
+        found = verify(
+            writers[0].manifest,
+            [writer.zone for writer in writers],
+            now=datetime.now(UTC),
+            deadline=timedelta(seconds=settings().landing_deadline_seconds),
+            processes=processes,
+            progress=progress,
+        )
+    render(found, views.verified, as_json=as_json)
+    if found.findings:
+        sys.exit(1)
+
+
+def reshard(
+    topic: Topic,
+    shards: Annotated[int, typer.Argument(metavar="SHARDS", help="The new number of shards, a multiple of --from.")],
+    of: Annotated[int, typer.Option("--from", help="The present number of shards.")] = 1,
+    zones: Zones = None,
+) -> None:
+    """Distribute the records of TOPIC over SHARDS shards, by distinct id. If it was interrupted, run it again."""
+    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.landing.files.sharding import shards as shards_of_topic
+    from lake_assets.landing.operations.reshard import reshard_all
+
+    writers = open_zones(zones)
+    distinct_id = _feed(topic).distinct_id_of
+    for shard in shards_of_topic(topic, of):
+        for zone, done in reshard_all(writers, shard, shards, distinct_id, utc_now):
+            state = f"waits for {done.waits_for}" if done.waits_for else "done"
+            typer.echo(f"{shard} in {zone}: {len(done.copies)} copies made; {state}")
+
+
+def scrub(
+    topic: Topic,
+    distinct_id: Annotated[str, typer.Argument(metavar="ID", help="The distinct id of the records to erase.")],
+    request: Annotated[str, typer.Option(help="The id of this request. A repeated id stands for the same request.")],
+    sent_through: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S"], help="Keep records that were sent after this time, in UTC. Default: now."
+        ),
+    ] = None,
+    zones: Zones = None,
+) -> None:
+    """Erase the records of ID from all landed files of TOPIC, and those of all earlier requests."""
+    from lake_assets.landing.files.timestamps import milliseconds
+    from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
+    from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
+
+    writers = open_zones(zones)
+    by = _scrub_by(topic)
+    now = datetime.now(UTC)
+    through = sent_through.replace(tzinfo=UTC) if sent_through else now
+    wanted = DeletionRequest(request, topic, by.hashed(distinct_id), milliseconds(through))
+    SharedState(writers[0].manifest).request_deletion(wanted, now=now)
+    for writer in writers:
+        scrubbed = scrub(writer, topic, by, now=now)
+        typer.echo(f"{topic} in {writer.zone.name}: {len(scrubbed)} files scrubbed")
+    for writer in writers:
+        removed = remove_unscrubbed(writer, topic, now=datetime.now(UTC))
+        state = "kept until the files of the other zone are scrubbed"
+        if removed is not None:
+            state = f"{len(removed)} removed"
+        typer.echo(f"{topic} in {writer.zone.name}: files that still hold it: {state}")
+
+
+def compact(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic to compact. Default: all.")] = None,
+    max_files: Annotated[int, typer.Option(help="The maximum number of files that become one file.")] = 100,
+    max_mb: Annotated[int, typer.Option(help="The maximum size of the records of one file, in MB.")] = 256,
+    keep_hours: Annotated[int, typer.Option(help="Remove replaced files that are older than this.")] = 24,
+    zones: Zones = None,
+) -> None:
+    """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
+    from lake_assets.landing.manifest.compaction_choice import Limits
+    from lake_assets.landing.manifest.status import shards_of, topics_of
+    from lake_assets.landing.operations.compact import merge, to_columns
+    from lake_assets.landing.operations.sweep import sweep
+
+    limits = Limits(max_files, max_mb * BYTES_PER_MB)
+    for writer in open_zones(zones):
+        now = datetime.now(UTC)
+        made: list[str] = []
+        for shard in shards_of(writer.manifest, topic):
+            made += merge(writer, shard, limits, now=now)
+        for found in topics_of(writer.manifest, topic):
+            made += to_columns(writer, found, now=now)
+        oldest = now - timedelta(hours=keep_hours)
+        removed = [*sweep(writer.manifest, writer.zone, retired_before=oldest), *writer.zone.drop_drafts(oldest)]
+        typer.echo(f"{writer.zone.name}: {len(made)} columnar files made, {len(removed)} old ones removed")
+
+
+@quarantine.command("list")
+def list_quarantined(as_json: AsJson = False) -> None:
+    """List the files in quarantine, and how they differ from the files of the other zone."""
+    from lake_assets.landing.operations.quarantine import quarantined
+    from lake_assets.pages.terminal import landing as views
+
+    render(quarantined(open_zones()[0].manifest), views.QUARANTINED, as_json=as_json)
+
+
+@quarantine.command()
+def release(zone: ZoneName, file: FileName) -> None:
+    """Accept FILE of ZONE as the right one. The file of the other zone is quarantined instead."""
+    from lake_assets.landing.operations.quarantine import decide
+
+    others = decide(open_zones(), zone, file, "release", now=datetime.now(UTC))
+    typer.echo(f"{file} of zone {zone} is verified.")
+    for other in others:
+        typer.echo(f"{other.file.name} of zone {other.file.zone} is quarantined.")
+
+
+@quarantine.command()
+def discard(zone: ZoneName, file: FileName) -> None:
+    """Remove FILE of ZONE, which is in quarantine, provisional or damaged. The zone lands its offsets again."""
+    from lake_assets.landing.operations.quarantine import decide
+
+    decide(open_zones(), zone, file, "discard", now=datetime.now(UTC))
+    typer.echo(f"{file} of zone {zone} is removed. The zone lands its offsets again when it starts the next time.")
+
+
+def open_zones(names: list[str] | None = None) -> list[ZoneWriter]:
+    """Open the writers of zones. names: all zones if None or empty. Raises `UsageError` for an unknown zone."""
+    from lake_assets.landing.manifest.open_zones import open_zones
+
+    return open_zones(settings(), names or ())
+
+
+def _scrub_by(topic: str) -> Scrub:
+    """Return the scrub that finds records by their distinct id, as erasures do."""
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.erasure.erase import scrub_by
+
+    return scrub_by(settings(), open_pipeline(settings()), _feed(topic))
+
+
+def _feed(topic: str) -> Feed:
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.consume.messages import feed_of, feeds
+
+    found = settings()
+    return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int], None]]:
+    with typer.progressbar(length=0, label="Reading", file=sys.stderr) as bar:
+
+        def update(done: int, of: int) -> None:
+            bar.length = of
+            bar.update(done - bar.pos)
+
+        yield update

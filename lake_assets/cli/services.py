@@ -1,0 +1,48 @@
+"""`lake up`, `lake down` and `lake status`: the local services."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.pages.terminal.render import Column, TableView, render
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.services.services import ServiceStatus
+
+_SERVICES: TableView[ServiceStatus] = TableView(
+    (
+        Column("service", lambda service: service.name),
+        Column("state", lambda service: service.state),
+        Column("pid", lambda service: service.pid, right=True),
+        Column("port", lambda service: service.port, right=True),
+        Column("MB", lambda service: service.memory_mb or None, right=True),
+        Column("log", lambda service: service.log, whole=True),
+        Column("detail", lambda service: service.detail),
+    )
+)
+
+
+def up() -> None:
+    """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
+    from lake_assets.services import services
+
+    open_engine().create_tables()
+    services.up(settings(), report=typer.echo)
+
+
+def down() -> None:
+    """Stop the local services, including processes that a failed start left behind."""
+    from lake_assets.services import services
+
+    services.down(settings(), report=typer.echo)
+
+
+def status(as_json: AsJson = False) -> None:
+    """Show each local service: its state, process, port, memory and log file."""
+    from lake_assets.services import services
+
+    render(services.status(settings()), _SERVICES, as_json=as_json)

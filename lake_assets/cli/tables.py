@@ -1,0 +1,92 @@
+"""`lake init`, `new`, `maintain` and `complete`: the tables themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.pages.terminal.render import render
+from lake_assets.settings import settings
+
+
+def init() -> None:
+    """Create missing namespaces and tables. Safe to repeat."""
+    created = open_engine().create_tables()
+    for name in created:
+        typer.echo(f"created {name}")
+    if created:
+        typer.echo(f"{len(created)} tables created.")
+    else:
+        typer.echo("Nothing to create.")
+
+
+def new(
+    table: Annotated[
+        str,
+        typer.Argument(metavar="TABLE", help="The table, such as core.payment_fact. The default namespace is core."),
+    ],
+    mode: Annotated[str, typer.Option(help="The mode: stateless, stateful or sequential.")],
+    source: Annotated[str, typer.Option(help="The raw table that it is built from, such as raw.payments.")],
+    time_column: Annotated[str, typer.Option(help="The time column of the source.")],
+    key: Annotated[str, typer.Option(help="The key column of the source.")],
+    grain: Annotated[str, typer.Option(help="The period of one partition: hour or day.")] = "hour",
+    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path(),
+) -> None:
+    """Write the first files of TABLE: a declaration and a test. Both run without a change."""
+    from lake_assets.cli.scaffold import files
+
+    wanted = files.NewTable(
+        table=table if "." in table else f"core.{table}",
+        mode=mode,
+        source=source,
+        time_column=time_column,
+        key=key,
+        grain=grain,
+    )
+    for path in files.write(wanted, out):
+        typer.echo(f"wrote {path}")
+    typer.echo(files.next_steps(wanted, out))
+
+
+def maintain(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TABLE", help="The tables to maintain. Default: all.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what maintenance would do, and change nothing.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compact tables, expire snapshots that no target needs, and remove unreferenced files. Changes no row."""
+    from lake_assets.incremental.from_settings import open_maintainer
+    from lake_assets.incremental.maintenance.maintainer import tables_of
+    from lake_assets.pages.terminal import maintenance
+
+    maintainer = open_maintainer(settings())
+    wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
+    done = [maintainer.maintain(table, dry_run=dry_run) for table in maintenance.progress(wanted)]
+    render(done, maintenance.maintained, as_json=as_json)
+
+
+def complete(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.cancels.")],
+    hour: Annotated[str, typer.Argument(metavar="HOUR", help="The last complete hour, such as 2026-01-01-05:00.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also move complete-through back, if the table is complete further.")
+    ] = False,
+) -> None:
+    """Declare the raw table TABLE complete through HOUR, inclusive.
+
+    For a source that went silent, or whose rows land by other means.
+    """
+    from lake_assets.base.hours import hour_key, parse_hour
+    from lake_assets.incremental.metadata.completeness import declare_complete
+
+    engine = open_engine()
+    through = parse_hour(hour, where="HOUR")
+    declared = declare_complete(engine.catalog, engine.pipeline, table, through, force=force)
+    before = "unknown" if declared.before is None else hour_key(declared.before)
+    typer.echo(f"{declared.table} is complete through {hour_key(declared.after)} (before: {before}).")

@@ -1,0 +1,130 @@
+"""The error tree, one module for each part of the platform. Each message states the problem and the remedy.
+
+May import nothing else of the project. Import each error from here.
+
+LakeError
+├── ConfigurationError      an invalid declaration or setting
+├── UsageError              an invalid argument of a command or request
+├── ServiceError            a local service or one of its dependencies is not available
+├── ErasureStopped          an erasure did not finish; the same call continues it
+├── SourceError             a source cannot be read as declared; nothing was staged
+│   ├── TableMissing
+│   ├── ColumnMismatch
+│   ├── InvalidHourKey
+│   ├── SourceReplaced
+│   └── HistoryCut
+├── TargetError             a target cannot be published to
+│   ├── WriteAuditPublishDisabled
+│   ├── PublishConflict
+│   └── TargetRolledBack
+├── SessionError            a session stopped
+│   ├── AuditFailed
+│   ├── HoursHeld
+│   ├── StateMoved
+│   └── NotAsPlanned
+├── StreamError             a stream of an engagement lake stopped
+│   ├── TopicReplaced
+│   ├── OffsetsMissing
+│   ├── CountsDiffer
+│   ├── CheckpointLost
+│   └── ChangesExpired
+├── CoordinationError       a turn cannot start or cannot continue
+│   ├── LockNotFree
+│   ├── TurnRefused
+│   ├── NotHolder
+│   ├── LockLost
+│   ├── ClaimRefused
+│   └── RegistryDamaged
+├── LandingError            landing refuses a file; the manifest is unchanged, except that the file may be quarantined
+│   ├── OffsetsOverlap
+│   ├── FilesDiffer
+│   ├── FileDamaged
+│   └── SumsDisagree
+└── ServingError            serving refuses a request (tree in lake_assets/serving/errors.py)
+"""
+
+from lake_assets.errors.base import (
+    ConfigurationError,
+    ErasureStopped,
+    LakeError,
+    ServiceError,
+    ServingError,
+    UsageError,
+)
+from lake_assets.errors.coordination import (
+    ClaimRefused,
+    CoordinationError,
+    LockLost,
+    LockNotFree,
+    NotHolder,
+    RegistryDamaged,
+    TurnRefused,
+)
+from lake_assets.errors.engagement import (
+    ChangesExpired,
+    CheckpointLost,
+    CountsDiffer,
+    OffsetsMissing,
+    StreamError,
+    TopicReplaced,
+)
+from lake_assets.errors.incremental import (
+    AuditFailed,
+    ColumnMismatch,
+    HistoryCut,
+    HoursHeld,
+    InvalidHourKey,
+    NotAsPlanned,
+    PublishConflict,
+    SessionError,
+    SourceError,
+    SourceReplaced,
+    StateMoved,
+    TableMissing,
+    TargetError,
+    TargetRolledBack,
+    WriteAuditPublishDisabled,
+)
+from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
+
+__all__ = [
+    "AuditFailed",
+    "ChangesExpired",
+    "CheckpointLost",
+    "ClaimRefused",
+    "ColumnMismatch",
+    "ConfigurationError",
+    "CoordinationError",
+    "CountsDiffer",
+    "ErasureStopped",
+    "FileDamaged",
+    "FilesDiffer",
+    "HistoryCut",
+    "HoursHeld",
+    "InvalidHourKey",
+    "LakeError",
+    "LandingError",
+    "LockLost",
+    "LockNotFree",
+    "NotAsPlanned",
+    "NotHolder",
+    "OffsetsMissing",
+    "OffsetsOverlap",
+    "PublishConflict",
+    "RegistryDamaged",
+    "ServiceError",
+    "ServingError",
+    "SessionError",
+    "SourceError",
+    "SourceReplaced",
+    "StateMoved",
+    "StreamError",
+    "SumsDisagree",
+    "TableMissing",
+    "TargetError",
+    "TargetRolledBack",
+    "TopicReplaced",
+    "TurnRefused",
+    "UsageError",
+    "WriteAuditPublishDisabled",
+]

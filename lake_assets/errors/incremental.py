@@ -1,0 +1,157 @@
+"""Errors of incremental tables: their sources, their targets and their sessions."""
+
+from lake_assets.errors.base import LakeError
+
+
+class SourceError(LakeError):
+    """A source cannot be read as declared. Nothing was staged."""
+
+
+class TableMissing(SourceError):
+    """The catalog does not have a declared table."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"Table {table} is not in the catalog.",
+            remedy="Create it with `lake init`, or correct its name in the declaration.",
+        )
+
+
+class ColumnMismatch(SourceError):
+    """A table lacks a declared column, or has it with another type (`found`)."""
+
+    def __init__(self, table: str, column: str, *, expected: str, found: str | None) -> None:
+        state = f"has it as {found}" if found else "has no such column"
+        super().__init__(
+            f"{table} should have the column {column} ({expected}), but {state}.",
+            remedy=f"Restore the column in {table}, or change the declaration that names it.",
+        )
+
+
+class InvalidHourKey(SourceError):
+    """A text is not an hour key."""
+
+    def __init__(self, where: str, value: object) -> None:
+        super().__init__(
+            f"{where} is {value!r}, which is not an hour key such as 2026-01-01-05:00.",
+            remedy="Write the hour in UTC, as YYYY-MM-DD-HH:00.",
+        )
+
+
+class SourceReplaced(SourceError):
+    """The catalog now has another table under the name of a source."""
+
+    def __init__(self, table: str, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"{table} was replaced: its uuid is {found}, but previous sessions read the table with uuid {expected}.",
+            remedy="Restore the previous table, or rebuild the targets that read it: "
+            "`lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class HistoryCut(SourceError):
+    """The watermark's snapshot is not an ancestor of the head and cannot be compared with it."""
+
+    def __init__(self, table: str, snapshot_id: int) -> None:
+        super().__init__(
+            f"The history of {table} no longer contains snapshot {snapshot_id}, which the last session read up to.",
+            remedy=f"Rebuild the targets that read {table}: `lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class TargetError(LakeError):
+    """A target cannot be published to."""
+
+
+class WriteAuditPublishDisabled(TargetError):
+    """The table property that makes staged writes possible is off."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} has write.wap.enabled off, so a staged write would go to main before its audits run.",
+            remedy=f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('write.wap.enabled'='true')",
+        )
+
+
+class PublishConflict(TargetError):
+    """Another writer moved main while a session was staged and audited."""
+
+    def __init__(self, table: str, *, expected: int | None, found: int | None) -> None:
+        super().__init__(
+            f"main of {table} moved from snapshot {expected} to {found} while a session was running.",
+            remedy="The session is staged and audited again. If this repeats, pause the other writer.",
+        )
+        self.expected = expected
+        self.found = found
+
+
+class TargetRolledBack(TargetError):
+    """A target was rolled back to a snapshot before its last published one (`recorded`)."""
+
+    def __init__(self, table: str, *, recorded: int) -> None:
+        super().__init__(
+            f"{table} was rolled back behind snapshot {recorded}, which its last session published.",
+            remedy=f"Undo the rollback with CALL lake.system.set_current_snapshot('{table}', {recorded}), "
+            "or keep it and rebuild with `lake rebuild TARGET FROM TO --reset`.",
+        )
+
+
+class SessionError(LakeError):
+    """A session stopped."""
+
+
+class AuditFailed(SessionError):
+    """A blocking audit failed. Nothing was published and the watermark did not move.
+
+    Args:
+        table: The target.
+        failures: Audit name → what it found.
+    """
+
+    def __init__(self, table: str, failures: dict[str, str]) -> None:
+        lines = "; ".join(f"{name}: {what}" for name, what in failures.items())
+        super().__init__(
+            f"{table} was not published: {lines}.",
+            remedy="Repair the source or the declaration. The next change of either one starts a new session.",
+        )
+        self.failures = failures
+        self.report: object = None
+        """The `SessionReport` of the stopped session, with its audits; set by the engine."""
+
+
+class HoursHeld(SessionError):
+    """Blocking audits failed in some hours. These are held back; the other hours were published."""
+
+    def __init__(self, table: str, held: str) -> None:
+        super().__init__(
+            f"{table}: {held}.",
+            remedy="The other hours were published. Repair the source or the declaration: the next change of either "
+            f"one rebuilds the held hours. To rebuild them now, run `lake rebuild {table} FROM TO`.",
+        )
+
+
+class StateMoved(SessionError):
+    """Another run changed the recorded state after this one read it."""
+
+    def __init__(self, process: str, *, expected: object, found: object) -> None:
+        super().__init__(
+            f"The state of {process} moved meanwhile: expected {expected}, found {found}.",
+            remedy="Nothing to do: another run of the same process committed first, and this one changed nothing.",
+        )
+
+
+class NotAsPlanned(SessionError):
+    """Another program wrote something that does not match its session's plan. Nothing was published.
+
+    Args:
+        table: The target.
+        wap_id: The WAP id of the write.
+        what: How the write differs, as the end of a sentence.
+        write: What the plan requires.
+    """
+
+    def __init__(self, table: str, wap_id: str, what: str, *, write: str) -> None:
+        super().__init__(
+            f"The write to {table} under WAP id {wap_id} does not match its plan: it {what}.",
+            remedy=f"Run `lake session init {table}` for a new WAP id, then write {write}.",
+        )

@@ -1,0 +1,71 @@
+"""Views of engagement lakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lake_assets.engagement.erasure.certificate import LakeCertificate
+from lake_assets.engagement.maintenance.maintain import MaintenanceReport
+from lake_assets.engagement.maintenance.reclaim import Reclaimed
+from lake_assets.engagement.metrics.refresh import Refresh
+from lake_assets.engagement.monitoring.status import StreamStatus
+from lake_assets.engagement.streams.turn import TurnReport
+from lake_assets.pages.terminal import erasure
+from lake_assets.pages.terminal.render import Column, Part, TableView
+
+STREAMS: TableView[StreamStatus] = TableView(
+    (
+        Column("stream", lambda stream: stream.app_name),
+        Column("batch", lambda stream: "-" if stream.batch_id is None else stream.batch_id, right=True),
+        Column("unfinished", lambda stream: ", ".join(stream.unfinished) or "-"),
+        Column("offsets behind", lambda stream: f"{stream.lag:,}", right=True),
+    )
+)
+
+
+def turn(app_name: str, report: TurnReport) -> str:
+    """Return the line of a turn that a stream took."""
+    if report.batch is None:
+        return f"{app_name}: no batch was due."
+    versions = [
+        f"{table} version {commit.version if commit else '-'}" for table, commit in report.batch.commits.items()
+    ]
+    dropped = f"; {report.batch.dropped} messages dropped" if report.batch.dropped else ""
+    return f"{app_name}: batch {report.batch.batch.batch_id}: {', '.join(versions)}{dropped}"
+
+
+def maintained(done: MaintenanceReport) -> str:
+    """Return what maintenance did, in words."""
+    before = done.before
+    after = done.after
+    removed = sum(done.removed.values())
+    files = f"{before.files:,} files ({before.bytes:,} bytes) are now {after.files:,} ({after.bytes:,} bytes)"
+    kept = "no old version is kept"
+    if done.kept_hours:
+        kept = f"old versions stay readable for {done.kept_hours} hours"
+    return f"{done.orgs} orgs sorted; {files}; {removed:,} files removed; {kept}"
+
+
+def reclaimed(done: Reclaimed) -> str:
+    """Return what `reclaim` corrected, in words."""
+    token = "the claim needs no change"
+    if done.replaced:
+        token = f"token {done.token} replaces {done.before}"
+    batch = "no batch is open"
+    if done.next:
+        batch = f"{done.next} continues its open batch"
+    return f"{token}; {batch}"
+
+
+def refreshed(done: Refresh) -> str:
+    """Return what a refresh of the metrics did, in words."""
+    computed = "all metrics" if done.partitions is None else f"{done.partitions} days of orgs"
+    return f"{computed} recomputed; the metrics show version {done.cursor}"
+
+
+def certificate(found: LakeCertificate) -> Iterator[Part]:
+    """Show the files of the lakes that still hold an id, and how long Kafka keeps messages of it."""
+    yield from erasure.certificate(found)
+    for kept in found.kafka:
+        until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without a limit"
+        yield f"  Kafka keeps {kept.messages:,} messages of {kept.topic} {until}"

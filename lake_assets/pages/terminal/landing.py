@@ -1,0 +1,57 @@
+"""Views of landed files and their zones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lake_assets.base.hours import hour_key
+from lake_assets.landing.loading.loader import Loaded
+from lake_assets.landing.manifest.schema import Entry
+from lake_assets.landing.manifest.status import ShardStatus
+from lake_assets.landing.operations.verify import Verification
+from lake_assets.pages.terminal.render import Column, Part, TableView, counted
+
+SHARDS: TableView[ShardStatus] = TableView(
+    (
+        Column("shard", lambda shard: shard.shard, whole=True),
+        Column("zone", lambda shard: shard.zone),
+        Column("verified", lambda shard: f"{shard.verified:,}", right=True),
+        Column("provisional", lambda shard: f"{shard.provisional:,}", right=True),
+        Column("quarantined", lambda shard: f"{shard.quarantined:,}", right=True),
+        Column("records", lambda shard: f"{shard.records:,}", right=True),
+        Column("bytes", lambda shard: f"{shard.bytes:,}", right=True),
+        Column("next offsets", lambda shard: _offsets(shard)),
+    ),
+    empty="Nothing has landed.",
+)
+
+QUARANTINED: TableView[Entry] = TableView(
+    (
+        Column("zone", lambda entry: entry.file.zone),
+        Column("file", lambda entry: entry.file.name, whole=True),
+        Column("reason", lambda entry: entry.reason),
+    ),
+    empty="Nothing is quarantined.",
+)
+
+
+def verified(found: Verification) -> Iterator[Part]:
+    """Show each finding on a line, then how much was read."""
+    for finding in found.findings:
+        yield f"{finding.zone}  {finding.name}  {finding.problem}"
+    summary = "no finding"
+    if found.findings:
+        summary = counted(len(found.findings), "finding")
+    yield f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {summary}."
+
+
+def loaded(batch: Loaded) -> str:
+    """Return the line of a batch that was loaded into a raw table."""
+    through = batch.complete_through
+    complete = "no hour is complete yet" if through is None else f"complete through {hour_key(through)}"
+    erased = f", {batch.erased:,} rows of erased subjects deleted" if batch.erased else ""
+    return f"{batch.table}: {batch.batch_id}, {batch.rows:,} rows of zone {batch.zone}{erased}; {complete}"
+
+
+def _offsets(shard: ShardStatus) -> str:
+    return " ".join(f"p{partition}:{offset}" for partition, offset in shard.next.items())

@@ -1,0 +1,195 @@
+"""The renderer of all commands: a value as JSON for programs, or as lines and tables for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lake_assets.base.hours import hour_key
+
+Value = TypeVar("Value")
+Row = TypeVar("Row")
+Part = str | Text | Table
+"""Something to print: a plain line, a styled line, or a table."""
+
+View = Callable[[Value], Iterable[Part]]
+"""Returns what a person sees of a value."""
+
+TERMINAL_COLUMNS = 120
+"""The least width of a table in a terminal; a narrower terminal wraps it."""
+
+UNLIMITED_COLUMNS = 10_000
+"""The width of a table in a pipe or a file: no cell is folded."""
+
+HOUR_FIELDS = {
+    "built",
+    "changed_through",
+    "complete_through",
+    "event_hour",
+    "held",
+    "hour",
+    "hours_built",
+    "hours_unchanged",
+    "landed_hour",
+    "last_built",
+    "lookback",
+    "missed",
+    "pending",
+    "planned",
+    "released",
+    "skipped",
+    "unchanged",
+}
+"""Fields that hold hours as numbers. JSON shows them as hour keys."""
+
+_console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Args:
+        name: The heading.
+        cell: Returns the cell of a row; None becomes an empty cell.
+        right: Whether cells are aligned to the right.
+        whole: Whether cells are never folded, because people copy them.
+    """
+
+    name: str
+    cell: Callable[[Row], object]
+    right: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class TableView(Generic[Row]):
+    """A view of several values of one type: a row for each value.
+
+    Args:
+        columns: The columns, from left to right.
+        empty: The line to print instead if there is no value.
+        heading: Whether the headings are printed.
+    """
+
+    columns: Sequence[Column[Row]]
+    empty: str = ""
+    heading: bool = True
+
+    def __call__(self, rows: Iterable[Row]) -> Iterator[Part]:
+        found = list(rows)
+        if self.empty and not found:
+            yield self.empty
+        else:
+            yield self._table(found)
+
+    def _table(self, rows: Iterable[Row]) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="dim", show_header=self.heading)
+        for column in self.columns:
+            table.add_column(
+                Text(column.name),
+                justify="right" if column.right else "left",
+                overflow="fold",
+                no_wrap=column.whole,
+            )
+        for row in rows:
+            table.add_row(*[_cell(column.cell(row)) for column in self.columns])
+        return table
+
+
+def render(value: Value, view: View[Value], *, as_json: bool, document: object = None) -> None:
+    """Print a value on standard output.
+
+    Args:
+        value: What a command found or did.
+        view: What a person sees of it.
+        as_json: Whether to print JSON instead of the view.
+        document: What JSON shows instead of the value itself.
+    """
+    if as_json:
+        print_json(value if document is None else document)
+    else:
+        show(view(value))
+
+
+def show(parts: Iterable[Part]) -> None:
+    """Print lines and tables."""
+    for part in parts:
+        if isinstance(part, Table):
+            _table_console().print(part)
+        else:
+            _console.print(part)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON."""
+    _console.out(to_json(value), highlight=False)
+
+
+def to_json(value: object) -> str:
+    """Return a dataclass, or a collection of them, as JSON. Hours become their keys, times their text."""
+    return json.dumps(_plain(value), indent=1, default=str)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural if needed: `1 segment`, `2 segments`."""
+    plural = "" if number == 1 else "s"
+    return f"{number:,} {noun}{plural}"
+
+
+def moment(time: datetime | None) -> str:
+    """Return a time to the second; empty for None."""
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def megabytes(size: int) -> str:
+    """Return bytes as megabytes of 1,000,000 bytes, without the unit."""
+    return f"{size / 1_000_000:,.1f}"
+
+
+def succeeded(text: str) -> Text:
+    """Return a line that reports a success."""
+    return Text.assemble(("✓", "green"), f" {text}")
+
+
+def failed(text: str) -> Text:
+    """Return a line that reports a failure."""
+    return Text.assemble(("✗", "red"), f" {text}")
+
+
+def warning(text: str) -> Text:
+    """Return a line that a person should read."""
+    return Text(text, style="yellow")
+
+
+def faint(text: str) -> Text:
+    """Return a line of detail."""
+    return Text(text, style="dim")
+
+
+def _table_console() -> Console:
+    width = max(_console.width, TERMINAL_COLUMNS) if _console.is_terminal else UNLIMITED_COLUMNS
+    return Console(highlight=False, width=width)
+
+
+def _cell(value: object) -> Text:
+    return Text("" if value is None else str(value))
+
+
+def _plain(value: Any, field: str = "") -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(inner, name) for name, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(inner, field) for inner in value]
+    if field in HOUR_FIELDS and isinstance(value, int):
+        return hour_key(value)
+    return value

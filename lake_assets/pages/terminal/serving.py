@@ -1,0 +1,89 @@
+"""Views of served tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lake_assets.pages.terminal.render import Column, Part, TableView, counted, megabytes, moment, warning
+from lake_assets.serving.endpoints.pinot import PinotPush
+from lake_assets.serving.endpoints.query import Result
+from lake_assets.serving.erasure.erase import OutdatedSegments
+from lake_assets.serving.store.push import PushReport
+from lake_assets.serving.store.status import EntryStatus, TableStatus, way_back
+
+SERVED: TableView[TableStatus] = TableView(
+    (
+        Column("table", lambda table: table.table),
+        Column("segments", lambda table: f"{table.segments:,}"),
+        Column("rows", lambda table: f"{table.rows:,}"),
+        Column("MB", lambda table: megabytes(table.size_bytes)),
+        Column("MB stored", lambda table: megabytes(table.stored_bytes)),
+        Column("as of", lambda table: moment(table.as_of)),
+    )
+)
+
+LINEAGE: TableView[EntryStatus] = TableView(
+    (
+        Column("entry", lambda entry: entry.id, whole=True),
+        Column("state", lambda entry: entry.state),
+        Column("since", lambda entry: moment(entry.timestamp)),
+        Column("replaced", lambda entry: f"{len(entry.segments_from):,}"),
+        Column("brought", lambda entry: f"{len(entry.segments_to):,}"),
+        Column("can be reverted", lambda entry: entry.goes_back),
+    )
+)
+
+
+def result(found: Result) -> Iterator[Part]:
+    """Show the rows of a query under their columns."""
+    columns = [_result_column(number, name) for number, name in enumerate(found.columns)]
+    yield from TableView(columns)(found.rows)
+    if found.truncated:
+        yield f"Only the first {len(found.rows):,} rows are shown: LAKE_QUERY_ROWS."
+
+
+def from_before(found: Iterable[OutdatedSegments]) -> Iterator[Part]:
+    """Show which segments of served tables are older than an erasure, and the commands that remove them."""
+    for table in found:
+        if table.deleted:
+            yield f"  {table.table}: {counted(table.deleted, 'segment')} from before deleted"
+        if table.shown is None:
+            segments = counted(table.left, "segment")
+            yield _to_push(table, f"{segments} from before stored, and no ZooKeeper runs: `lake up`, then")
+        elif table.shown:
+            yield _to_push(table, f"readers see {counted(table.shown, 'segment')} from before:")
+        elif table.left:
+            yield _to_push(table, f"{counted(table.left, 'segment')} of a push that did not finish:", option=" --force")
+
+
+def pushed(reports: Sequence[PushReport]) -> Iterator[Part]:
+    """Show what was pushed, and the command that reverts it."""
+    for report in reports:
+        segments = counted(len(report.segments), "segment")
+        yield f"{report.table}: {report.rows:,} rows in {segments}, {megabytes(report.size_bytes)} MB."
+    first, *others = reports
+    together = {other.table: other.entry_id for other in others}
+    yield f"To go back: {way_back(first.table, first.entry_id, together)}"
+
+
+def pinot_pushed(done: PinotPush) -> Iterator[Part]:
+    """Show what was pushed to a Pinot cluster, and the command that reverts it."""
+    yield f"{done.table}: {counted(len(done.segments), 'segment')} instead of {len(done.replaced)}."
+    yield f"To go back: lake serving pinot revert {done.table} {done.entry_id}"
+
+
+def pinot_segments(names: Sequence[str]) -> Iterator[Part]:
+    """Show the segments of a table of a Pinot cluster, one on each line."""
+    if not names:
+        yield "No segments."
+    yield from names
+
+
+def _result_column(number: int, name: str) -> Column[Sequence[object]]:
+    return Column(name, lambda row: row[number])
+
+
+def _to_push(table: OutdatedSegments, what: str, option: str = "") -> Part:
+    push = f"`lake serving push {table.table}{option}`"
+    clean_up = f"`lake serving clean-up {table.table}`"
+    return warning(f"  ! {table.table}: {what} {push}, then {clean_up}")

@@ -1,0 +1,198 @@
+"""Views of plans and sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from rich.text import Text
+
+from lake_assets.base.hours import format_hours, hour_key
+from lake_assets.incremental.execution.catch_up import Outcome
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.planning.session import (
+    AuditResult,
+    Decision,
+    NoSession,
+    OpenedSession,
+    SessionPlan,
+    SessionReport,
+)
+from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.pages.terminal.render import (
+    Column,
+    Part,
+    TableView,
+    failed,
+    faint,
+    moment,
+    succeeded,
+    warning,
+)
+
+EARLIER_SESSIONS = 3
+"""Of an hour, how many sessions before the last one are named."""
+
+_Pair = tuple[str, str]
+_REASONS: TableView[_Pair] = TableView(
+    (
+        Column("hours", lambda pair: pair[0]),
+        Column("because of", lambda pair: pair[1]),
+    )
+)
+_DETAILS: TableView[_Pair] = TableView(
+    (
+        Column("name", lambda pair: pair[0]),
+        Column("value", lambda pair: pair[1]),
+    ),
+    heading=False,
+)
+
+
+def decision(found: Decision) -> Iterator[Part]:
+    """Show what the next session of a target would do, or why there is none."""
+    if isinstance(found, NoSession):
+        yield f"No session: {found.reason}."
+        return
+    hours = format_hours(found.hour_numbers) or "no hours"
+    yield Text.assemble((found.session_id, "bold"), f": {found.load} {hours}")
+    if found.hours:
+        yield from _REASONS(_hours_by_reason(found))
+    cost = found.cost
+    yield f"reads {cost.files} new files, {cost.rows:,} rows, {cost.bytes:,} bytes"
+    yield from _state_after(found)
+
+
+def opened(found: OpenedSession | NoSession) -> Iterator[Part]:
+    """Show the plan of a session that another program writes, and how to write it."""
+    if isinstance(found, NoSession):
+        yield from decision(found)
+        return
+    plan = found.plan
+    yield from decision(plan)
+    for source in plan.sources:
+        yield f"read {source.source}: after {source.from_snapshot_id or 'nothing'} up to {source.to_snapshot_id}"
+    if plan.load != "none":
+        yield Text.assemble(
+            f"write to {found.table} in one commit ({plan.load}) with ",
+            (f"spark.wap.id={found.wap_id}", "bold"),
+            ", then run `lake session publish` and `lake session commit`",
+        )
+
+
+def outcome(found: Outcome) -> Iterator[Part]:
+    """Show one step of a catch-up."""
+    if found.report:
+        yield from report(found.report)
+    elif found.failure:
+        yield failed(f"{found.table}: {found.failure}")
+    elif found.waiting:
+        yield faint(f"· {found.table}: {found.waiting.reason}")
+
+
+def report(found: SessionReport | NoSession) -> Iterator[Part]:
+    """Show what one session did."""
+    if isinstance(found, NoSession):
+        yield f"No session: {found.reason}."
+        return
+    seconds = sum(found.seconds.values())
+    yield succeeded(f"{found.plan.process}: {_hours_done(found)} ({_row_counts(found)}; {seconds:.1f} s)")
+    if found.held:
+        yield Text(f"  ✗ {in_words(found.held)}", style="red")
+    for audit in found.audits:
+        if not audit.passed:
+            yield warning(f"  ! {audit.name}: {_audit(audit)}")
+    for note in found.plan.notes:
+        yield faint(f"  {note}")
+
+
+def sessions(history: Sequence[SessionRecord]) -> Iterator[Part]:
+    """Show all sessions of a target."""
+    if not history:
+        yield "No session yet."
+    for record in history:
+        plan = record.plan
+        hours = format_hours(record.built) or "no hours"
+        counts = f"{record.rows_read:,} rows read, {record.rows_written:,} written"
+        yield Text.assemble((plan.session_id, "bold"), f" {record.state}: {plan.load} {hours} ({counts})")
+        if record.held:
+            yield Text(f"  {in_words(record.held)}", style="red")
+        yield faint(f"  because of {plan.reason}")
+
+
+def why(built: Sequence[SessionRecord], hour: int) -> Iterator[Part]:
+    """Show which session last built an hour.
+
+    Args:
+        built: The sessions that built it, oldest first.
+        hour: The hour, in hours since 1970-01-01 UTC.
+    """
+    if not built:
+        yield f"No session has built {hour_key(hour)}."
+        return
+    record = built[-1]
+    plan = record.plan
+    yield Text.assemble(
+        f"{hour_key(hour)} was last built by ",
+        (plan.session_id, "bold"),
+        f" ({plan.load}, {record.state})",
+    )
+    yield from _DETAILS(_details(built, hour))
+
+
+def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
+    record = built[-1]
+    reasons = [planned.reason for planned in record.plan.hours if planned.hour == hour]
+    yield "because of", next(iter(reasons), "")
+    yield "at", f"{moment(record.ended_at)} UTC" if record.ended_at else "–"
+    yield "published snapshot", str(record.published_snapshot_id)
+    for source in record.plan.sources:
+        yield f"read {source.source}", f"{source.from_snapshot_id or 'the beginning'} → {source.to_snapshot_id}"
+    yield "run", record.run_id or "–"
+    earlier = built[-1 - EARLIER_SESSIONS : -1]
+    yield "before that", ", ".join(record.plan.session_id for record in earlier) or "–"
+
+
+def _hours_by_reason(plan: SessionPlan) -> Iterator[_Pair]:
+    for reason, planned in groupby(plan.hours, key=lambda hour: hour.reason):
+        yield format_hours(hour.hour for hour in planned), reason
+
+
+def _hours_done(found: SessionReport) -> str:
+    done = "no hours; watermark moved"
+    if found.hours_built:
+        done = f"{found.plan.load} {format_hours(found.hours_built)}"
+    if found.hours_unchanged:
+        done += f"; rebuilt without a change, not written: {format_hours(found.hours_unchanged)}"
+    return done
+
+
+def _row_counts(found: SessionReport) -> str:
+    counts = f"{found.rows_read:,} rows read, {found.rows_written:,} written"
+    if found.rows_duplicate:
+        counts += f", {found.rows_duplicate:,} repeated"
+    if found.rows_quarantined:
+        counts += f", {found.rows_quarantined:,} quarantined"
+    return counts
+
+
+def _state_after(plan: SessionPlan) -> Iterator[Part]:
+    if plan.complete_through is not None:
+        yield f"complete through {hour_key(plan.complete_through)} afterwards"
+    if plan.pending:
+        yield f"pending afterwards: {format_hours(plan.pending)}"
+    if plan.skipped:
+        yield warning(f"skipped: {format_hours(plan.skipped)}")
+    yield from _notes(plan.notes)
+
+
+def _notes(notes: Iterable[str]) -> Iterator[Part]:
+    for note in notes:
+        yield faint(note)
+
+
+def _audit(audit: AuditResult) -> str:
+    counts = ", ".join(f"{count} {what}" for what, count in audit.counts.items())
+    if not audit.sample:
+        return counts
+    return f"{counts} such as {', '.join(audit.sample)}"
