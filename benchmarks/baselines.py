@@ -43,7 +43,7 @@ from lake_assets.demo.membership_simulator import (
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:

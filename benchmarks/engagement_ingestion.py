@@ -25,7 +25,7 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.tables import ENGAGEMENT, open_tables
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,7 +30,7 @@ from lake_assets.engagement.model.tables import ENGAGEMENT, MUTATION_REQUEST, La
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
 from lake_assets.engagement.streams.pruning import dated
 from lake_assets.engagement.streams.turn import open_stream
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

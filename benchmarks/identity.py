@@ -20,7 +20,7 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.engagement.requests.grouped import collapsed
 from lake_assets.engagement.requests.identity import MutationRequest, collapse
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.publish import main_id
 from lake_assets.incremental.planning.session import SessionPlan
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 from lake_assets.settings import settings
 
 PATIENCE_SECONDS = 180
@@ -40,12 +40,12 @@ def main() -> None:
         settings.cache_clear()
         home = settings()
         open_engine(home).create_tables()
-        services.up(home, report=print)
+        lifecycle.up(home, report=print)
         try:
             _measure(arguments.landings, arguments.accounts)
-            print(f"services hold {sum(s.memory_mb for s in services.status(home))} MB")
+            print(f"services hold {sum(s.memory_mb for s in lifecycle.status(home))} MB")
         finally:
-            services.down(home, report=print)
+            lifecycle.down(home, report=print)
     assert not Path(folder).exists()
 
 

@@ -44,26 +44,26 @@ AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 @app.command()
 def up() -> None:
     """Start the services of this machine: Spark, ZooKeeper, Kafka, and those of Dagster. Creates missing tables."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
     _engine().create_tables()
-    services.up(settings(), report=typer.echo)
+    lifecycle.up(settings(), report=typer.echo)
 
 
 @app.command()
 def down() -> None:
     """Stop the services, and whatever is left of them."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
-    services.down(settings(), report=typer.echo)
+    lifecycle.down(settings(), report=typer.echo)
 
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
     """Show each service: its state, process, port, memory and log."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
-    found = services.status(settings())
+    found = lifecycle.status(settings())
     if as_json:
         typer.echo(json.dumps([asdict(s) for s in found], indent=1))
         return

@@ -31,7 +31,7 @@ from lake_assets.engagement.monitoring.audits import untold_batches
 from lake_assets.engagement.notifications.notify import counted
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.pages import terminal_engagement
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import UsageError
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def prepare_home() -> Settings:
             remedy="Give it a folder of its own: LAKE_HOME=.lake-demo make demo",
         )
     if mine:
-        services.down(found, report=lambda line: None)
+        lifecycle.down(found, report=lambda line: None)
         _clear(found)
     found.home.mkdir(parents=True, exist_ok=True)
     (found.home / MARKER).touch()

@@ -34,7 +34,7 @@ from lake_assets.incremental.monitoring import verify
 from lake_assets.incremental.planning.session import NoSession
 from lake_assets.landing.loading.progress import BATCH_PREFIX
 from lake_assets.landing.manifest.schema import ALL_VERDICTS
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -46,15 +46,15 @@ def run(*, keep_up: bool) -> bool:
     home = prepare_home()
     fine = False
     try:
-        services.up(home, report=_say)
+        lifecycle.up(home, report=_say)
         fine = _play(home)
-        memory = sum(s.memory_mb for s in services.status(home))
+        memory = sum(s.memory_mb for s in lifecycle.status(home))
         console.print(f"\n{time.monotonic() - began:.0f} s in all; the services hold {memory / 1024:.1f} GB.")
     finally:
         if not (fine and keep_up):
-            services.down(home, report=_say)
+            lifecycle.down(home, report=_say)
     if fine and keep_up:
-        console.print(f"Look around: [bold]{services.ui_address(home)}[/]   ([bold]make down[/] stops it)")
+        console.print(f"Look around: [bold]{lifecycle.ui_address(home)}[/]   ([bold]make down[/] stops it)")
     return fine
 
 

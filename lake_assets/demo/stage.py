@@ -26,7 +26,7 @@ from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.landing.consume.messages import feed_of
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService, run_once
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,7 +142,7 @@ def until_quiet(stage: Stage) -> None:
         if time.monotonic() > deadline:
             raise ServiceError(
                 f"After {PATIENCE_SECONDS} s there is still work for {', '.join(busy)}.",
-                remedy=f"Look at the runs in {services.ui_address(stage.home)} and at {stage.home.home / 'logs'}.",
+                remedy=f"Look at the runs in {lifecycle.ui_address(stage.home)} and at {stage.home.home / 'logs'}.",
             )
         time.sleep(0.5)
 
@@ -236,6 +236,6 @@ def ended(home: Settings, backfill: str) -> str:
 
 def graphql(home: Settings, query: str, variables: Mapping[str, Any]) -> Any:
     """The data that Dagster's API answers with."""
-    address = services.ui_address(home)
+    address = lifecycle.ui_address(home)
     answer = httpx.post(f"{address}/graphql", json={"query": query, "variables": variables}, timeout=30)
     return answer.raise_for_status().json()["data"]
