@@ -60,7 +60,7 @@ def _requests(count: int, edge: Edge) -> list[MutationRequest]:
     for number in range(count):
         executed_at = START + timedelta(milliseconds=number)
         old, new = edge(number)
-        made.append(MutationRequest(f"r{number}", "convert", old, new, executed_at, 0, number))
+        made.append(MutationRequest(f"r{number}", "convert", old, new, executed_at, partition=0, offset=number))
     random.Random(1).shuffle(made)
     return made
 
