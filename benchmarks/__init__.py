@@ -1,1 +1,1 @@
-"""Measurements that print figures: `make bench` runs them all, `python -m benchmarks.<name>` one. Never timed tests."""
+"""Measurements that print figures: `make bench` runs all of them, `python -m benchmarks.<name>` runs one."""

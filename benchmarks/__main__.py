@@ -1,4 +1,4 @@
-"""All measurements, one after the other."""
+"""Run all measurements, one after the other."""
 
 from benchmarks import (
     accounts,

@@ -1,9 +1,10 @@
-"""A million accounts: an hour of new and late data through all targets; and what recomputing changed accounts saves.
+"""A million accounts: an hour of new and late data through all targets, and what it saves to compute only changed ones.
 
-One home. The first landing brings the accounts and four hours; each of the next, an hour later, brings an hour, and
-late rows of the three before. Wall time, and the peak resident memory of the Spark server and of this process, are of
-the five targets. A twin of the dimension, declared without an entity, recomputes all accounts of the same hours from
-the same facts; the two take turns in going first. Task and processor time are the executors', from Spark's event log.
+The first landing has the accounts and four hours. Each later one, an hour apart, has an hour and late rows of the three
+hours before. Wall time and peak resident memory are those of the five targets, in the Spark server and in this process.
+
+A twin of the dimension has no entity, so it computes all accounts of the same hours from the same facts. Dimension and
+twin take turns in going first. Task time and processor time are those of the executors, from Spark's event log.
 
     python -m benchmarks.accounts [--accounts 1000000] [--landings 2] [--late 0.05]
 """
@@ -36,7 +37,7 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ LATE_HOURS = 3
 DIMENSION = replace(PIPELINE.target("account_state_dim"), mode=Sequential(entity="account_id", few_rows=0))
 TWIN = replace(DIMENSION, table="core.account_state_of_all", mode=Sequential())
 FACTS = tuple(t for t in PIPELINE.in_order() if t.grain == HOUR and t.table != DIMENSION.table)
+GIB = 2**30
+WATCH_SECONDS = 0.2
 MEMORY = "3g"
 """Heap of the Spark server."""
 
@@ -68,7 +71,13 @@ def main() -> None:
 
 
 def hourly(accounts: int, hours: int, late: float) -> Simulation:
-    """All accounts sign up at the start. late: the share of rows that are known later, by at most three hours."""
+    """Return a simulation in which all accounts sign up at the start.
+
+    Args:
+        accounts: Number of people.
+        hours: Number of hours.
+        late: Share of rows that become known later, by three hours at most.
+    """
     return Simulation(
         Population(accounts=accounts, hours=hours, opening=1.0),
         Arrival(
@@ -100,7 +109,15 @@ def _run(folder: Path, landings: Iterator[Landing]) -> None:
 
 @dataclass
 class Bench:
-    """One home and its engine, and the processes whose memory counts. spans: of sessions, after the first landing."""
+    """An engine in its data directory.
+
+    Attributes:
+        home: The settings.
+        spark: A session on the Spark server.
+        processes: The processes whose memory is measured.
+        engine: The engine.
+        spans: Target → spans of its sessions, without those of the first landing.
+    """
 
     home: Settings
     spark: SparkSession
@@ -115,24 +132,26 @@ class Bench:
         self.engine.create_tables()
 
     def play(self, number: int, landing: Landing) -> None:
-        """Land, then run every target; the twin before the others' last every other time."""
+        """Land a batch, then run every target. The twin runs before the dimension every other time."""
         land(self.spark, self.engine.catalog, landing)
-        print(f"landing {number}: {landing.row_count:,} rows, late {sum(landing.late.values()):,}", flush=True)
-        with peak_memory(self.processes) as peaks:
+        late = sum(landing.late.values())
+        print(f"landing {number}: {landing.row_count:,} rows, late {late:,}", flush=True)
+        with peak_memory(self.processes) as peaks_of_facts:
             seconds = sum(self.run(target, number) for target in FACTS)
-        if number % 2:
+        twin_goes_first = number % 2 == 1
+        if twin_goes_first:
             self.run(TWIN, number)
-        with peak_memory(self.processes) as more:
+        with peak_memory(self.processes) as peaks_of_dimension:
             seconds += self.run(DIMENSION, number)
-        if not number % 2:
+        if not twin_goes_first:
             self.run(TWIN, number)
-        server, client = (max(a, b) / 2**30 for a, b in zip(peaks, more, strict=True))
-        print(
-            f"  five targets: {seconds:.1f} s; peak memory: Spark {server:.2f} GB, client {client:.2f} GB", flush=True
-        )
+        peaks = [max(pair) / GIB for pair in zip(peaks_of_facts, peaks_of_dimension, strict=True)]
+        server, client = peaks
+        memory = f"Spark {server:.2f} GB, client {client:.2f} GB"
+        print(f"  five targets: {seconds:.1f} s; peak memory: {memory}", flush=True)
 
     def run(self, target: Target, number: int) -> float:
-        """Seconds that a session takes; it must be due."""
+        """Run the session of a target, which must be due; return its seconds."""
         began = time.time()
         report = self.engine.run(target)
         assert isinstance(report, SessionReport), report
@@ -145,9 +164,10 @@ class Bench:
         return seconds
 
     def compare(self) -> None:
-        """The twin holds the same rows, by a sum of hashes."""
-        sums = [self._sum(target) for target in (DIMENSION, TWIN)]
-        print(f"  {DIMENSION.name} and {TWIN.name} are {'equal' if sums[0] == sums[1] else 'NOT EQUAL'}: {sums[0]}")
+        """Print whether dimension and twin have the same rows, by a sum of hashes."""
+        dimension = self._sum(DIMENSION)
+        result = "equal" if self._sum(TWIN) == dimension else "NOT EQUAL"
+        print(f"  {DIMENSION.name} and {TWIN.name} are {result}: {dimension}")
 
     def _sum(self, target: Target) -> object:
         columns = ", ".join(target.columns)
@@ -157,12 +177,14 @@ class Bench:
 
 @contextmanager
 def peak_memory(processes: Sequence[psutil.Process]) -> Iterator[list[int]]:
-    """The peak resident memory of each process while the block runs, bytes; seen five times a second."""
-    peaks, done = [p.memory_info().rss for p in processes], Event()
+    """Yield the peak resident memory of each process while the block runs, in bytes; sampled five times a second."""
+    peaks = [process.memory_info().rss for process in processes]
+    done = Event()
 
     def watch() -> None:
-        while not done.wait(0.2):
-            peaks[:] = [max(peak, p.memory_info().rss) for peak, p in zip(peaks, processes, strict=True)]
+        while not done.wait(WATCH_SECONDS):
+            for place, process in enumerate(processes):
+                peaks[place] = max(peaks[place], process.memory_info().rss)
 
     thread = Thread(target=watch, daemon=True)
     thread.start()
@@ -174,8 +196,9 @@ def peak_memory(processes: Sequence[psutil.Process]) -> Iterator[list[int]]:
 
 
 def _print_task_time(what: str, seconds: dict[str, float]) -> None:
-    mine, all_of_them = (seconds[target.name] for target in (DIMENSION, TWIN))
-    compared = f"{mine:.1f} s, of its twin {all_of_them:.1f} s, {all_of_them / mine:.2f} times as much"
+    dimension = seconds[DIMENSION.name]
+    twin = seconds[TWIN.name]
+    compared = f"{dimension:.1f} s, of its twin {twin:.1f} s, {twin / dimension:.2f} times as much"
     print(f"{what} of the dimension after the first landing: {compared}")
 
 

@@ -1,10 +1,10 @@
-"""This engine against what others do: fixed lookbacks, a full rebuild, and SQLMesh. The same arrivals, one table.
+"""This engine compared with fixed lookbacks, a full rebuild and SQLMesh, on the same arrivals.
 
-Each side gets the same landings in a home of its own, one side after the other on one Spark server, and brings its
-targets up to date after each. Task time is the executors' run time from Spark's event log, wall time that of the runs.
-Missed are the rows that a full rebuild at the end gives, and that a side's table lacks or has otherwise. Each side
-first plays some landings in another home, so that none pays for a cold JVM; and the first landing, which brings the
-accounts there are, is not counted.
+Each side gets the same landings in its own data directory, one side after the other on one Spark server, and brings its
+targets up to date after each landing. Task time is the executors' run time from Spark's event log; wall time is that of
+the runs. Missed rows are those of a full rebuild at the end that the side's table lacks or has with other values. Each
+side first runs some landings in another directory, so that no side pays for a cold JVM. The first landing, with the
+existing accounts, is not counted.
 
     python -m benchmarks.baselines [--sides incremental sqlmesh ...] [--targets signup_fact ...]
         [--arrivals long-tail | late-day] [--landings 7] [--accounts 100000]
@@ -43,7 +43,7 @@ from lake_assets.demo.membership_simulator import (
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
 
 WARM_UP_LANDINGS, WARM_UP_ACCOUNTS = 2, 1_000
-"""What each side plays first, unmeasured, in a home of its own."""
+"""The warm-up of each side, which is not measured."""
 
 Open = Callable[[Settings, "SparkSession"], Side]
 
@@ -70,7 +70,7 @@ SIDES: dict[str, Open] = {
 
 
 def long_tail(accounts: int) -> Simulation:
-    """Two days and eight hours that land every eight hours; one row in fifty comes late, by hours up to 40."""
+    """Return two days and eight hours that land every eight hours; one row in fifty is late, by up to 40 hours."""
     arrival = Arrival(
         interval_minutes=480,
         grace_minutes=15,
@@ -88,7 +88,7 @@ ARRIVALS: dict[str, Callable[[int], Simulation]] = {"long-tail": long_tail, "lat
 
 @dataclass
 class Tally:
-    """What one side did for one target, the first landing aside. seconds: of wall time, run by run."""
+    """The runs of one side for one target, without the first landing. seconds: wall time of each run."""
 
     side: str
     target: Target
@@ -124,7 +124,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="default: all")
-    names = [target.name for target in PIPELINE.in_order() if target.grain == HOUR]  # a lookback is told in hours
+    names = [target.name for target in PIPELINE.in_order() if target.grain == HOUR]  # a lookback counts hours
     facts = ["signup_fact", "plan_fact"]
     parser.add_argument("--targets", nargs="+", choices=names, default=facts, help=f"default: {' '.join(facts)}")
     parser.add_argument("--arrivals", choices=ARRIVALS, default="long-tail")
@@ -140,7 +140,7 @@ def _compare(
     targets: Sequence[Target],
     sides: Sequence[str],
 ) -> tuple[list[Tally], dict[str, float], dict[str, float]]:
-    """What each side did for each target; by the tally's name, the task seconds of that, and those of a processor."""
+    """Run all sides; return their tallies, and by the name of a tally its task seconds and its processor seconds."""
     log = folder / "events"
     log.mkdir()
     service = spark_service(Settings(home=folder / "server", jars=settings().jars), free_port())
@@ -159,15 +159,16 @@ def _home(folder: Path, address: str) -> Settings:
 
 
 def _played(home: Settings, name: str, landings: Sequence[Landing], targets: Sequence[Target]) -> list[Tally]:
-    """Land everything, one landing after the other, and run the side after each."""
+    """Land one landing after the other, and run the side after each."""
     tallies = [Tally(name, target) for target in targets if name != "sqlmesh" or target.name in MODELS]
-    # One session at a time in a process: Connect takes a checkpoint to be of the session that was opened last.
+    # One session at a time in a process: Spark Connect assigns a checkpoint to the session that was opened last.
     spark, catalog = open_spark(home), open_catalog(home)
     with closing(SIDES[name](home, spark)) as side:
         for number, landing in enumerate(landings):
             land(spark, catalog, landing)
+            is_counted = number > 0
             for tally in tallies:
-                _run(side, landing, tally if number else Tally(name, tally.target))
+                _run(side, landing, tally if is_counted else Tally(name, tally.target))
         for tally in tallies:
             tally.missed = side.missed(tally.target)
     print(f"  {name}: {len(landings)} landings", flush=True)
@@ -188,20 +189,22 @@ def _print(tallies: Sequence[Tally], seconds: dict[str, float], of_cpu: dict[str
     heads = f"{'task s':>9}{'cpu s':>9}{'wall s':>9}{'a run':>8}{'missed':>9}"
     print(f"{'target':<22}{'side':<14}{'rows':>12}{'hours':>8}{heads}")
     for tally in sorted(tallies, key=lambda t: t.target.name):
-        wall, median = sum(tally.seconds), statistics.median(tally.seconds)
+        wall = sum(tally.seconds)
+        median = statistics.median(tally.seconds)
         tasks = f"{seconds[tally.name]:>9.1f}{of_cpu[tally.name]:>9.1f}"
         figures = f"{tally.rows:>12,}{tally.hours:>8,}{tasks}{wall:>9.1f}{median:>8.2f}{tally.missed:>9,}"
         print(f"{tally.target.name:<22}{tally.side:<14}{figures}")
 
 
 def _print_ratios(what: str, tallies: Sequence[Tally], seconds: dict[str, float]) -> None:
-    """The engine's seconds as a part of each other side's: target by target, and of those that both did together."""
+    """Print the engine's seconds relative to each other side's, for each target and for all targets that both have."""
     ours = {t.target.name: seconds[t.name] for t in tallies if t.side == ENGINE}
     for side in dict.fromkeys(t.side for t in tallies if ours and t.side != ENGINE):
         theirs = {t.target.name: seconds[t.name] for t in tallies if t.side == side}
         for name, other in theirs.items():
             print(f"{what}, {name}, {ENGINE} : {side}: {_ratio(ours[name], other)}")
-        print(f"{what}, all, {ENGINE} : {side}: {_ratio(sum(ours[n] for n in theirs), sum(theirs.values()))}")
+        same_targets = sum(ours[name] for name in theirs)
+        print(f"{what}, all, {ENGINE} : {side}: {_ratio(same_targets, sum(theirs.values()))}")
 
 
 def _ratio(ours: float, theirs: float) -> str:

@@ -1,5 +1,6 @@
-"""What a turn costs on ZooKeeper, one server and three, and with the claim on a lake's table; and how long a killed
-holder keeps the others waiting.
+"""Duration of a turn on ZooKeeper with one and three servers, and with the claim on a lake's table.
+
+It also measures how long the others wait after the process that holds the lock is killed.
 
     python -m benchmarks.coordination [--turns 300] [--claims 50] [--kills 5]
 """
@@ -21,15 +22,16 @@ from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.model.turn_order import coordinator_of
-from lake_assets.services.engagement_stack import lake_services
 from lake_assets.services.service import all_running
+from lake_assets.services.stack import lake_services
 from lake_assets.services.zookeeper import ensemble
 from lake_assets.settings import Settings
 
 LOCK = "benchmark"
 SESSIONS = (2.0, 4.0)
-WARMING = 10
-"""Claims before those that count: a Spark that was just started is slow."""
+WARM_UP_CLAIMS = 10
+"""Claims that are not measured: a Spark that was just started is slow."""
+TURN_SECONDS = 10
 
 
 def main() -> None:
@@ -41,35 +43,41 @@ def main() -> None:
     parser.add_argument("--hold", nargs=2, metavar=("HOSTS", "SESSION"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.hold:
-        _hold(arguments.hold[0], float(arguments.hold[1]))
+        hosts, session = arguments.hold
+        _hold(hosts, float(session))
         return
     for size in (1, 3):
-        with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
-            servers = ensemble(Path(folder), size)
-            with all_running(servers):
-                hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
-                _report(f"{size} server(s)", _turns(hosts, arguments.turns))
-                for session in SESSIONS:
-                    _report_takeovers(size, session, [_takeover(hosts, session) for _ in range(arguments.kills)])
+        _measure_ensemble(size, arguments.turns, arguments.kills)
     _report("1 server, and the claim on the table", _claimed(arguments.claims))
 
 
+def _measure_ensemble(size: int, turns: int, kills: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        servers = ensemble(Path(folder), size)
+        with all_running(servers):
+            hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+            _report(f"{size} server(s)", _turns(hosts, turns))
+            for session in SESSIONS:
+                takeovers = [_takeover(hosts, session) for _ in range(kills)]
+                _report_takeovers(size, session, takeovers)
+
+
 def _turns(hosts: str, count: int) -> list[float]:
-    """Milliseconds of whole turns without work; the first one, which makes the folders, aside."""
+    """Return the milliseconds of turns without work, without the first, which creates the folders."""
     with zookeeper_client(hosts) as zk:
-        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=10)
+        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=TURN_SECONDS)
         return [_turn(coordinator, coordinator.confirm) for _ in range(count + 1)][1:]
 
 
 def _turn(coordinator: JobCoordinator, work: Callable[[], object]) -> float:
     begun = time.perf_counter()
-    with coordinator.turn(max_wait=10):
+    with coordinator.turn(max_wait=TURN_SECONDS):
         work()
     return 1000 * (time.perf_counter() - begun)
 
 
 def _claimed(count: int) -> list[float]:
-    """Milliseconds of whole turns that claim a real Delta table through Spark, and do no more; warm ones."""
+    """Return the milliseconds of turns that only claim a real Delta table through Spark, after a warm-up."""
     with (
         tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
         lake_services(Settings(home=Path(folder))) as home,
@@ -78,14 +86,14 @@ def _claimed(count: int) -> list[float]:
         tables = open_tables(home, EMAIL_EVENT)
         tables.create(spark)
         with zookeeper_client(str(home.zookeeper)) as zk:
-            coordinator = coordinator_of("ingestion", tables, zk, spark, timeout=10)
-            found = [_turn(coordinator, coordinator.claim) for _ in range(count + WARMING)][WARMING:]
+            coordinator = coordinator_of("ingestion", tables, zk, spark, timeout=TURN_SECONDS)
+            found = [_turn(coordinator, coordinator.claim) for _ in range(count + WARM_UP_CLAIMS)][WARM_UP_CLAIMS:]
         spark.stop()
     return found
 
 
 def _takeover(hosts: str, session: float) -> float:
-    """Seconds from the kill of a holder in its turn to another's having the lock."""
+    """Return the seconds from the kill of the process that holds the lock until another process has the lock."""
     command = [sys.executable, "-m", "benchmarks.coordination", "--hold", hosts, str(session)]
     holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
@@ -105,7 +113,7 @@ def _takeover(hosts: str, session: float) -> float:
 
 def _hold(hosts: str, session: float) -> None:
     with zookeeper_client(hosts, session_seconds=session) as zk:
-        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=10)
+        coordinator = JobCoordinator(LOCK, "stream", ANY, zk, timeout=TURN_SECONDS)
         assert coordinator.lock()
         coordinator.register()
         print("held", flush=True)

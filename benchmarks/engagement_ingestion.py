@@ -1,9 +1,9 @@
-"""How many messages a second the ingestion stream takes from Kafka to rows, dead letters and notifications.
+"""Throughput of the ingestion stream: messages per second from Kafka to rows, dead letters and notifications.
 
     python -m benchmarks.engagement_ingestion [--records 500000] [--batches 3]
 
-Spark, ZooKeeper and Kafka are started in a home of their own. Producing the messages is not counted; the first batch,
-which warms everything up, is printed too.
+Spark, ZooKeeper and Kafka are started in a temporary data directory. The time to produce the messages is not counted.
+The first batch, which is the warm-up, is printed, too.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTITIONS = 4
 SECONDS = 60.0
-"""Of the ZooKeeper session, and for a turn to begin: nobody else takes one."""
+"""Timeout of the ZooKeeper session and of a turn, which no other process takes."""
 
 
 def main() -> None:
@@ -56,18 +56,23 @@ def main() -> None:
         with zookeeper_client(str(home.zookeeper), session_seconds=SECONDS) as zk:
             for _ in range(arguments.batches):
                 _produce(topic, arguments.records, arguments.orgs)
-                began, before = time.perf_counter(), _cpu_seconds(home)
+                cpu_before = _cpu_seconds(home)
+                began = time.perf_counter()
                 take_turn(stream, coordinator(stream, zk, spark, timeout=SECONDS), max_wait=SECONDS)
-                seconds, cpu = time.perf_counter() - began, _cpu_seconds(home) - before
-                rate = arguments.records / seconds
-                told = f"{arguments.records:,} messages: {seconds:.1f} s, {rate:,.0f} a second"
-                print(f"{told}; {cpu:.1f} s of Spark's CPU, {arguments.records / cpu:,.0f} a second of it", flush=True)
+                seconds = time.perf_counter() - began
+                _print_rates(arguments.records, seconds, _cpu_seconds(home) - cpu_before)
         print(f"rows in all: {tables.read(spark, ENGAGEMENT).count():,}")
         spark.stop()
 
 
+def _print_rates(records: int, seconds: float, cpu_seconds: float) -> None:
+    wall = f"{seconds:.1f} s, {records / seconds:,.0f} a second"
+    cpu = f"{cpu_seconds:.1f} s of Spark's CPU, {records / cpu_seconds:,.0f} a second of it"
+    print(f"{records:,} messages: {wall}; {cpu}", flush=True)
+
+
 def _cpu_seconds(home: Settings) -> float:
-    """What the Spark server has had of processors: on a busy machine it says more than the clock."""
+    """Return the processor time of the Spark server so far. It depends less on other programs than wall time."""
     process = process_of(home.home, "spark")
     assert process is not None
     times = process.cpu_times()

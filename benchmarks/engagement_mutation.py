@@ -1,9 +1,10 @@
-"""How many rows a second and core a batch of mutation moves or deletes, side by side with a MERGE for each request.
+"""Rows per second and core that a mutation batch moves or deletes, compared with one MERGE for each request.
 
     python -m benchmarks.engagement_mutation [--rows 2000000] [--requests 2000] [--singly 5]
 
-Spark and Kafka are started in a home of their own. Rows are of 40 orgs and 400 days, 50 of each id within a fortnight;
-requests are of ids of the last months, one in ten a deletion. Told too: how many files the batch's MERGE may read.
+Spark and Kafka are started in a temporary data directory. The rows belong to 40 orgs and 400 days; each id has 50 rows
+within a fortnight. The requests concern ids of the last months; one in ten is a deletion. The number of files that the
+batch's MERGE may read is printed, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,20 +33,27 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
 from lake_assets.engagement.streams.pruning import scope_of_dates
 from lake_assets.engagement.streams.turn import open_stream
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ORGS, DAYS, ROWS_OF_AN_ID, RECENT_DAYS, FORTNIGHT = 40, 400, 50, 60, 14
+ORGS = 40
+DAYS = 400
+ROWS_OF_AN_ID = 50
+RECENT_DAYS = 60
+FORTNIGHT = 14
+DAY_STEP = 7919
+"""A prime, so that consecutive ids have scattered days."""
+
 FIRST = date(2025, 1, 1)
 FILE_BYTES = 1024 * 1024
-"""Small, so that an org of some ten thousand rows has as many files as a large one of 128 MB each."""
+"""Small, so that an org of ten thousand rows has as many files as a large org with files of 128 MB."""
 
 
-class Alone:
-    """The guard of a lake that nobody else writes."""
+class NoGuard:
+    """The guard of a lake without other writers."""
 
     def claim(self) -> int:
         return 0
@@ -64,20 +73,22 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
         lake_services(Settings(home=Path(folder), spark_java_options="")) as home,
     ):
-        spark, tables = open_spark(home), open_tables(home, replace(EMAIL_EVENT, max_file_bytes=FILE_BYTES))
+        spark = open_spark(home)
+        tables = open_tables(home, replace(EMAIL_EVENT, max_file_bytes=FILE_BYTES))
         _fill(tables, spark, arguments.rows)
         ids = _recent(arguments.rows // ROWS_OF_AN_ID)
         for run in ("first", "again"):
-            _batch(tables, spark, str(home.kafka), run, [next(ids) for _ in range(arguments.requests)])
-        _singly(tables, spark, [next(ids) for _ in range(arguments.singly)])
+            _batch(tables, spark, str(home.kafka), run, list(islice(ids, arguments.requests)))
+        _singly(tables, spark, list(islice(ids, arguments.singly)))
         spark.stop()
 
 
 def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
     tables.create(spark)
     tables.register_orgs({_org(number): None for number in range(ORGS)})
-    number, who = F.col("id"), F.floor(F.col("id") / ROWS_OF_AN_ID)
-    day = who * 7919 % (DAYS - FORTNIGHT) + F.pmod(number * 31, F.lit(FORTNIGHT))
+    number = F.col("id")
+    who = F.floor(number / ROWS_OF_AN_ID)
+    day = who * DAY_STEP % (DAYS - FORTNIGHT) + F.pmod(number * 31, F.lit(FORTNIGHT))
     columns = {
         "org_id": F.concat(F.lit("org"), who % ORGS),
         "engagement_date": F.date_add(F.lit(FIRST), day.cast("int")),
@@ -94,8 +105,11 @@ def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
 
 
 def _recent(ids: int) -> Iterator[int]:
-    """Ids whose rows are of the last days."""
-    return (who for who in range(ids) if who * 7919 % (DAYS - FORTNIGHT) >= DAYS - RECENT_DAYS)
+    """Yield the ids with rows of the last days."""
+    for who in range(ids):
+        first_day = who * DAY_STEP % (DAYS - FORTNIGHT)
+        if first_day >= DAYS - RECENT_DAYS:
+            yield who
 
 
 def _org(number: int) -> str:
@@ -106,12 +120,13 @@ def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids:
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
     topic.create(4)
     _send(topic, run, ids)
-    before, began = tables.version(ENGAGEMENT), time.perf_counter()
-    report = run_batch(open_stream("mutation", tables, spark, servers), Alone())
+    before = tables.version(ENGAGEMENT)
+    began = time.perf_counter()
+    report = run_batch(open_stream("mutation", tables, spark, servers), NoGuard())
     seconds = time.perf_counter() - began
     assert report is not None
-    rows, rate = _changed(report), _changed(report) / seconds / (os.cpu_count() or 1)
-    print(f"{run}: {len(ids):,} requests, {rows:,} rows, {seconds:.1f} s, {rate:,.0f} rows a second and core")
+    rows = _changed(report)
+    print(f"{run}: {len(ids):,} requests, {rows:,} rows, {seconds:.1f} s, {_rate(rows, seconds)}")
     of_batch = F.col("batch_id") == report.batch.batch_id
     requests = tables.read(spark, MUTATION_REQUEST).where(of_batch).select("org_id", "first_date", "last_date")
     rows_before = tables.read(spark, ENGAGEMENT, version=before)
@@ -148,8 +163,13 @@ def _singly(tables: LakeTables, spark: SparkSession, ids: list[int]) -> None:
         same = (F.col("org_id") == F.lit(_org(who % ORGS))) & (F.col("who_id") == F.col("old_id"))
         source.mergeInto(tables.identifier(ENGAGEMENT), same).whenMatched().update({"who_id": F.col("new_id")}).merge()
         seconds.append(time.perf_counter() - began)
-    rate = len(ids) * ROWS_OF_AN_ID / sum(seconds) / (os.cpu_count() or 1)
-    print(f"a MERGE for each of {len(ids)}: {sum(seconds) / len(ids):.2f} s each, {rate:,.0f} rows a second and core")
+    rate = _rate(len(ids) * ROWS_OF_AN_ID, sum(seconds))
+    print(f"a MERGE for each of {len(ids)}: {sum(seconds) / len(ids):.2f} s each, {rate}")
+
+
+def _rate(rows: int, seconds: float) -> str:
+    cores = os.cpu_count() or 1
+    return f"{rows / seconds / cores:,.0f} rows a second and core"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Three streams of a lake at full speed, with the coordinator and without: how often they meet, and what conflicts.
+"""Three streams of a lake at full speed, with and without the coordinator: how often they overlap and conflict.
 
     python -m benchmarks.engagement_streams [--minutes 10] [--sides with without] [--out FOLDER]
 
-Each stream has a process of its own. Without the coordinator nobody waits: each begins its next batch when its last
-has ended. A commit that Delta refuses because of another is counted, and its batch tried again. Both sides get the same
-messages, on the same Spark server, one side after the other. Writes a timeline: an HTML page and, if a Chromium is on
-the path, a PNG.
+Each stream runs in its own process. Without the coordinator no stream waits: each starts its next batch when its last
+one has ended. A commit that Delta refuses because of another one is counted, and its batch is tried again. Both sides
+get the same messages on the same Spark server, one side after the other. The result is also a timeline: an HTML page
+and, if a Chromium is on the path, a PNG.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run_batch
 from lake_assets.engagement.streams.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
-from lake_assets.services.engagement_stack import lake_services
+from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings, settings
 
 SIDES = {"with": "with the coordinator", "without": "without it"}
 SIMULATION = Simulation(touches=500_000, people=20_000)
 SLICE = 200
-"""So many messages are sent at a time, and make a batch at most."""
-WARMING = 10
-"""So many slices are there before the streams begin."""
+"""Number of messages that are sent together, and maximum size of a batch."""
+WARM_UP_SLICES = 10
+"""Slices that are sent before the streams start."""
 CONFLICT = re.compile(r"\[(DELTA_(CONCURRENT|METADATA_CHANGED)[A-Z_.]*)")
-"""How Delta says that another commit came first: the class of the error."""
+"""Delta's error classes for a commit that another one preceded."""
 MERGED = ("numTargetRowsUpdated", "numTargetRowsDeleted")
-"""Metrics of a merge that changed rows; an append has others."""
+"""Metrics of a merge; an append has others."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 IDLE_SECONDS = 0.2
 WAIT_SECONDS = 60.0
-"""For a turn; who waited in vain tries again."""
+"""Maximum wait for a turn; then the stream tries again."""
 
 
 def main() -> None:
@@ -79,10 +79,11 @@ def main() -> None:
         lake_services(Settings(home=Path(folder))) as home,
     ):
         for side in arguments.sides:
-            (arguments.out / f"{side}.json").write_text(json.dumps(_side(home, side, 60 * arguments.minutes)))
-    found = _kept(arguments.out)
-    for said, windows in found.items():
-        print(f"{said}: {summary(windows)}")
+            windows = _measure(home, side, 60 * arguments.minutes)
+            (arguments.out / f"{side}.json").write_text(json.dumps(windows))
+    found = _read_windows(arguments.out)
+    for title, of_side in found.items():
+        print(f"{title}: {summary(of_side)}")
     _draw(found, arguments.out)
 
 
@@ -90,34 +91,42 @@ def _lake(side: str) -> EngagementLake:
     return replace(EMAIL_EVENT, name=f"{side}_coordinator", max_records=SLICE)
 
 
-def _kept(folder: Path) -> dict[str, list[Window]]:
-    """The windows of each side that was measured, by what it is called."""
-    files = {said: folder / f"{side}.json" for side, said in SIDES.items()}
-    return {said: [Window(**w) for w in json.loads(f.read_text())] for said, f in files.items() if f.exists()}
+def _read_windows(folder: Path) -> dict[str, list[Window]]:
+    """Return title → windows of each side that was measured now or earlier."""
+    found = {}
+    for side, title in SIDES.items():
+        file = folder / f"{side}.json"
+        if file.exists():
+            found[title] = [Window(**values) for values in json.loads(file.read_text())]
+    return found
 
 
-def _side(home: Settings, side: str, seconds: float) -> list[dict[str, Any]]:
-    """All windows of the three streams of a lake, while messages are sent all the time."""
-    tables, servers = open_tables(home, _lake(side)), str(home.kafka)
+def _measure(home: Settings, side: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the windows of the three streams of a lake as JSON objects. Messages are sent all the time."""
+    tables = open_tables(home, _lake(side))
+    servers = str(home.kafka)
     for name in STREAMS:
         KafkaTopic(servers, tables.lake.topic(name)).create(partitions=2)
     slices = batches(generate(SIMULATION, tables.lake), SLICE)
-    send(servers, chain.from_iterable(islice(slices, WARMING)))
+    send(servers, chain.from_iterable(islice(slices, WARM_UP_SLICES)))
     _warm_up(home, tables)
     workers = [_start(home, name, side, seconds) for name in STREAMS]
     _send_all_the_time(servers, slices, workers)
-    told = [worker.communicate()[0] for worker in workers]
-    assert not any(worker.returncode for worker in workers)
-    return [json.loads(line) for lines in told for line in lines.splitlines()]
+    windows = []
+    for worker in workers:
+        output, _ = worker.communicate()
+        assert worker.returncode == 0
+        windows += [json.loads(line) for line in output.splitlines()]
+    return windows
 
 
 def _warm_up(home: Settings, tables: LakeTables) -> None:
-    """A batch of each stream, which is not counted: the first of a Spark takes many times as long."""
+    """Run a batch of each stream that is not measured: the first batch of a Spark server takes many times as long."""
     spark = open_spark(home)
     tables.create(spark)
     tables.register_orgs(dict.fromkeys(org_names(SIMULATION)))
     for name in STREAMS:
-        run_batch(open_stream(name, tables, spark, str(home.kafka)), _Nobody())
+        run_batch(open_stream(name, tables, spark, str(home.kafka)), _NoGuard())
     spark.stop()
 
 
@@ -129,14 +138,14 @@ def _start(home: Settings, name: StreamName, side: str, seconds: float) -> subpr
 
 
 def _send_all_the_time(servers: str, slices: Iterator[list[Message]], workers: list[subprocess.Popen[str]]) -> None:
-    """A slice every second, as long as the workers work."""
+    """Send a slice every second while the workers run."""
     while all(worker.poll() is None for worker in workers):
         send(servers, next(slices))
         time.sleep(1)
 
 
 def _work(name: StreamName, side: str, seconds: float) -> None:
-    """One stream's batches, one after the other; prints its windows as JSON."""
+    """Run the batches of a stream, one after the other, and print their windows as JSON."""
     found = settings()
     spark = open_spark(found)
     stream = open_stream(name, open_tables(found, _lake(side)), spark, str(found.kafka))
@@ -152,8 +161,8 @@ def _work(name: StreamName, side: str, seconds: float) -> None:
                     time.sleep(IDLE_SECONDS)
 
 
-class _Nobody:
-    """The guard of a stream that heeds no other."""
+class _NoGuard:
+    """The guard of a stream that ignores the others."""
 
     def claim(self) -> int:
         return 0
@@ -164,7 +173,7 @@ class _Nobody:
 
 @contextmanager
 def _unguarded() -> Iterator[tuple[Guard, str | None]]:
-    yield _Nobody(), None
+    yield _NoGuard(), None
 
 
 @contextmanager
@@ -174,26 +183,28 @@ def _turn(coordinated: JobCoordinator) -> Iterator[tuple[Guard, str | None]]:
 
 
 def _window(stream: Stream, turn: Callable[[], AbstractContextManager[tuple[Guard, str | None]]]) -> Window | None:
-    """One batch, from when it might write to when it has; None if none was due."""
-    began = ended = time.monotonic()
-    report, conflict, predecessor = None, None, None
+    """Run one batch and return its window, from when it may write to its end; None if no batch is due."""
+    began = time.monotonic()
+    predecessor: str | None = None
     try:
         with turn() as (guard, predecessor):
             began = time.monotonic()
             report = run_batch(stream, guard)
             ended = time.monotonic()
     except PySparkException as error:
-        ended, told = time.monotonic(), CONFLICT.search(str(error))
-        if told is None:
+        ended = time.monotonic()
+        conflict = CONFLICT.search(str(error))
+        if conflict is None:
             raise
-        conflict = told[1]
-    window = Window(stream.name, began, ended, conflict, _rows(report), predecessor)
-    return window if report or conflict else None
+        return Window(stream.name, began, ended, conflict=conflict[1], predecessor=predecessor)
+    if report is None:
+        return None
+    return Window(stream.name, began, ended, rows=_rows(report), predecessor=predecessor)
 
 
-def _rows(report: BatchReport | None) -> int:
-    """How many rows a batch inserted, updated and deleted."""
-    commit = report.commits.get("data") if report else None
+def _rows(report: BatchReport) -> int:
+    """Return the number of rows that a batch inserted, updated and deleted."""
+    commit = report.commits.get("data")
     if commit is None:
         return 0
     merged = [int(commit.metrics[name]) for name in MERGED if name in commit.metrics]
@@ -201,16 +212,27 @@ def _rows(report: BatchReport | None) -> int:
 
 
 def _draw(found: Mapping[str, Sequence[Window]], folder: Path) -> None:
-    page, picture = folder.resolve() / "engagement-streams.html", folder.resolve() / "engagement-streams.png"
+    page = folder.resolve() / "engagement-streams.html"
+    picture = folder.resolve() / "engagement-streams.png"
     drawn(found).write_html(page, config={"displayModeBar": False})
     print(f"written: {page}")
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        print("No Chromium is on the path: no PNG.")
+    paths = [shutil.which(name) for name in BROWSERS]
+    browsers = [path for path in paths if path]
+    if not browsers:
+        print("No Chromium is on the path, so no PNG is written.")
         return
-    size = ",".join(map(str, SIZE))
-    options = ("--headless", "--no-sandbox", "--hide-scrollbars", "--virtual-time-budget=5000", f"--window-size={size}")
-    subprocess.run([browser, *options, f"--screenshot={picture}", page.as_uri()], check=True, capture_output=True)
+    width, height = SIZE
+    command = [
+        browsers[0],
+        "--headless",
+        "--no-sandbox",
+        "--hide-scrollbars",
+        "--virtual-time-budget=5000",
+        f"--window-size={width},{height}",
+        f"--screenshot={picture}",
+        page.as_uri(),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
     print(f"written: {picture}")
 
 

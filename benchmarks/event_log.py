@@ -1,4 +1,4 @@
-"""Task time of Spark, from its event log: what a job cost, told by when it was submitted."""
+"""Task time of Spark from its event log. A job belongs to the period in which it was submitted."""
 
 from __future__ import annotations
 
@@ -10,33 +10,41 @@ from pathlib import Path
 from typing import Any
 
 from lake_assets.services.service import Service
+from lake_assets.services.spark import conf_options
 
 Span = tuple[float, float]
-"""From and to, both inclusive, in seconds since 1970."""
+"""Start and end, both inclusive, in seconds since 1970-01-01 UTC."""
 
 
 def logged(service: Service, folder: Path) -> Service:
-    """The Spark service, writing its event log into a folder, which must be there."""
+    """Return a Spark service that writes its event log into a folder, which must exist."""
     conf = {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": f"file://{folder}",
         "spark.eventLog.compress": "false",
         "spark.eventLog.rolling.enabled": "false",
     }
-    words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    at = service.command.index("--class")
-    return replace(service, command=(*service.command[:at], *words, *service.command[at:]))
+    place = service.command.index("--class")
+    submit = service.command[:place]
+    program = service.command[place:]
+    return replace(service, command=(*submit, *conf_options(conf), *program))
 
 
 RUN, CPU = "Executor Run Time", "Executor CPU Time"
 SECONDS = {RUN: 1e-3, CPU: 1e-9}
-"""Metrics of a task: the time it took, and what it had of a processor. Other programs slow the first; its unit in s."""
+"""Metrics of a task with their unit in seconds: wall time, which other programs prolong, and processor time."""
 
 
 def task_seconds(folder: Path, spans: Mapping[str, Sequence[Span]], metric: str = RUN) -> dict[str, float]:
-    """Executor time, seconds, of the jobs submitted within the spans of each name. Spans must not overlap.
+    """Return the executor time of the jobs that were submitted in the spans of each name.
 
-    The log is whole only when its Spark has ended.
+    Args:
+        folder: The event log of a Spark that has ended.
+        spans: Name → spans. They must not overlap.
+        metric: A metric of `SECONDS`.
+
+    Returns:
+        Name → seconds. A name without tasks has 0.
     """
     name_of_stage: dict[int, str] = {}
     found: dict[str, float] = defaultdict(float)
@@ -45,10 +53,11 @@ def task_seconds(folder: Path, spans: Mapping[str, Sequence[Span]], metric: str 
             name = _name_at(spans, event["Submission Time"] / 1000)
             if name is not None:
                 name_of_stage.update(dict.fromkeys(event["Stage IDs"], name))
-        elif event["Event"] == "SparkListenerTaskEnd" and event.get("Task Metrics"):
+        elif event["Event"] == "SparkListenerTaskEnd":
             name = name_of_stage.get(event["Stage ID"])
-            if name is not None:
-                found[name] += event["Task Metrics"][metric] * SECONDS[metric]
+            metrics = event.get("Task Metrics")
+            if name is not None and metrics:
+                found[name] += metrics[metric] * SECONDS[metric]
     return found
 
 
@@ -59,5 +68,8 @@ def _events(folder: Path) -> Iterator[Any]:
 
 
 def _name_at(spans: Mapping[str, Sequence[Span]], moment: float) -> str | None:
-    names = (name for name, known in spans.items() if any(begin <= moment <= end for begin, end in known))
-    return next(names, None)
+    for name, own in spans.items():
+        for begin, end in own:
+            if begin <= moment <= end:
+                return name
+    return None

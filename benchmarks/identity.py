@@ -1,8 +1,8 @@
-"""How long the requests of one org, and of a thousand, take to collapse into one map.
+"""Time to collapse the requests of one org, and of a thousand, into one map from old to new ids.
 
     python -m benchmarks.identity [--requests 100000] [--orgs 1000]
 
-For the thousand a Spark Connect server is started, in a home of its own.
+For the thousand orgs a Spark Connect server is started in a temporary data directory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.engagement.requests.grouped import collapse_by_org
 from lake_assets.engagement.requests.identity import MutationRequest, collapse
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def main() -> None:
         requests = _requests(arguments.requests, edge)
         began = time.perf_counter()
         changed = len(collapse(requests))
-        print(
-            f"{shape}: {arguments.requests:,} requests of one org, {changed:,} ids: {time.perf_counter() - began:.2f} s"
-        )
+        seconds = time.perf_counter() - began
+        print(f"{shape}: {arguments.requests:,} requests of one org, {changed:,} ids: {seconds:.2f} s")
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         home = Settings(home=Path(folder))
         with running(spark_service(home, free_port())) as service:
@@ -56,16 +55,18 @@ def main() -> None:
 
 
 def _requests(count: int, edge: Edge) -> list[MutationRequest]:
-    """Shuffled: order is part of the work."""
-    made = [
-        MutationRequest(f"r{n}", "convert", *edge(n), START + timedelta(milliseconds=n), 0, n) for n in range(count)
-    ]
+    """Return requests in random order: to sort them is part of the work."""
+    made = []
+    for number in range(count):
+        executed_at = START + timedelta(milliseconds=number)
+        old, new = edge(number)
+        made.append(MutationRequest(f"r{number}", "convert", old, new, executed_at, partition=0, offset=number))
     random.Random(1).shuffle(made)
     return made
 
 
 def _through_spark(spark: SparkSession, requests: int, orgs: int) -> None:
-    """Chains, spread over the orgs; the second time of two counts, for the first warms Spark up."""
+    """Measure chains that are spread over the orgs. The first of two runs is the warm-up of Spark."""
     for run in ("first", "again"):
         began = time.perf_counter()
         changed = collapse_by_org(_chains(spark, requests, orgs)).count()

@@ -1,4 +1,4 @@
-"""How fast files are landed, read and verified on one core; and how long it takes to choose what to compact.
+"""Speed of landing, reading and verifying files on one core, and the time to choose files to compact.
 
 python -m benchmarks.landing_files [--messages 50000] [--bytes 1024] [--files 100000]
 """
@@ -30,6 +30,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SHARD = "bench/0-of-1"
 RUNS = 3
 PARTITIONS = 4
+MEGABYTE = 1e6
+MAX_FILE_BYTES = 1 << 24
+LIMITS = Limits(100, 1 << 28)
 
 
 def main() -> None:
@@ -39,9 +42,8 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=1024, help="of a message's value")
     parser.add_argument("--files", type=int, default=100_000, help="to choose from")
     arguments = parser.parse_args()
-    chance = random.Random(1)
-    records = [Record(0, n, n, b"person %d" % n, chance.randbytes(arguments.bytes)) for n in range(arguments.messages)]
-    megabytes = arguments.messages * arguments.bytes / 1e6
+    records = _records(arguments.messages, arguments.bytes)
+    megabytes = arguments.messages * arguments.bytes / MEGABYTE
     print(f"{arguments.messages:,} messages of {arguments.bytes:,} bytes; best of {RUNS}, by CPU time")
     seconds = _best(lambda: checksum(record.canonical for record in records))
     print(f"checksum alone: {megabytes / seconds:.0f} MB/s")
@@ -49,8 +51,14 @@ def main() -> None:
         _files(Settings(home=Path(folder)), records, megabytes)
     for count in (arguments.files // 4, arguments.files // 2, arguments.files):
         files = _small_files(count)
-        seconds = _best(lambda files=files: select(files, Limits(100, 1 << 28)))
+        seconds = _best(lambda files=files: select(files, LIMITS))
         print(f"select among {count:,} files: {seconds:.2f} s")
+
+
+def _records(count: int, size: int) -> list[Record]:
+    """Return records with random values of `size` bytes."""
+    chance = random.Random(1)
+    return [Record(0, number, number, b"person %d" % number, chance.randbytes(size)) for number in range(count)]
 
 
 def _files(settings: Settings, records: list[Record], megabytes: float) -> None:
@@ -79,7 +87,7 @@ def _verify(one: ZoneWriter, other: ZoneWriter, processes: int) -> None:
 
 
 def _best(act: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """The least seconds of some runs, of CPU if not said otherwise: others use the machine, too."""
+    """Return the smallest time of several runs, in seconds of CPU by default, because others use the machine, too."""
     took = []
     for _ in range(RUNS):
         began = clock()
@@ -102,18 +110,20 @@ def _land(writer: ZoneWriter, records: list[Record]) -> None:
 
 
 def _read(writer: ZoneWriter, file: DataFile) -> None:
-    """Decode it, and check nothing."""
+    """Decode a file without any check."""
     with writer.zone.path(file.name).open("rb") as opened:
         deque(formats.read(file.kind, opened), maxlen=0)
 
 
 def _small_files(count: int, partitions: int = 64) -> list[DataFile]:
-    """Of one partition each; sizes vary."""
+    """Return files of random size, each of one partition."""
     chance = random.Random(1)
-    return [
-        DataFile(f"f{n:09}", chance.randrange(1 << 24), SHARD, {n % partitions: (n, n)}, frozenset(), 0, NOTHING)
-        for n in range(count)
-    ]
+    files = []
+    for number in range(count):
+        size = chance.randrange(MAX_FILE_BYTES)
+        offsets = {number % partitions: (number, number)}
+        files.append(DataFile(f"f{number:09}", size, SHARD, offsets, frozenset(), 0, NOTHING))
+    return files
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""How long a message takes from Kafka to a row that can be queried in the raw table, through both zones.
+"""Time of a message from Kafka, through both zones, to a row of the raw table that can be queried.
 
     python -m benchmarks.landing_latency [--seconds 120] [--rate 200] [--age 10]
 
-Kafka is started in a home of its own; no Spark. One process does what `lake landing run` does; this one sends messages
-and watches the table. What a file waits for before it is closed, the cutover age, is most of it; it is taken off, too.
+Kafka is started in a temporary data directory; Spark is not used. One process does what `lake landing run` does. This
+process sends messages and reads the table. The cutover age, after which a file is closed, is most of the time, so the
+rest is printed, too.
 """
 
 from __future__ import annotations
@@ -60,58 +61,84 @@ def main() -> None:
 
 
 def _measure(home: Settings, seconds: float, rate: int) -> list[float]:
-    """Seconds from each message's timestamp to when its row was seen."""
-    station = _station(home)
-    create_raw(station.catalog, SIGNUPS)
-    (feed,) = station.feeds
-    KafkaTopic(station.servers, feed.topic).create(PARTITIONS)
+    """Return the seconds from the timestamp of each message until its row is in the table."""
+    service = _service(home)
+    create_raw(service.catalog, SIGNUPS)
+    (feed,) = service.feeds
+    KafkaTopic(service.servers, feed.topic).create(PARTITIONS)
     start = multiprocessing.get_context("spawn")
     ended = start.Event()
     landing = start.Process(target=_land, args=(home, ended))
     landing.start()
     try:
-        return _watched(station, seconds, rate)
+        return _Traffic(service).run(seconds, rate)
     finally:
         ended.set()
         landing.join()
 
 
 def _land(home: Settings, ended: Event) -> None:
-    run(_station(home), (), on_loaded=lambda _: None, should_stop=ended.is_set)
+    run(_service(home), (), on_loaded=lambda _: None, should_stop=ended.is_set)
 
 
-def _watched(station: LandingService, seconds: float, rate: int) -> list[float]:
-    (feed,) = station.feeds
-    producer, begun, sent = Producer({"bootstrap.servers": station.servers}), time.monotonic(), 0
-    waited: list[float] = []
-    seen = 0
-    while (passed := time.monotonic() - begun) < seconds or len(waited) < sent:
-        for number in range(sent, int(min(passed, seconds) * rate)):
+class _Traffic:
+    """Sends messages at a constant rate, and measures when their rows are in the table."""
+
+    def __init__(self, service: LandingService) -> None:
+        (feed,) = service.feeds
+        self._service = service
+        self._topic = feed.topic
+        self._table = feed.raw.table
+        self._producer = Producer({"bootstrap.servers": service.servers})
+        self._sent = 0
+        self._batches_seen = 0
+        self._waited: list[float] = []
+
+    def run(self, seconds: float, rate: int) -> list[float]:
+        """Send messages for some seconds, and wait for their rows; return the seconds that each message took."""
+        began = time.monotonic()
+        passed = 0.0
+        while passed < seconds or len(self._waited) < self._sent:
+            self._send_until(int(min(passed, seconds) * rate))
+            self._look()
+            if passed > seconds + PATIENCE_SECONDS:
+                missing = self._sent - len(self._waited)
+                raise SystemExit(f"{missing} of {self._sent} messages did not arrive in {PATIENCE_SECONDS} s.")
+            time.sleep(TICK_SECONDS)
+            passed = time.monotonic() - began
+        return self._waited
+
+    def _send_until(self, count: int) -> None:
+        while self._sent < count:
             at = utc_now()
-            value = {"signup_id": f"s-{number}", "account_id": f"a-{number}", "event_ts": at.isoformat()}
+            value = {
+                "signup_id": f"s-{self._sent}",
+                "account_id": f"a-{self._sent}",
+                "event_ts": at.isoformat(),
+            }
             timestamp = int(at.timestamp() * 1000)
-            producer.produce(feed.topic, json.dumps(value).encode(), value["account_id"], timestamp=timestamp)
-            sent = number + 1
-        producer.poll(0)
-        table = station.catalog.load_table(feed.raw.table)
-        progress = read_progress(table.metadata.properties, feed.topic)
+            self._producer.produce(self._topic, json.dumps(value).encode(), value["account_id"], timestamp=timestamp)
+            self._sent += 1
+        self._producer.poll(0)
+
+    def _look(self) -> None:
+        """Measure the messages of batches that were loaded since the last look."""
+        table = self._service.catalog.load_table(self._table)
+        progress = read_progress(table.metadata.properties, self._topic)
         now = utc_now()
-        for batch in range(seen + 1, progress.batch + 1):
-            waited += [(now - at).total_seconds() for at in _landed_at(table, replace(progress, batch=batch).batch_id)]
-        seen = progress.batch
-        if passed > seconds + PATIENCE_SECONDS:
-            raise SystemExit(f"{sent - len(waited)} of {sent} messages did not come in {PATIENCE_SECONDS} s.")
-        time.sleep(TICK_SECONDS)
-    return waited
+        for batch in range(self._batches_seen + 1, progress.batch + 1):
+            batch_id = replace(progress, batch=batch).batch_id
+            self._waited += [(now - at).total_seconds() for at in _landed_at(table, batch_id)]
+        self._batches_seen = progress.batch
 
 
 def _landed_at(table: Table, batch_id: str) -> list[datetime]:
-    """When the messages of a batch were sent."""
+    """Return when the messages of a batch were sent."""
     scan = table.scan(row_filter=EqualTo("batch_id", batch_id), selected_fields=("landed_at",))  # type: ignore[call-arg, arg-type]
     return [at for at in scan.to_arrow()["landed_at"].to_pylist() if at is not None]
 
 
-def _station(home: Settings) -> LandingService:
+def _service(home: Settings) -> LandingService:
     return LandingService(home, str(home.kafka), open_catalog(home), ONE_TABLE, utc_now)
 
 

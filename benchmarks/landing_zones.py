@@ -1,9 +1,10 @@
-"""How many messages a second go from Kafka through both zones, checked against each other, into a raw table.
+"""Messages per second from Kafka through both zones, which check each other, into a raw table.
 
     python -m benchmarks.landing_zones [--messages 400000] [--bytes 300]
 
-Kafka is started in a home of its own; no Spark. Three processes work at once, as they would: a zone each, and one that
-loads what is verified. Producing is not counted. Memory is the greatest resident set of each process.
+Kafka is started in a temporary data directory; Spark is not used. Three processes work at the same time, as in
+production: one for each zone, and one that loads verified files. The time to produce the messages is not counted.
+Memory is the peak resident set of each process.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from lake_assets.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARTITIONS = 4
+MICROSECONDS = 1e6
 ONE_TABLE = Pipeline(raw=(SIGNUPS,), targets=(), start=PIPELINE.start, subjects=PIPELINE.subjects)
 
 
@@ -56,8 +58,8 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """What a process took. cpu: seconds, of user and system. memory_mb: at most."""
+class Usage:
+    """The resources that a process used. cpu: seconds of user and system. memory_mb: peak."""
 
     who: str
     seconds: float
@@ -67,69 +69,78 @@ class Spent:
 
 def _measure(home: Settings, count: int) -> None:
     start = multiprocessing.get_context("spawn")
-    told: Queue[Spent] = start.Queue()
+    results: Queue[Usage] = start.Queue()
     ready = start.Barrier(4)
-    works = [start.Process(target=_tail, args=(home, zone, ready, told)) for zone in ("a", "b")]
-    works.append(start.Process(target=_load, args=(home, count, ready, told)))
+    works = [start.Process(target=_tail, args=(home, zone, ready, results)) for zone in ("a", "b")]
+    works.append(start.Process(target=_load, args=(home, count, ready, results)))
     for work in works:
         work.start()
     ready.wait()
-    all_spent = [told.get() for _ in works]
-    for spent in all_spent:
-        rate, each = count / spent.seconds, 1e6 * spent.cpu / count
-        print(f"{spent.who}: {count:,} messages in {spent.seconds:.1f} s, {rate:,.0f} a second")
-        print(f"{spent.who}: {each:.0f} µs of CPU a message, {spent.memory_mb} MB at most")
+    usages = [results.get() for _ in works]
+    for usage in usages:
+        rate = count / usage.seconds
+        each = MICROSECONDS * usage.cpu / count
+        print(f"{usage.who}: {count:,} messages in {usage.seconds:.1f} s, {rate:,.0f} a second")
+        print(f"{usage.who}: {each:.0f} µs of CPU a message, {usage.memory_mb} MB at most")
     for work in works:
         work.join()
 
 
-def _tail(home: Settings, zone: str, ready: Barrier, told: Queue[Spent]) -> None:
-    station = _station(home)
-    with station.tailer(open_zones(home, [zone])[0]) as tailer, _spending(f"zone {zone}", ready, told):
+def _tail(home: Settings, zone: str, ready: Barrier, results: Queue[Usage]) -> None:
+    service = _service(home)
+    with service.tailer(open_zones(home, [zone])[0]) as tailer, _measured(f"zone {zone}", ready, results):
         tailer.drain()
 
 
-def _load(home: Settings, count: int, ready: Barrier, told: Queue[Spent]) -> None:
-    station, rows = _station(home), 0
-    with _spending("Kafka to verified raw snapshots", ready, told):
+def _load(home: Settings, count: int, ready: Barrier, results: Queue[Usage]) -> None:
+    service = _service(home)
+    rows = 0
+    with _measured("Kafka to verified raw snapshots", ready, results):
         while rows < count:
-            rows += sum(loaded.rows for loaded in station.load())
+            rows += sum(loaded.rows for loaded in service.load())
             time.sleep(0.2)
 
 
 @contextmanager
-def _spending(who: str, ready: Barrier, told: Queue[Spent]) -> Iterator[None]:
-    """Begin when all are ready, and tell what the work within took."""
+def _measured(who: str, ready: Barrier, results: Queue[Usage]) -> Iterator[None]:
+    """Wait until all processes are ready, then measure the block."""
     ready.wait()
-    began, cpu = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    cpu_before = time.process_time()
     yield
-    memory = _most_memory_mb()
-    told.put(Spent(who, time.perf_counter() - began, time.process_time() - cpu, memory))
+    seconds = time.perf_counter() - began
+    cpu = time.process_time() - cpu_before
+    results.put(Usage(who, seconds, cpu, _peak_memory_mb()))
 
 
-def _most_memory_mb() -> int:
-    """The greatest resident set of this process alone: `ru_maxrss` begins with that of whoever forked it."""
+def _peak_memory_mb() -> int:
+    """Return the peak resident set of this process. `ru_maxrss` would include that of the process that forked it."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
 
 
-def _station(home: Settings) -> LandingService:
+def _service(home: Settings) -> LandingService:
     return LandingService(home, str(home.kafka), open_catalog(home), ONE_TABLE, lambda: START)
 
 
 def _produce(home: Settings, count: int, size: int) -> None:
-    """Messages of distinct ids, and heartbeats that close the last files."""
-    station = _station(home)
-    create_raw(station.catalog, SIGNUPS)
-    (feed,) = station.feeds
-    KafkaTopic(station.servers, feed.topic).create(PARTITIONS)
-    producer = Producer({"bootstrap.servers": station.servers, "linger.ms": 50, "queue.buffering.max.messages": count})
+    """Send messages with distinct ids, and heartbeats that close the last files."""
+    service = _service(home)
+    create_raw(service.catalog, SIGNUPS)
+    (feed,) = service.feeds
+    KafkaTopic(service.servers, feed.topic).create(PARTITIONS)
+    producer = Producer({"bootstrap.servers": service.servers, "linger.ms": 50, "queue.buffering.max.messages": count})
     for number in range(count):
-        value, at = _message(number, size), START + timedelta(milliseconds=number)
-        timestamp = int(at.timestamp() * 1000)
-        producer.produce(feed.topic, value, b"a-%d" % number, partition=number % PARTITIONS, timestamp=timestamp)
+        at = START + timedelta(milliseconds=number)
+        producer.produce(
+            feed.topic,
+            _message(number, size),
+            b"a-%d" % number,
+            partition=number % PARTITIONS,
+            timestamp=int(at.timestamp() * 1000),
+        )
     producer.flush()
-    beat(station.servers, {feed.topic: START + timedelta(days=1)})
+    beat(service.servers, {feed.topic: START + timedelta(days=1)})
 
 
 def _message(number: int, size: int) -> bytes:

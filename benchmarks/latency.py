@@ -1,7 +1,7 @@
-"""From the commit of a raw snapshot to the published fact, and to the dimension, with the embedded services.
+"""Time from the commit of a raw snapshot to the published fact and dimension, with the services of `lake up`.
 
-Services start in a home of their own; landings follow each other; the clock of this process sees when raw tables were
-committed, and when each target's main moved. Sensor interval, queue and Dagster's start of a run are all included.
+The services start in a temporary data directory. Landings follow each other, and this process measures when each target
+gets a new snapshot. So the time includes the sensor interval, Dagster's queue and the start of a run.
 
     python -m benchmarks.latency [--landings 12]
 """
@@ -23,10 +23,11 @@ from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.publish import main_id
 from lake_assets.incremental.planning.session import SessionPlan
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 from lake_assets.settings import settings
 
 PATIENCE_SECONDS = 180
+POLL_SECONDS = 0.2
 
 
 def main() -> None:
@@ -36,16 +37,18 @@ def main() -> None:
     parser.add_argument("--accounts", type=int, default=2_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
-        os.environ["LAKE_HOME"], os.environ["LAKE_END"] = folder, "2026-01-03-00:00"
+        os.environ["LAKE_HOME"] = folder
+        os.environ["LAKE_END"] = "2026-01-03-00:00"
         settings.cache_clear()
         home = settings()
         open_engine(home).create_tables()
-        services.up(home, report=print)
+        lifecycle.up(home, report=print)
         try:
             _measure(arguments.landings, arguments.accounts)
-            print(f"services hold {sum(s.memory_mb for s in services.status(home))} MB")
+            memory_mb = sum(service.memory_mb for service in lifecycle.status(home))
+            print(f"services hold {memory_mb} MB")
         finally:
-            services.down(home, report=print)
+            lifecycle.down(home, report=print)
     assert not Path(folder).exists()
 
 
@@ -57,11 +60,14 @@ def _measure(landings: int, accounts: int) -> None:
         before = _mains(engine)
         land(spark, engine.catalog, landing)
         moved = _watch(engine, before)
-        if number:  # the first landing warms everything up
+        is_warm_up = number == 0
+        if not is_warm_up:
             for table, seconds in moved.items():
                 waited.setdefault(table, []).append(seconds)
     for table, found in waited.items():
-        print(f"{table:<26} p50 {_quantile(found, 0.5):5.1f} s  p95 {_quantile(found, 0.95):5.1f} s  of {len(found)}")
+        p50 = _quantile(found, 0.5)
+        p95 = _quantile(found, 0.95)
+        print(f"{table:<26} p50 {p50:5.1f} s  p95 {p95:5.1f} s  of {len(found)}")
     spark.stop()
 
 
@@ -70,20 +76,22 @@ def _mains(engine: Engine) -> dict[str, int | None]:
 
 
 def _watch(engine: Engine, before: dict[str, int | None]) -> dict[str, float]:
-    """Seconds from now until each target's main moved, until nothing is due any more."""
-    began, moved = time.monotonic(), {}
-    while time.monotonic() - began < PATIENCE_SECONDS:
+    """Wait until nothing is due; return target → seconds until its main branch moved."""
+    began = time.monotonic()
+    moved: dict[str, float] = {}
+    is_due = True
+    while is_due and time.monotonic() - began < PATIENCE_SECONDS:
         for table, snapshot in _mains(engine).items():
             if table not in moved and snapshot != before[table]:
                 moved[table] = time.monotonic() - began
-        if all(not isinstance(engine.decide(t), SessionPlan) for t in engine.pipeline.targets):
-            break
-        time.sleep(0.2)
+        is_due = any(isinstance(engine.decide(target), SessionPlan) for target in engine.pipeline.targets)
+        time.sleep(POLL_SECONDS)
     return moved
 
 
 def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    place = math.ceil(share * len(values)) - 1
+    return sorted(values)[max(0, place)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What a decision costs, from metadata alone: new snapshots of a raw table with a thousand retained; and the state.
+"""Cost of a planning decision, which reads metadata only, and of a process's state.
 
-The raw tables have real metadata of 1,000 snapshots, as many manifests, and 10,000 partitions of one file each. There
-is no data file, so none is read; and they differ a thousandfold in rows. Planning a source is loading its table and
-reading what is new: 1, 10 and 100 snapshots. CPU times stand beside wall times, which grow with whatever else the
-machine does.
+The raw tables have real metadata: 1,000 snapshots and manifests, and 10,000 partitions with one file each. They have no
+data files, so none can be read. One table has a thousand times the rows of the other. To plan a source, the engine
+loads its table and reads 1, 10 or 100 new snapshots. CPU times are printed, too: other programs prolong the wall times.
 
     python -m benchmarks.planning [--snapshots 1000] [--partitions 10000] [--sessions 200]
 """
@@ -55,7 +54,7 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 SOURCE = signup_fact.sources[0]
 REPEATS = 15
 NEW = (1, 10, 100)
-"""How many snapshots may be new when a source is planned."""
+"""Numbers of new snapshots for which a source is planned."""
 
 T = TypeVar("T")
 
@@ -68,14 +67,22 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=200)
     arguments, _ = parser.parse_known_args()
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
+        files = arguments.partitions // arguments.snapshots
         for rows in (1_000, 1_000_000):
             catalog = open_catalog(Settings(home=Path(folder) / str(rows)))
-            planning(catalog, arguments.snapshots, arguments.partitions // arguments.snapshots, rows)
+            planning(catalog, arguments.snapshots, files, rows)
         state(open_catalog(Settings(home=Path(folder) / "state")), arguments.sessions)
 
 
 def planning(catalog: Catalog, snapshots: int, files: int, rows: int) -> None:
-    """New snapshots of a raw table with so many retained, each of so many files of so many rows."""
+    """Measure planning for a raw table.
+
+    Args:
+        catalog: An empty catalog.
+        snapshots: Number of snapshots that the table retains.
+        files: Number of files of each snapshot.
+        rows: Number of rows of each file.
+    """
     Engine(catalog, PIPELINE, clock=lambda: FIRST).create_tables()
     land(catalog, tables.load(catalog, SOURCE.table), snapshots, files, rows)
     table = tables.load(catalog, SOURCE.table)
@@ -89,7 +96,7 @@ def planning(catalog: Catalog, snapshots: int, files: int, rows: int) -> None:
 
 
 def planned(catalog: Catalog, since: Watermark) -> SessionPlan:
-    """The session that is due when a source was read up to a watermark."""
+    """Return the session that is due after a source was read up to a watermark."""
     new = changes(tables.load(catalog, SOURCE.table), SOURCE, since, start=hour_of(FIRST))
     decision = plan(PlanningInput(signup_fact.table, signup_fact.mode, (new,), Committed()))
     assert isinstance(decision, SessionPlan)
@@ -98,7 +105,7 @@ def planned(catalog: Catalog, since: Watermark) -> SessionPlan:
 
 
 def state(catalog: Catalog, sessions: int) -> None:
-    """The state of a process after so many sessions, four moves each, and of moving it."""
+    """Measure the state of a process: moves of its sessions, and reads after all of them."""
     create_tables(catalog)
     store = SessionStore(catalog)
     print(f"the log of {sessions:,} sessions")
@@ -121,20 +128,22 @@ def run_session(store: SessionStore, number: int) -> None:
 
 
 def measured(what: str, do: Callable[[], T], repeats: int = REPEATS) -> T:
-    """Do it, and print the median and the worst of its wall times, and its CPU time."""
-    walls, cpus = [], []
+    """Call a function several times. Print median and maximum of its wall times, and the median of its CPU times."""
+    walls = []
+    cpus = []
     for _ in range(repeats):
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall = time.perf_counter()
+        cpu = time.process_time()
         result = do()
         walls.append(1000 * (time.perf_counter() - wall))
         cpus.append(1000 * (time.process_time() - cpu))
-    median, worst, cpu = statistics.median(walls), max(walls), statistics.median(cpus)
-    print(f"{what}: {median:.0f} ms (at worst {worst:.0f}; CPU {cpu:.0f})", flush=True)
+    times = f"{statistics.median(walls):.0f} ms (at worst {max(walls):.0f}; CPU {statistics.median(cpus):.0f})"
+    print(f"{what}: {times}", flush=True)
     return result
 
 
 def land(catalog: Catalog, table: Table, snapshots: int, files: int, rows: int) -> None:
-    """Append a snapshot of some files every quarter of an hour: metadata only, in one commit."""
+    """Append a snapshot with some files for every quarter of an hour: metadata only, in one commit."""
     Path(table.location().removeprefix("file://"), "metadata").mkdir(parents=True, exist_ok=True)
     manifests: list[ManifestFile] = []
     updates: list[TableUpdate] = []
@@ -143,7 +152,8 @@ def land(catalog: Catalog, table: Table, snapshots: int, files: int, rows: int) 
         new = [data_file(table, f"{number}-{part}", moment, rows) for part in range(files)]
         manifests.append(manifest_of(table, number, new))
         path = f"{table.location()}/metadata/snap-{number}.avro"
-        if number >= snapshots - max(NEW):  # nobody reads the lists of earlier ones
+        is_read = number >= snapshots - max(NEW)
+        if is_read:
             parent = number - 1 or None
             with write_manifest_list(2, table.io.new_output(path), number, parent, number, "deflate") as written:
                 written.add_manifests(manifests)
@@ -153,7 +163,7 @@ def land(catalog: Catalog, table: Table, snapshots: int, files: int, rows: int) 
 
 
 def data_file(table: Table, batch: str, moment: datetime, rows: int) -> DataFile:
-    """The one file of a batch, and so of a partition."""
+    """Return the one file of a batch, which is a partition."""
     microseconds = int(moment.timestamp() * 1_000_000)
     fields = [table.schema().find_field(name) for name in (SOURCE.time_column, "landed_at")]
     bounds = {f.field_id: to_bytes(f.field_type, microseconds) for f in fields}  # type: ignore[arg-type]
@@ -186,7 +196,7 @@ def manifest_of(table: Table, number: int, files: list[DataFile]) -> ManifestFil
 
 
 def snapshot_of(number: int, moment: datetime, files: int, rows: int, manifest_list: str) -> Snapshot:
-    """With a summary as Spark writes it."""
+    """Return a snapshot with a summary as Spark writes it."""
     summary = {
         "added-data-files": str(files),
         "added-records": str(files * rows),

@@ -1,8 +1,9 @@
-"""What serving costs on one ZooKeeper server: the switch and the way back, routing, a query's lease, a large push.
+"""Cost of serving on one ZooKeeper server: a switch and its revert, routing, the lease of a query, a large push.
 
 python -m benchmarks.serving [--rounds 30] [--rows 1000000] [--pushes 5]
 
-A ZooKeeper server keeps its last 500 transactions in memory: more than 40 rounds do not fit into a local one's heap.
+A ZooKeeper server keeps its last 500 transactions in memory: more than 40 rounds do not fit into the heap of a local
+one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ from lake_assets.serving.store.push import Policy
 from lake_assets.serving.store.writer import Writer
 from lake_assets.settings import Settings
 
-SEGMENTS, ENTRIES = 1_000, 50
+SEGMENTS = 1_000
+ENTRIES = 50
+LEASE_SECONDS = 30
+START_MICROSECONDS = 1_767_225_600_000_000
 STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
 
 
@@ -47,8 +51,7 @@ def main() -> None:
     parser.add_argument("--pushes", type=int, default=5, help=f"of {SEGMENTS:,} small files each")
     arguments = parser.parse_args()
     with opened() as (zk, serving):
-        switches = Switches(serving.registry, arguments.rounds)
-        ends, reverts = switches.measured()
+        ends, reverts = Switches(serving.registry, arguments.rounds).measured()
         report(f"end_replace, {SEGMENTS:,} segments by {SEGMENTS:,}", ends)
         report(f"revert_replace of it, its {SEGMENTS:,} segments given up", reverts)
         for what, found in small_files(Timed(zk), serving, arguments.pushes).items():
@@ -62,7 +65,7 @@ def main() -> None:
 
 @contextmanager
 def opened() -> Iterator[tuple[KazooClient, Serving]]:
-    """Served tables on a ZooKeeper and a folder of their own."""
+    """Yield served tables on their own ZooKeeper server and folder."""
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
         home = Settings(home=Path(folder))
         with running(zookeeper(home.home, free_port())) as service, zookeeper_client(f"127.0.0.1:{service.port}") as zk:
@@ -75,15 +78,16 @@ def now() -> datetime:
 
 @dataclass(frozen=True)
 class Switches:
-    """A table of so many segments, replaced and taken back, again and again. No files: what is timed is ZooKeeper."""
+    """A table whose segments are all replaced and reverted in each round. It has no files: only ZooKeeper is timed."""
 
     registry: Registry
     rounds: int
 
     def measured(self) -> tuple[list[float], list[float]]:
-        """Milliseconds of each end, and of each revert."""
+        """Return the milliseconds of each switch and of each revert."""
         self.end(self.begin("first"))
-        ends, reverts = [], []
+        ends = []
+        reverts = []
         for number in range(self.rounds):
             entry_id = self.begin(f"round{number}")
             ends.append(timed(lambda entry_id=entry_id: self.end(entry_id)))
@@ -95,7 +99,7 @@ class Switches:
         return begin(self.registry, "switched", [f"switched_{push}_{number:04d}" for number in range(SEGMENTS)])
 
     def forget(self) -> None:
-        """Drops the reverted entry, as clean-up does a day later."""
+        """Remove the reverted entry, as clean-up does a day later."""
         old = now() + timedelta(days=1)
         self.registry.update(
             lambda states: {
@@ -128,7 +132,7 @@ class Switches:
 
 
 class Timed(Registry):
-    """last: milliseconds of the last write; of a push that has ended, its switch with all that it looks at."""
+    """A registry that times its writes. last: milliseconds of the last one; after a push, that is its switch."""
 
     last = 0.0
 
@@ -139,28 +143,32 @@ class Timed(Registry):
 
 
 def small_files(registry: Timed, serving: Serving, rounds: int) -> dict[str, list[float]]:
-    """What → milliseconds of each round, as a person waits for it: with the files."""
-    policy, rows = Policy(segment_rows=1), pa.table({"n": range(SEGMENTS)})
+    """Return title → milliseconds of each round of pushes and reverts, including their files."""
+    policy = Policy(segment_rows=1)
+    rows = pa.table({"n": range(SEGMENTS)})
     writer = Writer(registry, serving.files, serving.leases, clock=now, policy=policy)
     writer.push({"files": rows}, push_id="filesfirst", as_of=now())
-    pushes, switches, seen, reverts = [], [], [], []
+    pushes = []
+    switches = []
+    visible_reverts = []
+    reverts = []
     for number in range(rounds):
         begun = time.perf_counter()
         (done,) = writer.push({"files": rows}, push_id=f"files{number:05d}", as_of=now())
         pushes.append(1000 * (time.perf_counter() - begun))
         switches.append(registry.last)
         reverts.append(timed(lambda entry_id=done.entry_id: writer.revert("files", entry_id)))
-        seen.append(registry.last)
+        visible_reverts.append(registry.last)
     return {
         f"a push of {SEGMENTS:,} small files": pushes,
         "the switch in it, until readers see them": switches,
-        "its revert, until readers see what was before": seen,
+        "its revert, until readers see what was before": visible_reverts,
         f"the same, until its {SEGMENTS:,} files are removed": reverts,
     }
 
 
 def begin(registry: Registry, table: str, names: list[str]) -> str:
-    """Starts to replace all that is routed, and registers what would have been uploaded."""
+    """Start to replace all routed segments, and register new ones as if they were uploaded; return the entry's id."""
     begun = []
 
     def decide(states: States) -> Mapping[str, Change]:
@@ -178,7 +186,7 @@ def begin(registry: Registry, table: str, names: list[str]) -> str:
 
 
 def chain() -> tuple[SegmentLineage, list[str]]:
-    """So many entries over so many segments, each a part of the table replaced."""
+    """Return a lineage in which each entry replaces a part of the table, and the names of all segments."""
     size = SEGMENTS // (ENTRIES + 1)
     parts = [tuple(f"chain_{part:02d}_{n:04d}" for n in range(size)) for part in range(ENTRIES + 1)]
     entries = [
@@ -203,13 +211,13 @@ def read(registry: Registry, rounds: int) -> list[float]:
 
 
 def pushed(serving: Serving, rows: int) -> None:
-    """A push of so many rows, the second of its table."""
+    """Measure a push of a large table, the second of its table."""
     accounts = pa.table(
         {
             "account_id": pa.array([f"a{n}" for n in range(rows)]),
             "state": pa.array([STATES[n % 4] for n in range(rows)]),
             "monthly_price": pa.array([n % 25 + 0.99 for n in range(rows)]),
-            "last_event_ts": pa.array([1_767_225_600_000_000 + n for n in range(rows)], pa.timestamp("us", "UTC")),
+            "last_event_ts": pa.array([START_MICROSECONDS + n for n in range(rows)], pa.timestamp("us", "UTC")),
         }
     )
     for push_id in ("benchmark1", "benchmark2"):
@@ -221,7 +229,7 @@ def pushed(serving: Serving, rows: int) -> None:
 
 def pinned(serving: Serving, rounds: int) -> list[float]:
     def pin() -> None:
-        with serving.broker.pin("accounts", seconds=30) as found:
+        with serving.broker.pin("accounts", seconds=LEASE_SECONDS) as found:
             found.lease.confirm()
 
     return [timed(pin) for _ in range(rounds)]
@@ -233,7 +241,7 @@ def asked(serving: Serving, rounds: int) -> list[float]:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Milliseconds."""
+    """Return the milliseconds that a call takes."""
     begun = time.perf_counter()
     act()
     return 1000 * (time.perf_counter() - begun)

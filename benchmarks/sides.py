@@ -1,7 +1,7 @@
-"""The ways to keep a target right that are compared: this engine, fixed lookbacks, and a full rebuild.
+"""The sides of the comparison: this engine, fixed lookbacks, and a full rebuild.
 
-All of them stage, audit and publish by the same code; they differ in the hours that they do. SQLMesh, which brings all
-of that itself, is in `sqlmesh_side.py`.
+They stage, audit and publish with the same code and differ in the hours that they build. SQLMesh, which has its own
+code for all of this, is in `sqlmesh_side.py`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Done:
-    """What one run of a target wrote. hours: whose rows it replaced or added to."""
+    """The result of one run of a target. rows: rows written. hours: hours whose rows were replaced or added to."""
 
     rows: int = 0
     hours: int = 0
 
 
 class Side(Protocol):
-    """One of those compared, on a home of its own. It takes a Spark session over, and stops it when it is closed."""
+    """One side, in its own data directory. It owns a Spark session and stops it when it is closed."""
 
     def run(self, target: Target, now: datetime) -> Done:
-        """Bring a target up to date with what has landed until now."""
+        """Bring a target up to date with all rows that have landed by `now`."""
 
     def missed(self, target: Target) -> int:
-        """Rows that a full rebuild gives, and that the target lacks or has otherwise."""
+        """Return the number of rows of a full rebuild that the target lacks or has with other values."""
 
     def close(self) -> None:
-        """Stop what it has started or taken over."""
+        """Stop its processes and its Spark session."""
 
 
 class Overwriting(Runner):
-    """A runner that writes all that it is told to, equal or not."""
+    """A runner that also writes hours that came out equal."""
 
     leaves_out_unchanged = False
 
@@ -99,18 +99,25 @@ class DayBack(LookingBack):
 
 
 def looked_back(last: int, *, done: int | None, lookback: float, start: int) -> range:
-    """The hours that a lookback does: those behind the last one that it has done, and so many before them.
+    """Return the hours that a lookback builds: those after the last built hour, and some hours before them.
 
-    last: the newest hour with rows that came now. done: the last hour of the run before, which may have grown since;
-    None for none. start: the first hour there is.
+    Args:
+        last: Newest hour with new rows.
+        done: Last hour of the previous run, which may have got new rows; None before the first run.
+        lookback: Number of hours to look back; infinite for all.
+        start: First hour of the pipeline.
     """
-    last = last if done is None else max(last, done)
-    first_new = last if done is None else min(last, done + 1)
-    return range(int(max(first_new - lookback, start)), last + 1)
+    newest = last
+    first_new = last
+    if done is not None:
+        newest = max(last, done)
+        first_new = min(newest, done + 1)
+    first = max(first_new - lookback, start)
+    return range(int(first), newest + 1)
 
 
 class EngineSide:
-    """A pipeline kept by an engine of this project."""
+    """A pipeline that an engine of this project maintains."""
 
     def __init__(self, engine: type[Engine], home: Settings, spark: SparkSession) -> None:
         self.engine = opened(engine, home, spark)
@@ -118,7 +125,9 @@ class EngineSide:
 
     def run(self, target: Target, now: datetime) -> Done:
         report = self.engine.run(target)
-        return Done(report.rows_written, len(report.hours_built)) if isinstance(report, SessionReport) else Done()
+        if not isinstance(report, SessionReport):
+            return Done()
+        return Done(rows=report.rows_written, hours=len(report.hours_built))
 
     def missed(self, target: Target) -> int:
         return compare(self.engine, target, self._spark).missing
@@ -128,7 +137,7 @@ class EngineSide:
 
 
 def opened(kind: type[Engine], home: Settings, spark: SparkSession) -> Engine:
-    """An engine of a kind on a home, with its tables; its records carry one fixed time."""
+    """Return an engine with its tables created. All its records have the same time."""
     engine = kind(open_catalog(home), PIPELINE, clock=lambda: datetime(2026, 1, 2, tzinfo=UTC), spark=lambda: spark)
     engine.create_tables()
     return engine

@@ -1,7 +1,7 @@
-"""SQLMesh as one of those compared: its incremental-by-time-range models, on the same Spark, over the same raw tables.
+"""SQLMesh as one side of the comparison: its incremental-by-time-range models, on the same Spark and raw tables.
 
-The models of `sqlmesh_project/` say in SQL what the facts of this project say, with audits that both have. SQLMesh has
-a virtual environment of its own, for its requirements and ours do not go together; it is made at the first use.
+The models of `sqlmesh_project/` define the facts of this project in SQL, with audits that both systems have. SQLMesh
+has its own virtual environment, because its requirements conflict with ours. The first use creates it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +22,21 @@ from lake_assets.services import bootstrap
 from lake_assets.settings import PROJECT, Settings
 
 if TYPE_CHECKING:
+    from pyiceberg.table.snapshots import Summary
     from pyspark.sql import SparkSession
 
     from lake_assets.incremental.declaration import Target
 
 VENV = PROJECT / ".venv-sqlmesh"
+LOG_LINES = 20
 LOCK = Path(__file__).parent / "requirements-sqlmesh.txt"
 SERVER = Path(__file__).parent / "sqlmesh_project" / "serve.py"
 MODELS = frozenset(path.stem for path in (SERVER.parent / "models").glob("*.sql"))
-"""The targets that there is a model of, by name."""
+"""Names of the targets that have a model."""
 
 
 class SqlMeshSide:
-    """Models kept by SQLMesh, in the schema `facts`. It runs in a process of its own as long as the side is open."""
+    """Models of SQLMesh in the schema `facts`. SQLMesh runs in its own process until the side is closed."""
 
     def __init__(self, home: Settings, spark: SparkSession) -> None:
         self._truth = opened(Engine, home, spark)
@@ -53,19 +54,23 @@ class SqlMeshSide:
             )
 
     def run(self, target: Target, now: datetime) -> Done:
-        """One `run` of its model, as of now. Raises `ServiceError` with the end of its log if that fails."""
-        asked = {"model": f"facts.{target.name}", "execution_time": now.isoformat()}
+        """Run the model of a target as of `now`.
+
+        Raises:
+            ServiceError: SQLMesh failed; the message has the end of its log.
+        """
+        request = {"model": f"facts.{target.name}", "execution_time": now.isoformat()}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{json.dumps(asked)}\n")
+        self._process.stdin.write(f"{json.dumps(request)}\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "done\n":
-            said = self._log.read_text(errors="replace").splitlines()[-20:]
-            raise ServiceError("SQLMesh ended:\n" + "\n".join(said), remedy=f"Look at {LOCK.name} and the models.")
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+            raise ServiceError(f"SQLMesh ended:\n{tail}", remedy=f"Look at {LOCK.name} and the models.")
         return self._written(target)
 
     def missed(self, target: Target) -> int:
-        """The truth is what this engine makes of the same raw tables, in one session from nothing."""
+        """Compare with the rows that this engine builds from the same raw tables in one session."""
         self._truth.run(target)
         model = self._spark.table(f"lake.facts.{target.name}").select(*target.columns)
         return self._spark.table(f"lake.{target.table}").exceptAll(model).count()
@@ -80,22 +85,26 @@ class SqlMeshSide:
             self._spark.stop()
 
     def _written(self, target: Target) -> Done:
-        """What the snapshots of the model's table say that came since the last look."""
+        """Return what the new snapshots of the model's table wrote."""
         found = self._truth.catalog.list_tables("sqlmesh__facts")
         name = next(".".join(table) for table in found if table[-1].startswith(f"facts__{target.name}__"))
         snapshots = tables.load(self._truth.catalog, name).metadata.snapshots
         new = [s.summary for s in snapshots[self._seen.get(name, 0) :] if s.summary]
         self._seen[name] = len(snapshots)
-        rows, hours = (
-            sum(int(s.additional_properties.get(figure, 0)) for s in new)
-            for figure in ("added-records", "changed-partition-count")
-        )
-        return Done(rows, hours)
+        return Done(rows=_total(new, "added-records"), hours=_total(new, "changed-partition-count"))
+
+
+def _total(summaries: list[Summary], figure: str) -> int:
+    return sum(int(summary.additional_properties.get(figure, 0)) for summary in summaries)
 
 
 def prepare() -> None:
-    """Make SQLMesh's environment if it is missing or its requirements have changed. Raises `bootstrap.SetupError`."""
-    content = ".".join(map(str, sys.version_info[:2])).encode() + LOCK.read_bytes()
+    """Create SQLMesh's environment if it is missing or its requirements have changed.
+
+    Raises:
+        SetupError: The packages cannot be installed.
+    """
+    content = bootstrap.python_version().encode() + LOCK.read_bytes()
     step = bootstrap.Step("sqlmesh", content, _install)
     if not step.is_done(VENV):
         step.take(VENV)
@@ -104,11 +113,11 @@ def prepare() -> None:
 def _install() -> None:
     version = re.search(r"^sqlmesh==\S+", LOCK.read_text(), re.MULTILINE)
     assert version is not None
-    bootstrap.say(f"For the comparison, {version[0]} and a pyspark of its own go into {VENV.name}, and nowhere else")
+    bootstrap.say(f"Installing {version[0]} and its own pyspark into {VENV.name}, for the comparison only")
     bootstrap.make_environment(VENV)
     bootstrap.install_packages(VENV, LOCK)
 
 
 def _conf(home: Settings) -> dict[str, str]:
-    # SQLMesh sets the overwrite mode itself, but not on Spark Connect; without it, an interval would replace the table.
+    # SQLMesh does not set the overwrite mode on Spark Connect. Without it, an interval would replace the table.
     return {**session_conf(home), "spark.sql.sources.partitionOverwriteMode": "dynamic"}

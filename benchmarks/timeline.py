@@ -1,4 +1,4 @@
-"""Windows in which streams wrote: whether they met, what conflicted, and all of it as a picture. Pure."""
+"""Windows in which streams write: their overlaps and conflicts, and a chart of them. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ SIZE = (1200, 560)
 
 @dataclass(frozen=True)
 class Window:
-    """One turn of a stream, from when it may write to its end. began, ended: seconds; ended is exclusive.
+    """One turn of a stream, from when it may write to its end.
 
-    conflict: the error class of Delta that stopped it; None if nothing did. rows: what its data commit changed.
-    predecessor: who ran last, as the coordinator told; None if nobody had, and without a coordinator.
+    Attributes:
+        stream: The stream.
+        began: Start in seconds, inclusive.
+        ended: End in seconds, exclusive.
+        conflict: Delta's error class if another commit stopped it; otherwise None.
+        rows: Number of rows that its data commit changed.
+        predecessor: The stream that ran last, from the coordinator; None if none did, or without a coordinator.
     """
 
     stream: StreamName
@@ -37,51 +42,70 @@ class Window:
 
 
 def overlaps(windows: Sequence[Window]) -> list[tuple[float, float]]:
-    """The times in which windows of two streams met, one for each pair of windows, by when they begin."""
+    """Return the period of each overlap: one for each pair of overlapping windows of two streams, by start."""
     ordered = sorted(windows, key=lambda window: window.began)
-    met = []
+    found = []
     for one, other in combinations(ordered, 2):
-        if other.began >= one.ended:
-            continue
-        if one.stream != other.stream:
-            met.append((other.began, min(one.ended, other.ended)))
-    return met
+        overlaps_in_time = other.began < one.ended
+        if overlaps_in_time and one.stream != other.stream:
+            found.append((other.began, min(one.ended, other.ended)))
+    return found
 
 
 def disorders(windows: Sequence[Window]) -> int:
-    """How many followed a turn that their stream may not follow."""
-    bound = ((w.predecessor, PREDECESSORS[w.stream]) for w in windows)
-    return sum(before not in (None, rule) for before, rule in bound if rule != ANY)
+    """Return the number of windows whose predecessor is another stream than the turn order requires."""
+    count = 0
+    for window in windows:
+        required = PREDECESSORS[window.stream]
+        if required != ANY and window.predecessor not in (None, required):
+            count += 1
+    return count
 
 
 def conflicts(windows: Sequence[Window]) -> int:
-    """How many were stopped by another's commit."""
+    """Return the number of windows that another commit stopped."""
     return sum(window.conflict is not None for window in windows)
 
 
 def drawn(sides: Mapping[str, Sequence[Window]]) -> go.Figure:
-    """A line for each stream of each side, in seconds since it began: shaded where windows met, × where one failed."""
+    """Return a chart with a line for each stream of each side, in seconds since its first window.
+
+    Overlaps are shaded. A cross marks the end of a window that a conflict stopped.
+    """
     titles = [f"{side}: {summary(windows)}" for side, windows in sides.items()]
     figure = make_subplots(rows=len(sides), subplot_titles=titles, vertical_spacing=0.2)
     for row, windows in enumerate(sides.values(), start=1):
-        zero = min((window.began for window in windows), default=0.0)
-        for stream in STREAMS:
-            own = [window for window in windows if window.stream == stream]
-            figure.add_trace(_bars(stream, own, zero, shown=row == 1), row, 1)
-        figure.add_trace(_crosses([w for w in windows if w.conflict], zero, shown=row == len(sides)), row, 1)
-        for begin, end in overlaps(windows):  # plotly leaves out what is added to a plot without traces
-            figure.add_vrect(begin - zero, end - zero, row=row, col=1, **SHADE)
-    figure.update_layout(width=SIZE[0], height=SIZE[1], barmode="overlay", template="plotly_white", bargap=0.25)
+        _add_side(figure, windows, row, is_last=row == len(sides))
+    width, height = SIZE
+    figure.update_layout(width=width, height=height, barmode="overlay", template="plotly_white", bargap=0.25)
     figure.update_yaxes(categoryorder="array", categoryarray=STREAMS[::-1])
     figure.update_xaxes(title_text="seconds", row=len(sides), col=1)
     return figure
 
 
 def summary(windows: Sequence[Window]) -> str:
-    """What a side comes to, in a line."""
+    """Return the counts of a side in one line."""
     rows = sum(window.rows for window in windows)
-    counted = f"{len(windows)} windows, {len(overlaps(windows))} overlaps, {disorders(windows)} out of order"
-    return f"{counted}, {conflicts(windows)} conflicting commits, {rows:,} rows written"
+    counts = (
+        f"{len(windows)} windows",
+        f"{len(overlaps(windows))} overlaps",
+        f"{disorders(windows)} out of order",
+        f"{conflicts(windows)} conflicting commits",
+        f"{rows:,} rows written",
+    )
+    return ", ".join(counts)
+
+
+def _add_side(figure: go.Figure, windows: Sequence[Window], row: int, *, is_last: bool) -> None:
+    zero = min((window.began for window in windows), default=0.0)
+    for stream in STREAMS:
+        own = [window for window in windows if window.stream == stream]
+        figure.add_trace(_bars(stream, own, zero, shown=row == 1), row, 1)
+    stopped = [window for window in windows if window.conflict]
+    figure.add_trace(_crosses(stopped, zero, shown=is_last), row, 1)
+    # plotly drops shapes of a plot without traces, so these come last.
+    for begin, end in overlaps(windows):
+        figure.add_vrect(begin - zero, end - zero, row=row, col=1, **SHADE)
 
 
 def _bars(stream: StreamName, windows: Sequence[Window], zero: float, *, shown: bool) -> go.Bar:

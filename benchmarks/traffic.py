@@ -1,8 +1,8 @@
-"""How fast engagement is made up, and in how much memory: the messages of a simulation, not sent anywhere.
+"""Speed and memory of the engagement simulator: it generates the messages of a simulation and sends none.
 
     python -m benchmarks.traffic [--touches 700000] [--people 200000]
 
-Touches bring half as many messages again. Time and memory are those of the process that makes them.
+A simulation has about half as many further messages as touches. Time and memory are those of this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def main() -> None:
     began = time.process_time()
     counts = Counter(message.topic for message in generate(simulation, EMAIL_EVENT))
     seconds = time.process_time() - began
-    megabytes, rate = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, counts.total() / seconds
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    rate = counts.total() / seconds
     print(", ".join(f"{topic}: {count:,}" for topic, count in sorted(counts.items())))
     print(f"{counts.total():,} messages: {seconds:.1f} s of CPU, {rate:,.0f} a second, {megabytes} MB")
 

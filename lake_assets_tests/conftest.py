@@ -20,7 +20,7 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 

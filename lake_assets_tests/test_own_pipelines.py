@@ -30,7 +30,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 from lake_assets.services.service import free_port
 from lake_assets.serving.dagster.assets import serving_definitions
 from lake_assets.settings import PROJECT, Settings
@@ -158,7 +158,7 @@ def variables(own: Own, bare_home: Settings) -> Iterator[dict[str, str]]:
     others = {name: value for name, value in os.environ.items() if not name.startswith(("LAKE_", "PYTHONPATH"))}
     chosen = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": own.name, "LAKE_WEBSERVER_PORT": str(free_port())}
     yield {**others, **chosen, "PYTHONPATH": own.python_path}
-    services.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=str)
 
 
 def lake(folder: Path, variables: Mapping[str, str], *arguments: str) -> str:
@@ -192,7 +192,7 @@ def test_it_opens_in_dagster_and_has_its_report(
     own: Own, folder: Path, variables: dict[str, str], bare_home: Settings
 ) -> None:
     assert "Dagster's UI: http://" in lake(folder, variables, "up")
-    started = {service.name: service for service in services.status(bare_home)}
+    started = {service.name: service for service in lifecycle.status(bare_home)}
     assert {name: service.state for name, service in started.items()} == dict.fromkeys(
         ("spark", "zookeeper", "kafka", "code", "webserver", "daemon"), "ready"
     )
@@ -232,7 +232,7 @@ def once_ticked(home: Settings, sensors: set[str]) -> Any:
 
 def loaded(home: Settings) -> Any:
     """The only code location of a home, as Dagster's API gives it."""
-    answer = httpx.post(f"{services.ui_address(home)}/graphql", json={"query": IN_DAGSTER}, timeout=30)
+    answer = httpx.post(f"{lifecycle.ui_address(home)}/graphql", json={"query": IN_DAGSTER}, timeout=30)
     (entry,) = answer.raise_for_status().json()["data"]["workspaceOrError"]["locationEntries"]
     location = entry["locationOrLoadError"]
     assert location["__typename"] == "RepositoryLocation", location

@@ -1,8 +1,8 @@
-"""Runs SQLMesh when it is told to: the one file here that is not SQL, and that SQLMesh's own environment executes.
+"""Run SQLMesh on request. SQLMesh's own environment executes this file.
 
-`serve.py OPTIONS`: JSON with `spark` (its configuration, `spark.remote` among it), `state` (a file) and `cache` (a
-folder). Each line of stdin is `{"model": ..., "execution_time": ...}`; each is answered by a line, `done`.
-The first deploys all models and loads what there is; the later ones run what is due of a model by then.
+`serve.py OPTIONS`: JSON with `spark` (the configuration, including `spark.remote`), `state` (a file) and `cache` (a
+folder). Each line of stdin is `{"model": ..., "execution_time": ...}`; the answer is the line `done`. The first request
+deploys all models and loads all rows. A later one runs the intervals of a model that are due at that time.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sqlmesh.core.config import DuckDBConnectionConfig, GatewayConfig, ModelDefa
 
 
 def main() -> None:
-    """Serve until stdin ends; SQLMesh's errors go to stderr, and end it."""
+    """Serve until stdin ends. An error of SQLMesh goes to stderr and ends the process."""
     context = open_context(json.loads(sys.argv[1]))
     deployed = False
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         if deployed:
             done = context.run(
-                execution_time=asked["execution_time"], select_models=[asked["model"]], skip_janitor=True
+                execution_time=request["execution_time"], select_models=[request["model"]], skip_janitor=True
             )
             if done.is_failure:
-                raise SystemExit(f"The run of {asked['model']} at {asked['execution_time']} failed.")
+                raise SystemExit(f"The run of {request['model']} at {request['execution_time']} failed.")
         else:
-            context.plan(auto_apply=True, no_prompts=True, execution_time=asked["execution_time"])
+            context.plan(auto_apply=True, no_prompts=True, execution_time=request["execution_time"])
             deployed = True
         print("done", flush=True)
 
 
 def open_context(options: dict[str, Any]) -> Context:
-    """The project beside this file, on the Spark and with the state that the options name."""
+    """Return the SQLMesh project in this folder, with the Spark server and the state of the options."""
     gateway = GatewayConfig(
         connection=SparkConnectionConfig(config=options["spark"], catalog="lake", concurrent_tasks=1),
         state_connection=DuckDBConnectionConfig(database=options["state"]),

@@ -1,7 +1,7 @@
-"""Flights that left New York in 2013: when each was due, when it left, when it landed, or that it never flew.
+"""Flights from New York in 2013: when each was scheduled, departed and arrived, or that it was cancelled.
 
-A pipeline onboarded as `docs/onboarding.md` tells, with the public declaration alone. One table a file; `PIPELINE` is
-what the engine, Dagster and `lake` are given. The other files bring the data and check the outcome.
+The pipeline is added as `docs/onboarding.md` describes, with the public declaration alone. Each table has its own file;
+`PIPELINE` is what the engine, Dagster and `lake` use. The other files provide the data and check the result.
 """
 
 from examples.flights.airport_hour_dim import airport_hour_dim

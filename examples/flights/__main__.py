@@ -21,52 +21,60 @@ SAMPLE = 10
 
 
 def main(
-    weeks: Annotated[int, typer.Option(min=1, max=WEEKS, help="of 2013, from its first day on")] = WEEKS,
-    daily: Annotated[bool, typer.Option(help="catch up after each day, not after each week")] = False,
+    weeks: Annotated[int, typer.Option(min=1, max=WEEKS, help="number of weeks, from the first day of 2013")] = WEEKS,
+    daily: Annotated[bool, typer.Option(help="catch up after each day instead of each week")] = False,
 ) -> None:
-    """Replay the flights of 2013 as they became known, into LAKE_HOME. Exits with 1 if a table is not as pandas has it.
+    """Replay the flights of 2013 as they became known, into LAKE_HOME. Exit with 1 if a table differs from pandas.
 
-    A second call goes on after the last week that was landed.
+    A second call continues after the last landed week.
     """
     try:
-        sys.exit(0 if run(settings(), weeks=weeks, daily=daily) else 1)
+        equal = run(settings(), weeks=weeks, daily=daily)
     except LakeError as error:
         typer.echo(f"Error: {error}", err=True)
+        equal = False
+    if not equal:
         sys.exit(1)
 
 
 def run(settings: Settings, *, weeks: int, daily: bool) -> bool:
-    """Replay, compare and tell; whether every table is as it should be."""
+    """Replay the flights, compare with pandas and print both; return whether every table is equal.
+
+    Args:
+        settings: The settings of the data directory.
+        weeks: Number of weeks to replay.
+        daily: Catch up after each day, not after each week.
+    """
     observations = observe(*package())
     engine = open_engine(settings)
     for step in replay(engine, observations, weeks=weeks, daily=daily, stopwatch=time.perf_counter):
-        _tell(step)
+        _print_step(step)
         if step.failures:
             return False
     found = verdict(engine, observations)
     for comparison in found:
-        _judge(comparison)
+        _print_comparison(comparison)
     return all(comparison.equal for comparison in found)
 
 
 def open_engine(settings: Settings) -> Engine:
-    """The engine of this pipeline alone, on the home's catalog and its Spark."""
+    """Return the engine of this pipeline, on the catalog and the Spark of the settings."""
     from lake_assets.incremental.from_settings import open_engine
 
     own = settings.model_copy(update={"pipelines": "examples.flights:PIPELINE"})
     return open_engine(own)
 
 
-def _tell(step: Step) -> None:
+def _print_step(step: Step) -> None:
     landed = ", ".join(f"{number:,} {table.split('.')[1]}" for table, number in step.rows.items())
-    built = ", ".join(f"{name} {step.hours[name]}" for name in (t.name for t in PIPELINE.in_order()))
+    built = ", ".join(f"{target.name} {step.hours[target.name]}" for target in PIPELINE.in_order())
     days = f"{hour_start(step.first):%d %b} to {hour_start(step.end - 1):%d %b}"
     typer.echo(f"{days}: landed {landed}; hours built: {built} ({step.seconds:.1f} s)")
     for failure in step.failures:
         typer.echo(f"  ✗ {failure}", err=True)
 
 
-def _judge(found: Comparison) -> None:
+def _print_comparison(found: Comparison) -> None:
     if found.equal:
         typer.echo(f"✓ {found.table}: {found.rows:,} rows, equal to pandas")
         return

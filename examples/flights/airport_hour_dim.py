@@ -1,7 +1,7 @@
-"""`flights.airport_hour_dim`: how things stand at each airport of New York at the end of every hour.
+"""`flights.airport_hour_dim`: the state of each airport of New York at the end of every hour.
 
-What is awaited in an hour is what was awaited in the hour before, plus what was due, minus what left: the table is
-sequential. A session starts from the rows before its first hour and sums up all its hours in one job.
+The flights awaited in an hour are those awaited in the hour before, plus those scheduled, minus those that departed, so
+the table is sequential. A session starts from the rows before its first hour and sums up all its hours in one job.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -13,7 +13,8 @@ from lake_assets.incremental.declaration import Sequential, SessionContext, Sour
 from lake_assets.incremental.staging.audits import not_null, sql, unique_key
 
 ZONE = "America/New_York"
-"""Whose midnight ends a day at the three airports."""
+"""The time zone of the three airports: their day starts at midnight there."""
+HOUR_SECONDS = 3600
 
 OF_THE_DAY = ("departed_today", "cancelled_today", "delay_minutes_today")
 SUMMED = ("awaited", *OF_THE_DAY)
@@ -21,7 +22,8 @@ SUMMED = ("awaited", *OF_THE_DAY)
 
 @incremental_asset(
     namespace="flights",
-    mode=Sequential(chunk_hours=None),  # a flight also acts in the hour in which it left, not in that of its row alone
+    # No chunks: a flight counts in the hour of its departure, which is not always the hour of its row.
+    mode=Sequential(chunk_hours=None),
     sources=[Source("flights.flight_fact", time_column="scheduled_at")],
     key="origin",
     time_column="state_hour",
@@ -52,33 +54,30 @@ SUMMED = ("awaited", *OF_THE_DAY)
     },
 )
 def airport_hour_dim(session: SessionContext, flights: DataFrame) -> DataFrame:
-    """The state at the end of each hour of each airport, from its first flight on: one row an hour and airport.
+    """Return the state of each airport at the end of each hour, from its first flight on.
 
-    awaited: flights that were due by then, were not cancelled, and had not left. A flight leaves in the hour in which
-    it left, but never before the hour in which it was due. The others count from midnight in New York: flights that
-    left, flights due that were cancelled, and the minutes by which those that left were late (early ones negative), as
-    a sum and as a mean (null while none has left).
+    Returns:
+        One row for each hour and airport. awaited: scheduled flights that were not cancelled and have not departed. A
+        flight counts as departed in the hour of its departure, but not before its scheduled hour. The other columns
+        count from midnight in New York: departed flights, cancelled flights, and the delay of departed flights in
+        minutes (negative if early), as a sum and as a mean (null if none has departed).
     """
-    changes = _before(session).unionByName(_changes(session, flights)).groupBy("origin", "hour")
-    rows = _every_hour(session, changes.agg(*(F.sum(name).alias(name) for name in SUMMED)))
+    changes = _state_before(session).unionByName(_changes(session, flights))
+    sums = [F.sum(name).alias(name) for name in SUMMED]
+    rows = _every_hour(session, changes.groupBy("origin", "hour").agg(*sums))
     by_hour = Window.partitionBy("origin").orderBy("hour")
     by_hour_of_day = Window.partitionBy("origin", _day()).orderBy("hour")
+    totals = {name: F.sum(name).over(by_hour_of_day) for name in OF_THE_DAY}
+    totals["awaited"] = F.sum("awaited").over(by_hour)
+    own = rows.withColumns(totals).where(F.col("hour") >= session.hours[0])
     mean = F.when(F.col("departed_today") > 0, F.col("delay_minutes_today") / F.col("departed_today"))
-    return (
-        rows.withColumns(
-            {
-                "awaited": F.sum("awaited").over(by_hour),
-                **{name: F.sum(name).over(by_hour_of_day) for name in OF_THE_DAY},
-            }
-        )
-        .where(F.col("hour") >= session.hours[0])
-        .withColumns({"mean_delay_minutes_today": mean, "state_hour": F.timestamp_seconds(F.col("hour") * 3600)})
-        .select(*airport_hour_dim.columns)
-    )
+    state_hour = F.timestamp_seconds(F.col("hour") * HOUR_SECONDS)
+    found = own.withColumns({"mean_delay_minutes_today": mean, "state_hour": state_hour})
+    return found.select(*airport_hour_dim.columns)
 
 
-def _before(session: SessionContext) -> DataFrame:
-    """origin, hour, `SUMMED`: the state before the session's first hour, as if all of it had changed in that hour."""
+def _state_before(session: SessionContext) -> DataFrame:
+    """Return origin, hour, `SUMMED`: the state before the session's first hour, as changes of the hour before it."""
     assert session.published is not None, "only an append has no published rows"
     hour = session.hours[0] - 1
     rows = session.published.where(F.col("state_hour") == F.lit(hour_start(hour)))
@@ -86,41 +85,45 @@ def _before(session: SessionContext) -> DataFrame:
 
 
 def _changes(session: SessionContext, flights: DataFrame) -> DataFrame:
-    """origin, hour, `SUMMED`: by how much each flight changes them, when it is due and when it leaves."""
-    first, last = session.hours[0], session.hours[-1]
-    start, zero = F.lit(hour_start(first)), F.lit(0).cast("long")
-    # Both bounds are in Iceberg's metadata: the files of flights long gone are not read.
+    """Return origin, hour, `SUMMED`: the change by each flight when it is scheduled, and when it departs."""
+    start = F.lit(hour_start(session.hours[0]))
+    # Iceberg's metadata has the bounds of both columns, so files with earlier flights only are not read.
     flights = flights.where((F.col("scheduled_at") >= start) | (F.col("departed_at") >= start))
-    due_hour, is_cancelled = _hour("scheduled_at"), F.col("status") == CANCELLED
-    due = flights.select(
+    is_cancelled = F.col("status") == CANCELLED
+    zero = F.lit(0).cast("long")
+    scheduled_hour = _hour("scheduled_at")
+    scheduled = flights.select(
         "origin",
-        due_hour.alias("hour"),
-        F.when(is_cancelled, 0).otherwise(1).cast("long").alias("awaited"),
+        scheduled_hour.alias("hour"),
+        (~is_cancelled).cast("long").alias("awaited"),
         zero.alias("departed_today"),
-        F.when(is_cancelled, 1).otherwise(0).cast("long").alias("cancelled_today"),
+        is_cancelled.cast("long").alias("cancelled_today"),
         zero.alias("delay_minutes_today"),
     )
-    left = flights.where(~is_cancelled).select(
+    departed = flights.where(~is_cancelled).select(
         "origin",
-        F.greatest(due_hour, _hour("departed_at")).alias("hour"),
+        F.greatest(scheduled_hour, _hour("departed_at")).alias("hour"),
         F.lit(-1).cast("long").alias("awaited"),
         F.lit(1).cast("long").alias("departed_today"),
         zero.alias("cancelled_today"),
         F.col("departure_delay_minutes").cast("long").alias("delay_minutes_today"),
     )
-    return due.unionByName(left).where(F.col("hour").between(first, last))
+    is_own = F.col("hour").between(session.hours[0], session.hours[-1])
+    return scheduled.unionByName(departed).where(is_own)
 
 
 def _every_hour(session: SessionContext, changes: DataFrame) -> DataFrame:
-    """The changes, with zeros for the hours without any: of each airport from its first hour to the session's last."""
+    """Add zeros for hours without changes, for each airport from its first hour to the session's last."""
     last = F.lit(session.hours[-1]).cast("long")
-    hours = changes.groupBy("origin").agg(F.explode(F.sequence(F.min("hour"), last)).alias("hour"))
+    own_hours = F.explode(F.sequence(F.min("hour"), last))
+    hours = changes.groupBy("origin").agg(own_hours.alias("hour"))
     return hours.join(changes, ["origin", "hour"], "left").fillna(0, list(SUMMED))
 
 
 def _hour(time: str) -> Column:
-    return F.floor(F.unix_seconds(F.col(time)) / 3600)
+    return F.floor(F.unix_seconds(F.col(time)) / HOUR_SECONDS)
 
 
 def _day() -> Column:
-    return F.to_date(F.from_utc_timestamp(F.timestamp_seconds(F.col("hour") * 3600), ZONE))
+    moment = F.timestamp_seconds(F.col("hour") * HOUR_SECONDS)
+    return F.to_date(F.from_utc_timestamp(moment, ZONE))

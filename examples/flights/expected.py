@@ -1,7 +1,7 @@
-"""The three tables as pandas computes them, from all that was landed, at once; and how the lake's differ from it.
+"""The three tables as pandas computes them from all landed rows at once, and a comparison with the lake's tables.
 
-Shares no code with the tables. The dimension is counted hour by hour from sorted times, not summed up from the hour
-before.
+This module shares no code with the tables. It counts the dimension hour by hour from sorted times, instead of adding up
+changes since the hour before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ HOUR = pd.Timedelta(hours=1)
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table against pandas. rows, expected: how many the lake has and should have.
+    """One table of the lake compared with pandas.
 
-    missing, unexpected: rows that only pandas, or only the lake, has. A row that is there twice shows in the numbers.
+    Attributes:
+        table: Name of the table.
+        rows: Number of rows of the lake. It differs from `expected` if the lake has a row twice.
+        expected: Number of rows that pandas computed.
+        missing: Rows that only pandas has.
+        unexpected: Rows that only the lake has.
     """
 
     table: str
@@ -36,16 +41,24 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
+        """Whether the lake has exactly the rows of pandas."""
         return self.rows == self.expected and self.missing.empty and self.unexpected.empty
 
 
 def compare(catalog: Catalog, observations: Observations, end: pd.Timestamp) -> list[Comparison]:
-    """Every target against pandas. observations: all that was landed. end: of the last hour that is complete."""
+    """Compare every target with pandas.
+
+    Args:
+        catalog: The catalog of the lake.
+        observations: All rows that were landed.
+        end: End of the last complete hour.
+    """
     return [_compared(catalog, table, rows) for table, rows in expected(observations, end).items()]
 
 
 def expected(observations: Observations, end: pd.Timestamp) -> dict[str, pd.DataFrame]:
-    """Table → its rows. A plane may leave early: a flight due at `end` or later is in no table but the first."""
+    """Return table → its rows, for all observations and hours that end by `end`."""
+    # A plane may depart early, so the first table can have flights that are scheduled later.
     flights = _flights(observations)
     flights = flights[flights["scheduled_at"] < end]
     return {
@@ -61,8 +74,8 @@ def _departures(observations: Observations) -> pd.DataFrame:
 
 
 def _flights(observations: Observations) -> pd.DataFrame:
-    left, landed = observations.departures, observations.arrivals.drop(columns=["scheduled_at", "known_at"])
-    rows = left.merge(landed, on="flight_id", how="left", validate="one_to_one")
+    arrivals = observations.arrivals.drop(columns=["scheduled_at", "known_at"])
+    rows = observations.departures.merge(arrivals, on="flight_id", how="left", validate="one_to_one")
     late = (rows["departed_at"] - rows["scheduled_at"]).dt.total_seconds() / 60
     status = pd.Series("departed", index=rows.index)
     status = status.mask(rows["arrived_at"].notna(), "landed").mask(rows["departed_at"].isna(), "cancelled")
@@ -75,43 +88,54 @@ def _airport_hours(flights: pd.DataFrame, end: pd.Timestamp) -> pd.DataFrame:
 
 
 def _hours_of(origin: str, flights: pd.DataFrame, end: pd.Timestamp) -> pd.DataFrame:
-    """Every hour of one airport, each counted from all its flights."""
-    due = flights["scheduled_at"].dt.floor("h")
-    hours = pd.Series(pd.date_range(due.min(), end - HOUR, freq="h", unit="us"))
+    """Return every hour of one airport, each counted from all its flights."""
+    scheduled = flights["scheduled_at"].dt.floor("h")
+    hours = pd.Series(pd.date_range(scheduled.min(), end - HOUR, freq="h", unit="us"))
+    hour_end = hours + HOUR
     midnight = hours.dt.tz_convert("America/New_York").dt.normalize().dt.tz_convert("UTC")
-    cancelled = flights["departed_at"].isna()
-    gone = flights[~cancelled].assign(hour=flights["departed_at"].dt.floor("h").combine(due, max)).sort_values("hour")
-    late = gone["departure_delay_minutes"].astype("int64").cumsum().to_numpy()
-    left, left_before = (_number(gone["hour"], bound) for bound in (hours + HOUR, midnight))
-    calls = due[cancelled].sort_values()
-    sums = pd.Series([0, *late])
-    minutes = sums.take(left).to_numpy() - sums.take(left_before).to_numpy()
-    departed = left - left_before
+    is_cancelled = flights["departed_at"].isna()
+    cancelled = scheduled[is_cancelled].sort_values()
+    awaited = scheduled[~is_cancelled].sort_values()
+    departure_hour = flights["departed_at"].dt.floor("h").combine(scheduled, max)
+    departed = flights[~is_cancelled].assign(hour=departure_hour).sort_values("hour")
+    departed_so_far = _count_before(departed["hour"], hour_end)
+    departed_before_today = _count_before(departed["hour"], midnight)
+    departed_today = departed_so_far - departed_before_today
+    delays = departed["departure_delay_minutes"].astype("int64").cumsum()
+    sums = pd.Series([0, *delays.to_numpy()])
+    minutes = sums.take(departed_so_far).to_numpy() - sums.take(departed_before_today).to_numpy()
     return pd.DataFrame(
         {
             "state_hour": hours,
             "origin": origin,
-            "awaited": _number(due[~cancelled].sort_values(), hours + HOUR) - left,
-            "departed_today": departed,
-            "cancelled_today": _number(calls, hours + HOUR) - _number(calls, midnight),
+            "awaited": _count_before(awaited, hour_end) - departed_so_far,
+            "departed_today": departed_today,
+            "cancelled_today": _count_before(cancelled, hour_end) - _count_before(cancelled, midnight),
             "delay_minutes_today": minutes,
-            "mean_delay_minutes_today": pd.Series(minutes) / pd.Series(departed).where(departed > 0),
+            "mean_delay_minutes_today": pd.Series(minutes) / pd.Series(departed_today).where(departed_today > 0),
         }
     )
 
 
-def _number(ascending: pd.Series, bounds: pd.Series):  # type: ignore[no-untyped-def]
-    """How many of the moments lie before each bound."""
+def _count_before(ascending: pd.Series, bounds: pd.Series):  # type: ignore[no-untyped-def]
+    """Return the number of moments before each bound."""
     return ascending.to_numpy().searchsorted(bounds.to_numpy(), side="left")
 
 
 def _compared(catalog: Catalog, name: str, rows: pd.DataFrame) -> Comparison:
-    """As the table's own types on both sides, so that only values can differ."""
     import pyarrow as pa
 
-    schema = pa.schema([f for f in load(catalog, name).schema().as_arrow() if f.name != "landed_at"])
-    found = load(catalog, name).scan(selected_fields=tuple(schema.names)).to_arrow().select(schema.names).cast(schema)
+    # Both sides get the table's types, so that only values can differ.
+    table = load(catalog, name)
+    schema = pa.schema([field for field in table.schema().as_arrow() if field.name != "landed_at"])
+    found = table.scan(selected_fields=tuple(schema.names)).to_arrow().select(schema.names).cast(schema)
     wanted = pa.Table.from_pandas(rows, schema=schema, preserve_index=False)
     both = wanted.to_pandas().merge(found.to_pandas(), how="outer", indicator=True)
-    parts = {side: both[both["_merge"] == side].drop(columns="_merge") for side in ("left_only", "right_only")}
-    return Comparison(name, found.num_rows, wanted.num_rows, parts["left_only"], parts["right_only"])
+    side = both.pop("_merge")
+    return Comparison(
+        table=name,
+        rows=found.num_rows,
+        expected=wanted.num_rows,
+        missing=both[side == "left_only"],
+        unexpected=both[side == "right_only"],
+    )

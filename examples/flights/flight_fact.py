@@ -1,7 +1,7 @@
-"""`flights.flight_fact`: one row for each flight, with what has become of it so far.
+"""`flights.flight_fact`: one row for each flight, with its status so far.
 
-A flight is told by two rows that come hours apart, so each is built anew when the second comes: the table is stateful.
-No hour depends on another, so only those that changed are built.
+A flight has two raw rows, hours apart, and its row is rebuilt when the second one arrives: the table is stateful.
+No hour depends on another, so only changed hours are built.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.staging.audits import accepted_values, not_null, source_target_counts, sql, unique_key
 
+MINUTE_SECONDS = 60
 CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
 
 
@@ -49,24 +50,23 @@ CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
     },
 )
 def flight_fact(session: SessionContext, departures: DataFrame, arrivals: DataFrame) -> DataFrame:
-    """Every flight, once, in the hour in which it was due to leave: left, landed or cancelled, and how late.
+    """Return every flight once, in its scheduled hour.
 
-    status: `cancelled`; `departed` until its arrival is known; then `landed`, at its destination. Delays are minutes,
-    negative when early; that of the arrival and the minutes in the air are null for a flight that was diverted first.
+    Returns:
+        One row for each flight. status: `cancelled`; or `departed`, and `landed` once its arrival is known. Delays are
+        minutes, negative if early. The arrival delay and the minutes in the air are null for a diverted flight.
     """
-    left = session.within(departures, "scheduled_at")
-    landed = session.within(arrivals, "scheduled_at").select(
-        "flight_id", "scheduled_at", "arrived_at", "arrival_delay_minutes", "air_minutes"
-    )
-    rows = left.join(landed, ["flight_id", "scheduled_at"], "left")
-    return rows.withColumns({"departure_delay_minutes": _minutes_late(), "status": _status()}).select(
-        *flight_fact.columns
-    )
+    departed = session.within(departures, "scheduled_at")
+    arrival_columns = ("flight_id", "scheduled_at", "arrived_at", "arrival_delay_minutes", "air_minutes")
+    landed = session.within(arrivals, "scheduled_at").select(*arrival_columns)
+    rows = departed.join(landed, ["flight_id", "scheduled_at"], "left")
+    rows = rows.withColumns({"departure_delay_minutes": _departure_delay(), "status": _status()})
+    return rows.select(*flight_fact.columns)
 
 
-def _minutes_late() -> Column:
+def _departure_delay() -> Column:
     seconds = F.unix_seconds(F.col("departed_at")) - F.unix_seconds(F.col("scheduled_at"))
-    return (seconds / 60).cast("int")
+    return (seconds / MINUTE_SECONDS).cast("int")
 
 
 def _status() -> Column:

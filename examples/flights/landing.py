@@ -1,7 +1,7 @@
-"""Landing the observations: at regular times, all that has become known since, through pyiceberg alone.
+"""Land the observations at regular times, through pyiceberg alone: each batch has all rows that became known since.
 
-For each raw table one Iceberg commit a batch, of its rows and of complete-through. So a batch is there or it is not,
-and a replay that was interrupted goes on after the last one.
+A batch is one Iceberg commit for each raw table, with the rows and complete-through. So a batch is landed as a whole or
+not at all, and an interrupted replay continues after the last batch.
 """
 
 from __future__ import annotations
@@ -24,28 +24,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """What became known in the hours [first, end), landed at the end. Hours are numbers of `incremental.hours`."""
+    """The rows that became known in the hours [first, end), in hours since 1970-01-01 UTC. They land at the end."""
 
     first: int
     end: int
 
     @property
     def landed_at(self) -> datetime:
+        """When the batch lands."""
         return hour_start(self.end)
 
     @property
     def batch_id(self) -> str:
+        """The id of the batch: its first hour."""
         return f"{hour_start(self.first):%Y%m%d%H}"
 
 
 def batches(start: int, end: int, *, hours: int = 24) -> Iterator[Batch]:
-    """The batches of `hours` hours from `start` on; the last one ends with `end`."""
+    """Yield the batches of `hours` hours from `start` on; the last one ends with `end`."""
     for first in range(start, end, hours):
         yield Batch(first, min(first + hours, end))
 
 
 def land(catalog: Catalog, observations: Observations, batch: Batch) -> dict[str, int]:
-    """Land a batch, or what is missing of it: table → rows landed now."""
+    """Land a batch, or the part of it that is missing; return table → number of rows that landed now."""
     import pandas as pd
 
     known = observations.known(pd.Timestamp(hour_start(batch.first)), pd.Timestamp(batch.landed_at))
@@ -54,10 +56,14 @@ def land(catalog: Catalog, observations: Observations, batch: Batch) -> dict[str
 
 
 def landed_until(catalog: Catalog) -> int | None:
-    """The hour at which the last whole batch ended; None before the first."""
-    through = [complete_through(load(catalog, raw.table), raw.table) for raw in (DEPARTURES, ARRIVALS)]
-    known = [hour + 1 for hour in through if hour is not None]
-    return min(known) if len(known) == len(through) else None
+    """Return the end of the last batch that landed in both tables; None before the first."""
+    ends = []
+    for raw in (DEPARTURES, ARRIVALS):
+        through = complete_through(load(catalog, raw.table), raw.table)
+        if through is None:
+            return None
+        ends.append(through + 1)
+    return min(ends)
 
 
 def _land(catalog: Catalog, name: str, rows: pd.DataFrame, batch: Batch) -> int:
@@ -68,9 +74,15 @@ def _land(catalog: Catalog, name: str, rows: pd.DataFrame, batch: Batch) -> int:
     if through is not None and through >= batch.end - 1:
         return 0
     at = batch.landed_at
-    landed = rows.assign(landed_at=at, landing_date=at.date(), landing_hour=at.hour, batch_id=batch.batch_id)
+    landed = rows.assign(
+        landed_at=at,
+        landing_date=at.date(),
+        landing_hour=at.hour,
+        batch_id=batch.batch_id,
+    )
     with table.transaction() as transaction:
         if len(landed):
-            transaction.append(pa.Table.from_pandas(landed, schema=table.schema().as_arrow(), preserve_index=False))
+            schema = table.schema().as_arrow()
+            transaction.append(pa.Table.from_pandas(landed, schema=schema, preserve_index=False))
         transaction.set_properties({COMPLETE_THROUGH: hour_key(batch.end - 1)})
     return len(landed)

@@ -1,7 +1,7 @@
-"""The raw flight tables: a row for each plane that left or never will, and a row for each that landed.
+"""The raw flight tables: a row for each departure or cancellation, and a row for each arrival.
 
-Both are counted by the hour in which the flight was due to leave: that is what their targets are partitioned by, and
-what a row is late for.
+The event time of both is the scheduled departure: their targets are partitioned by it, and it decides which rows are
+late.
 """
 
 from lake_assets.incremental.declaration import RawTable, Rule
@@ -20,7 +20,7 @@ DEPARTURES = RawTable(
         "departed_at": "timestamptz",
     },
     time_column="scheduled_at",
-    description="A plane left the gate; or, without departed_at, the flight was cancelled.",
+    description="A plane left the gate, or the flight was cancelled: then departed_at is null.",
 )
 
 ARRIVALS = RawTable(
@@ -33,10 +33,10 @@ ARRIVALS = RawTable(
         "air_minutes": "int",
     },
     time_column="scheduled_at",
-    description="A plane reached its destination. Of a diverted flight, delay and time in the air are not known.",
+    description="A plane reached its destination. Delay and time in the air of a diverted flight are not known.",
 )
 
 RAW = (DEPARTURES, ARRIVALS)
 
 PLACED = (Rule("no origin or destination", "origin is null or dest is null"),)
-"""What sets a departure aside."""
+"""Rules that quarantine a departure."""

@@ -1,7 +1,7 @@
-"""The replay of 2013: land a batch, catch up, land the next; and in the end the verdict of pandas.
+"""The replay of 2013: land a batch, catch up, land the next; at the end, compare with pandas.
 
-The lake is not told how late a row will be. It is told, with each batch, that the hours so far are complete: every
-flight that was due in them and is still to leave or to land makes its hour change once more.
+Each batch declares the hours so far complete. The departure or arrival of a flight that was scheduled in them is late,
+and rebuilds its hour.
 """
 
 from __future__ import annotations
@@ -22,16 +22,24 @@ if TYPE_CHECKING:
     from examples.flights.data import Observations
     from lake_assets.incremental.execution.engine import Engine
 
-HOURS_A_WEEK = 7 * 24
+DAY_HOURS = 24
+WEEK_HOURS = 7 * DAY_HOURS
 WEEKS = 53
 """The last flights of 2013 land on the first day of week 53."""
 
 
 @dataclass
 class Step:
-    """One landing period and what was built after it. rows: raw table → rows landed. hours: target → hours built.
+    """One landing period and the sessions after it.
 
-    late: target → of its rows read, those of hours that had been complete before. seconds: of the catching up.
+    Attributes:
+        first: First hour of the period, in hours since 1970-01-01 UTC.
+        end: End of the period, exclusive.
+        rows: Raw table → number of rows landed.
+        hours: Target → number of hours built.
+        late: Target → number of rows read whose hour was complete before.
+        failures: What the failed sessions report.
+        seconds: Duration of the sessions.
     """
 
     first: int
@@ -46,14 +54,24 @@ class Step:
 def replay(
     engine: Engine, observations: Observations, *, weeks: int, daily: bool, stopwatch: Callable[[], float]
 ) -> Iterator[Step]:
-    """Land day by day, and catch up after each week, or each day. What is landed already is not landed again.
+    """Land day by day and catch up after each week or day. Skip periods that are landed and built already.
 
-    Stops after a step with a failed audit. stopwatch: seconds, from any beginning.
+    Args:
+        engine: The engine of the pipeline.
+        observations: All rows.
+        weeks: Number of weeks to replay.
+        daily: Catch up after each day.
+        stopwatch: Returns seconds since any fixed moment.
+
+    Yields:
+        Each step. The replay stops after a step with a failure.
     """
     engine.create_tables()
     start = engine.pipeline.start_hour
-    for period in batches(start, start + weeks * HOURS_A_WEEK, hours=24 if daily else HOURS_A_WEEK):
-        if period.end <= (landed_until(engine.catalog) or start) and _nothing_due(engine):
+    period_hours = DAY_HOURS if daily else WEEK_HOURS
+    for period in batches(start, start + weeks * WEEK_HOURS, hours=period_hours):
+        is_landed = period.end <= (landed_until(engine.catalog) or start)
+        if is_landed and _nothing_due(engine):
             continue
         step = _step(engine, observations, period, stopwatch)
         yield step
@@ -62,11 +80,11 @@ def replay(
 
 
 def verdict(engine: Engine, observations: Observations) -> list[Comparison]:
-    """Every target against pandas, given all that was landed."""
-    end = landed_until(engine.catalog) or engine.pipeline.start_hour
-    through = pd.Timestamp(hour_start(end))
-    known = observations.known(pd.Timestamp(hour_start(engine.pipeline.start_hour)), through)
-    return compare(engine.catalog, known, through)
+    """Compare every target with pandas, which gets all landed rows."""
+    first = engine.pipeline.start_hour
+    start = pd.Timestamp(hour_start(first))
+    end = pd.Timestamp(hour_start(landed_until(engine.catalog) or first))
+    return compare(engine.catalog, observations.known(start, end), end)
 
 
 def _step(engine: Engine, observations: Observations, period: Batch, stopwatch: Callable[[], float]) -> Step:
@@ -86,7 +104,7 @@ def _step(engine: Engine, observations: Observations, period: Batch, stopwatch: 
 
 
 def _nothing_due(engine: Engine) -> bool:
-    """Whether the last catch-up came to its end: false after a replay that was interrupted in it."""
+    """Return whether the last catch-up was completed: it was not if the replay was interrupted during it."""
     from lake_assets.incremental.planning.session import NoSession
 
     return all(isinstance(engine.decide(target), NoSession) for target in engine.pipeline.targets)

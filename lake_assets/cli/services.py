@@ -11,7 +11,7 @@ from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.services.services import ServiceStatus
+    from lake_assets.services.lifecycle import ServiceStatus
 
 _SERVICES: TableView[ServiceStatus] = TableView(
     (
@@ -28,21 +28,21 @@ _SERVICES: TableView[ServiceStatus] = TableView(
 
 def up() -> None:
     """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
     open_engine().create_tables()
-    services.up(settings(), report=typer.echo)
+    lifecycle.up(settings(), report=typer.echo)
 
 
 def down() -> None:
     """Stop the local services, including processes that a failed start left behind."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
-    services.down(settings(), report=typer.echo)
+    lifecycle.down(settings(), report=typer.echo)
 
 
 def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file."""
-    from lake_assets.services import services
+    from lake_assets.services import lifecycle
 
-    render(services.status(settings()), _SERVICES, as_json=as_json)
+    render(lifecycle.status(settings()), _SERVICES, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The home that a demo works in, alone: that of anybody else is refused, its own from last time is cleared."""
+"""The data directory of a demo. A demo runs in its own directory: it refuses another one's and clears its last one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import UsageError
-from lake_assets.services import services
+from lake_assets.services import lifecycle
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -15,43 +15,75 @@ if TYPE_CHECKING:
 
 START, END = "2026-01-01-00:00", "2026-01-02-00:00"
 MARKER = "demo"
-OWN = ("catalog_uri", "warehouse", "kafka", "landing", "landing_manifest_uri", "landing_prefix")
-"""Settings that would let it work in somebody else's tables, topics or files."""
+"""A file that a demo leaves in its data directory."""
+
+OTHERS_DATA = ("catalog_uri", "warehouse", "kafka", "landing", "landing_manifest_uri", "landing_prefix")
+"""Settings that would let a demo write to tables, topics or files that it did not make."""
 
 PATIENCE_SECONDS = 240
-"""How long a scene may take before the demo gives up and points at the logs."""
+"""Time limit of a scene. After it, the demo fails and names the logs."""
+
+CLEARED_FOLDERS = (
+    "warehouse",
+    "dagster",
+    "logs",
+    "spark-warehouse",
+    "kafka",
+    "zookeeper",
+    "serving",
+    "landing",
+)
 
 
 def prepare_home() -> Settings:
-    """A home that is empty but for jars and settings; `UsageError` when it holds somebody's tables."""
+    """Clear the data directory of a demo, except jars and settings, and return its settings.
+
+    Raises:
+        UsageError: The settings name data of others, or the directory holds tables that no demo made.
+    """
     found = settings()
-    if named := [f"LAKE_{name.upper()}" for name in OWN if getattr(found, name)]:
-        raise UsageError(
-            f"The demo fills a catalog, topics and folders of its own, but others are named: {', '.join(named)}.",
-            remedy="Unset these for `make demo`.",
-        )
-    mine = (found.home / MARKER).exists()
-    if not mine and (found.home / "catalog.db").exists():
+    _check_settings(found)
+    if (found.home / MARKER).exists():
+        lifecycle.down(found, report=lambda line: None)
+        _clear(found)
+    elif (found.home / "catalog.db").exists():
         raise UsageError(
             f"{found.home} holds tables that the demo did not make.",
-            remedy="Give it a folder of its own: LAKE_HOME=.lake-demo make demo",
+            remedy="Give the demo its own folder: LAKE_HOME=.lake-demo make demo",
         )
-    if mine:
-        services.down(found, report=lambda line: None)
-        _clear(found)
     found.home.mkdir(parents=True, exist_ok=True)
     (found.home / MARKER).touch()
-    # The scenes promise exact sessions, also on a machine so busy that a run takes minutes: let targets wait as long.
-    fixed = {"LAKE_START": START, "LAKE_END": END, "LAKE_SETTLE_SECONDS": str(PATIENCE_SECONDS)}
-    (found.home / "lake.env").write_text("".join(f"{name}={value}\n" for name, value in fixed.items()))
-    for name in fixed:
-        os.environ.pop(name, None)
+    _write_settings(found)
     settings.cache_clear()
     return settings()
 
 
+def _check_settings(found: Settings) -> None:
+    named = [f"LAKE_{name.upper()}" for name in OTHERS_DATA if getattr(found, name)]
+    if named:
+        raise UsageError(
+            f"The demo fills its own catalog, topics and folders, but these settings name others: {', '.join(named)}.",
+            remedy="Unset them for `make demo`.",
+        )
+
+
+def _write_settings(found: Settings) -> None:
+    """Write the settings of the demo into the directory. They replace those of the environment."""
+    fixed = {
+        "LAKE_START": START,
+        "LAKE_END": END,
+        # The scenes expect exact sessions, even if the machine is so busy that a run takes minutes.
+        "LAKE_SETTLE_SECONDS": str(PATIENCE_SECONDS),
+    }
+    lines = [f"{name}={value}\n" for name, value in fixed.items()]
+    (found.home / "lake.env").write_text("".join(lines))
+    for name in fixed:
+        os.environ.pop(name, None)
+
+
 def _clear(found: Settings) -> None:
-    for name in ("warehouse", "dagster", "logs", "spark-warehouse", "kafka", "zookeeper", "serving", "landing"):
+    for name in CLEARED_FOLDERS:
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for file in (*found.home.glob("catalog.db*"), *found.home.glob("landing.db*")):
-        file.unlink()
+    for pattern in ("catalog.db*", "landing.db*"):
+        for file in found.home.glob(pattern):
+            file.unlink()

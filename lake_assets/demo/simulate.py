@@ -1,4 +1,4 @@
-"""The simulator's membership to Kafka: the rows of a landing as messages, and the heartbeats that go with them."""
+"""Send simulated membership to Kafka: the rows of a landing as messages, and the heartbeats that belong to them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,35 @@ if TYPE_CHECKING:
 
 
 def send_landing(servers: str, landing: Landing, settings: Settings) -> int:
-    """Send a landing's rows, and its heartbeats behind them; how many messages, heartbeats aside. `ServiceError`."""
+    """Send the rows of a landing, then its heartbeats.
+
+    Args:
+        servers: Kafka's bootstrap servers: `host:port`, comma-separated.
+        landing: The landing.
+        settings: The settings with the prefix of the topics.
+
+    Returns:
+        The number of messages, without heartbeats.
+
+    Raises:
+        ServiceError: Kafka did not accept a message.
+    """
     sent = send(servers, messages(landing, prefix=settings.landing_prefix))
     beat(servers, heartbeats(landing, prefix=settings.landing_prefix))
     return sent.total()
 
 
 def close_files(servers: str, landing: Landing, settings: Settings) -> None:
-    """Send heartbeats so much later than the landing's own that they close the files of those. `ServiceError`."""
+    """Send later heartbeats, which close the files that hold the landing's own heartbeats.
+
+    Args:
+        servers: Kafka's bootstrap servers: `host:port`, comma-separated.
+        landing: The landing.
+        settings: The settings with the prefix of the topics and the age at which a file is closed.
+
+    Raises:
+        ServiceError: Kafka did not accept a heartbeat.
+    """
     age = timedelta(seconds=settings.landing_age_seconds)
-    beat(servers, {topic: at + age for topic, at in heartbeats(landing, prefix=settings.landing_prefix).items()})
+    own = heartbeats(landing, prefix=settings.landing_prefix)
+    beat(servers, {topic: at + age for topic, at in own.items()})

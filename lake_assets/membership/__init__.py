@@ -1,6 +1,6 @@
-"""Memberships: who signed up, changed plan, asked to leave and left; each account's state by hour, counted by day.
+"""Memberships: signups, plan changes, requests to leave and cancels; the state of each account by hour, counted by day.
 
-One table a file. `PIPELINE` is what the engine, Dagster and `lake` are given.
+Each table has its own file. `PIPELINE` is the pipeline that the engine, Dagster and `lake` use.
 """
 
 from lake_assets.incremental.declaration import Pipeline, Subject

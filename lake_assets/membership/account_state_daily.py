@@ -1,7 +1,7 @@
-"""`core.account_state_daily`: how many accounts are in which state, on which plan, at the end of every day.
+"""`core.account_state_daily`: the number of accounts in each state and on each plan at the end of every day.
 
-Each day is counted from the dimension's last hour of it, so no day hangs on another: what comes late for one rebuilds
-that day, and those after it only where their last hour changed, too.
+Each day is counted from the dimension's last hour of the day, so no day depends on another. Late rows rebuild their
+day, and later days only if the last hour of these changed, too.
 """
 
 from pyspark.sql import DataFrame
@@ -39,10 +39,11 @@ from lake_assets.membership.account_state_dim import STATES
     },
 )
 def account_state_daily(session: SessionContext, states: DataFrame) -> DataFrame:
-    """Accounts by state and plan at the end of each day: one row a day, state and plan that has any.
+    """Return the accounts by state and plan at the end of each day.
 
-    state_day: the day's start. accounts: how many are in this state then. accounts_entered: how many of these came to
-    it on that day.
+    Returns:
+        One row for each day, state and plan with at least one account. state_day: the start of the day. accounts: the
+        number of accounts. accounts_entered: the number of these that entered the state on that day.
     """
     at_the_end = session.at_end_of_day(states, "state_hour")
     day = F.col("state_hour") - F.expr("INTERVAL 23 HOURS")

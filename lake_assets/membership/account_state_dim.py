@@ -1,9 +1,9 @@
 """`core.account_state_dim`: the state of every account at the end of every hour.
 
-An hour is the hour before it plus its events, so the table is sequential. A session starts from the state before its
-first hour and builds all its hours in one job: an account without events in them is copied to each as it is; the events
-of any other are folded over its state, in order, in one expression. Only these few accounts are shuffled, and no row
-leaves the JVM.
+An hour is computed from the hour before it and its own events, so the table is sequential. A session starts from the
+state before its first hour and builds all its hours in one job. The state of an account without events is copied to
+every hour. The events of another account are folded over its state, in order, in one expression. Only the accounts with
+events are shuffled, and no row leaves the JVM.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -15,9 +15,10 @@ from lake_assets.incremental.staging.audits import accepted_values, not_null, sq
 
 ACTIVE, UPGRADED, DOWNGRADED, CANCELED = STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
 
-# At the same time, a signup goes before a plan change, and that before a cancel.
+# Order of events of an account at the same moment.
 SIGNUP, PLAN_CHANGE, CANCEL = 0, 1, 2
 
+HOUR_SECONDS = 3600
 STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "churn_type")
 
 
@@ -66,56 +67,61 @@ STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "chur
 def account_state_dim(
     session: SessionContext, signups: DataFrame, plan_changes: DataFrame, cancels: DataFrame
 ) -> DataFrame:
-    """The state at the end of each hour of every account that has signed up by then: one row an hour and account.
+    """Return the state of every account at the end of each hour, from its first signup on.
 
-    Events apply by time; at the same time a signup goes before a plan change, and that before a cancel; then by id.
+    Events apply in the order of their time. At the same time a signup applies before a plan change, and a plan change
+    before a cancel; then the order is that of the ids.
 
-    - A signup makes a stranger or a canceled account `Active`, at the signup's plan and price; of a member it has no
-      effect.
-    - A plan change makes a member `Upgraded` if its price is higher, `Downgraded` if it is lower. At an equal price it
-      changes the plan and leaves the state; to the plan the member already has, it has no effect.
-    - A cancel makes a member `Canceled`, with its churn_type (null in all other states); plan and price stay as they
-      were.
-    - Of strangers and canceled accounts, plan changes and cancels have no effect.
+    - A signup makes a stranger or a canceled account `Active`, with the signup's plan and price. A signup of a member
+      has no effect.
+    - A plan change makes a member `Upgraded` if its price is higher, `Downgraded` if its price is lower. If the price
+      is equal, it changes the plan and keeps the state. It has no effect if plan and price are the member's own.
+    - A cancel makes a member `Canceled`, with a churn_type (null in all other states). Plan and price stay.
+    - Plan changes and cancels of strangers and canceled accounts have no effect.
 
-    state_since: the time of the event that changed `state` to its present value (a second upgrade in a row does not).
-    last_event_ts: the time of the last event that had an effect: that changed state, plan or price.
+    Returns:
+        One row for each hour and account. state_since: the time of the event that changed `state` to its present value;
+        a second upgrade in a row does not. last_event_ts: the time of the last event that changed state, plan or price.
     """
     events = _events_by_account(
         session.within(signups, "signed_up_at"),
         session.within(plan_changes, "changed_at"),
         session.within(cancels, "canceled_at"),
     )
-    first, last = (F.lit(hour).cast("long") for hour in (session.hours[0], session.hours[-1]))
+    first = F.lit(session.hours[0]).cast("long")
+    last = F.lit(session.hours[-1]).cast("long")
     before = _state_before(session)
-    names = events.select("account_id")
-    carried = before.join(names, "account_id", "left_anti").withColumn("hour", F.explode(F.sequence(first, last)))
-    touched = events.join(before.join(names, "account_id", "left_semi"), "account_id", "left")
-    rows = carried.unionByName(_replayed(touched, first, last))
-    return rows.withColumn("state_hour", F.timestamp_seconds(F.col("hour") * 3600)).select(*account_state_dim.columns)
+    with_events = events.select("account_id")
+    unchanged = before.join(with_events, "account_id", "left_anti")
+    copied = unchanged.withColumn("hour", F.explode(F.sequence(first, last)))
+    changed = events.join(before.join(with_events, "account_id", "left_semi"), "account_id", "left")
+    rows = copied.unionByName(_replay(changed, first, last))
+    state_hour = F.timestamp_seconds(F.col("hour") * HOUR_SECONDS)
+    return rows.withColumn("state_hour", state_hour).select(*account_state_dim.columns)
 
 
 def _state_before(session: SessionContext) -> DataFrame:
-    """account_id and `STATE` at the end of the hour before the session's first; no row before all history."""
+    """Return account_id and `STATE` at the end of the hour before the session's first hour."""
     assert session.published is not None, "only an append has no published rows"
     hour = F.lit(hour_start(session.hours[0] - 1))
     return session.published.where(F.col("state_hour") == hour).select("account_id", *STATE)
 
 
 def _events_by_account(signups: DataFrame, plan_changes: DataFrame, cancels: DataFrame) -> DataFrame:
-    """account_id, and `events`: an array of its events, in the order in which they apply."""
+    """Return account_id and `events`: an array of its events, in the order in which they apply."""
     price = ("plan", "monthly_price")
-    rows = _events(signups, SIGNUP, "signed_up_at", "signup_id", *price)
-    rows = rows.unionByName(_events(plan_changes, PLAN_CHANGE, "changed_at", "change_id", *price))
-    rows = rows.unionByName(
-        _events(cancels, CANCEL, "canceled_at", "cancel_id", "churn_type"), allowMissingColumns=True
-    )
-    event = F.struct("at", "kind", "id", "hour", *price, "churn_type")  # compared field by field, from the left
-    return rows.groupBy("account_id").agg(F.sort_array(F.collect_list(event)).alias("events"))
+    of_signups = _events(signups, SIGNUP, "signed_up_at", "signup_id", *price)
+    of_plan_changes = _events(plan_changes, PLAN_CHANGE, "changed_at", "change_id", *price)
+    of_cancels = _events(cancels, CANCEL, "canceled_at", "cancel_id", "churn_type")
+    rows = of_signups.unionByName(of_plan_changes).unionByName(of_cancels, allowMissingColumns=True)
+    # Structs are compared field by field, from the left.
+    event = F.struct("at", "kind", "id", "hour", *price, "churn_type")
+    events = F.sort_array(F.collect_list(event))
+    return rows.groupBy("account_id").agg(events.alias("events"))
 
 
 def _events(rows: DataFrame, kind: int, time: str, key: str, *others: str) -> DataFrame:
-    hour = F.floor(F.unix_seconds(F.col(time)) / 3600)
+    hour = F.floor(F.unix_seconds(F.col(time)) / HOUR_SECONDS)
     return rows.select(
         "account_id",
         F.col(time).alias("at"),
@@ -126,62 +132,80 @@ def _events(rows: DataFrame, kind: int, time: str, key: str, *others: str) -> Da
     )
 
 
-def _replayed(accounts: DataFrame, first: Column, last: Column) -> DataFrame:
-    """account_id, `STATE` and hour, for each hour first..last at whose end the account has signed up.
+def _replay(accounts: DataFrame, first: Column, last: Column) -> DataFrame:
+    """Return account_id, `STATE` and hour, for each hour from `first` to `last` at the end of which a state exists.
 
-    accounts: account_id, events, and `STATE` before the hour `first`, all null for a stranger.
+    Args:
+        accounts: account_id, events, and `STATE` before the hour `first`; the state of a stranger is null.
+        first: First hour of the session.
+        last: Last hour of the session, inclusive.
     """
     before = F.struct(first.alias("hour"), *STATE)
-    stretches = F.aggregate("events", F.array(before), _and_then, lambda history: _stretches(history, last))
-    rows = accounts.select("account_id", F.explode(stretches).alias("stretch")).where("stretch.now.state is not null")
-    return rows.select(
-        "account_id", *(f"stretch.now.{name}" for name in STATE), F.explode("stretch.hours").alias("hour")
-    )
+    periods = F.aggregate("events", F.array(before), _add_event, lambda history: _periods(history, last))
+    rows = accounts.select("account_id", F.explode(periods).alias("period"))
+    rows = rows.where("period.now.state is not null")
+    state = [f"period.now.{name}" for name in STATE]
+    return rows.select("account_id", *state, F.explode("period.hours").alias("hour"))
 
 
-def _stretches(history: Column, last: Column) -> Column:
-    """Each state of a history, `now`, and the `hours` at whose end it stood: null when it did not last its hour."""
+def _periods(history: Column, last: Column) -> Column:
+    """Return each state of a history as `now`, and the hours at the end of which it holds; null if there are none."""
 
-    def stretch(now: Column, i: Column) -> Column:
-        end = F.coalesce(F.get(history, i + 1)["hour"] - 1, last)
+    def period(now: Column, place: Column) -> Column:
+        next_state = F.get(history, place + 1)
+        end = F.coalesce(next_state["hour"] - 1, last)
         hours = F.when(end >= now["hour"], F.sequence(now["hour"], end))
         return F.struct(now.alias("now"), hours.alias("hours"))
 
-    return F.transform(history, stretch)
+    return F.transform(history, period)
 
 
-def _and_then(history: Column, event: Column) -> Column:
-    """A history with the state after one more event: the same as before, if the event has no effect."""
+def _add_event(history: Column, event: Column) -> Column:
+    """Return a history with the state after one more event. The state is repeated if the event has no effect."""
     now = F.element_at(history, -1)
     is_member = F.coalesce(now["state"] != CANCELED, F.lit(False))
-    moves = (event["plan"] != now["plan"]) | (event["monthly_price"] != now["monthly_price"])
+    is_signup = (event["kind"] == SIGNUP) & ~is_member
+    is_other_plan = (event["plan"] != now["plan"]) | (event["monthly_price"] != now["monthly_price"])
+    is_plan_change = (event["kind"] == PLAN_CHANGE) & is_member & is_other_plan
+    is_cancel = (event["kind"] == CANCEL) & is_member
     after = (
-        F.when((event["kind"] == SIGNUP) & ~is_member, _signed_up(event))
-        .when((event["kind"] == PLAN_CHANGE) & is_member & moves, _moved(now, event))
-        .when((event["kind"] == CANCEL) & is_member, _canceled(now, event))
+        F.when(is_signup, _after_signup(event))
+        .when(is_plan_change, _after_plan_change(now, event))
+        .when(is_cancel, _after_cancel(now, event))
         .otherwise(now)
     )
     return F.concat(history, F.array(after))
 
 
-def _signed_up(event: Column) -> Column:
-    return _state(event, F.lit(ACTIVE), like=event, since=event["at"], churn_type=F.lit(None).cast("string"))
+def _after_signup(event: Column) -> Column:
+    return _state(
+        event,
+        F.lit(ACTIVE),
+        plan_of=event,
+        since=event["at"],
+        churn_type=F.lit(None).cast("string"),
+    )
 
 
-def _moved(now: Column, event: Column) -> Column:
+def _after_plan_change(now: Column, event: Column) -> Column:
     difference = event["monthly_price"] - now["monthly_price"]
     state = F.when(difference > 0, UPGRADED).when(difference < 0, DOWNGRADED).otherwise(now["state"])
     since = F.when(state == now["state"], now["state_since"]).otherwise(event["at"])
-    return _state(event, state, like=event, since=since, churn_type=F.lit(None).cast("string"))
+    return _state(event, state, plan_of=event, since=since, churn_type=F.lit(None).cast("string"))
 
 
-def _canceled(now: Column, event: Column) -> Column:
-    return _state(event, F.lit(CANCELED), like=now, since=event["at"], churn_type=event["churn_type"])
+def _after_cancel(now: Column, event: Column) -> Column:
+    return _state(event, F.lit(CANCELED), plan_of=now, since=event["at"], churn_type=event["churn_type"])
 
 
-def _state(event: Column, state: Column, *, like: Column, since: Column, churn_type: Column) -> Column:
-    """An element of a history: the hour of the event, and `STATE`, with plan and price of `like`."""
-    values = (state, like["plan"], like["monthly_price"], since, event["at"], churn_type)
+def _state(event: Column, state: Column, *, plan_of: Column, since: Column, churn_type: Column) -> Column:
+    """Return an element of a history: the hour of the event, and `STATE`. plan_of: has the plan and its price."""
     return F.struct(
-        event["hour"].alias("hour"), *(value.alias(name) for value, name in zip(values, STATE, strict=True))
+        event["hour"].alias("hour"),
+        state.alias("state"),
+        plan_of["plan"].alias("plan"),
+        plan_of["monthly_price"].alias("monthly_price"),
+        since.alias("state_since"),
+        event["at"].alias("last_event_ts"),
+        churn_type.alias("churn_type"),
     )

@@ -1,7 +1,7 @@
 """`core.cancel_fact`: one row for each cancel, with the request that led to it.
 
-A cancel is voluntary when its account has a request at or before it and after its previous cancel. So each row hangs on
-rows of any age, and a request that comes late changes cancels that are built already: the table is stateful.
+A cancel is voluntary if its account has a request at or before it and after its previous cancel. So a row can depend on
+rows of any age, and a late request changes cancels that are already built: the table is stateful.
 """
 
 from pyspark.sql import DataFrame, Window
@@ -44,7 +44,7 @@ CHURN_TYPES = ("voluntary", "involuntary")
         not_null("account_id", "churn_type"),
         unique_key(),
         accepted_values("churn_type", CHURN_TYPES),
-        # A cancel may well arrive before the signup that it follows: a warning, never a stop.
+        # A cancel may arrive before its signup, so this audit only warns.
         referential("account_id", to="core.signup_fact", ref_column="account_id", blocking=False),
         row_count_like_earlier(),
     ],
@@ -56,36 +56,51 @@ CHURN_TYPES = ("voluntary", "involuntary")
     },
 )
 def cancel_fact(session: SessionContext, cancels: DataFrame, requests: DataFrame) -> DataFrame:
-    """Every cancel, once: which account left, when, and whether it had asked to.
+    """Return every cancel once: which account left, when, and whether it had asked to leave.
 
-    `voluntary`: the account has a request at or before the cancel and after its previous cancel; the latest such gives
-    request_id, requested_at and reason. `involuntary` (a payment that failed, a ban): it has none, and these are null.
+    Returns:
+        One row for each cancel. churn_type is `voluntary` if the account has a request at or before the cancel and
+        after its previous cancel; request_id, requested_at and reason are those of the latest such request. Otherwise
+        it is `involuntary` (a failed payment, a ban), and these columns are null.
     """
     cancels = cancels.withColumn("canceled_at", F.col("processing_ts"))
-    now = session.within(cancels, "canceled_at")
-    of_these_accounts = now.select("account_id").distinct()
-    others = session.outside(cancels, "canceled_at").join(of_these_accounts, "account_id", "left_semi")
-    asked = requests.join(of_these_accounts, "account_id", "left_semi")
-    return _with_request(_by_account(now, others, asked)).where("is_now").select(*cancel_fact.columns)
+    own = session.within(cancels, "canceled_at")
+    accounts = own.select("account_id").distinct()
+    others = session.outside(cancels, "canceled_at").join(accounts, "account_id", "left_semi")
+    own_requests = requests.join(accounts, "account_id", "left_semi")
+    rows = _with_request(_cancels_and_requests(own, others, own_requests))
+    return rows.where("is_own").select(*cancel_fact.columns)
 
 
-def _by_account(now: DataFrame, others: DataFrame, asked: DataFrame) -> DataFrame:
-    """Cancels and requests as one list: account_id, at, and the columns of either; is_now for the session's cancels."""
-    cancel_columns = ("account_id", F.col("canceled_at").alias("at"), "cancel_id", "canceled_at")
-    rows = now.select(*cancel_columns, F.lit(True).alias("is_now"))
-    rows = rows.unionByName(others.select(*cancel_columns), allowMissingColumns=True)
-    requests = asked.select("account_id", F.col("requested_at").alias("at"), "request_id", "requested_at", "reason")
-    return rows.unionByName(requests, allowMissingColumns=True)
+def _cancels_and_requests(own: DataFrame, others: DataFrame, requests: DataFrame) -> DataFrame:
+    """Return cancels and requests in one table: account_id, at, and the columns of either.
+
+    Args:
+        own: Cancels of the session's hours; they get is_own = true.
+        others: Other cancels of the same accounts.
+        requests: Requests of the same accounts.
+    """
+    canceled_at = F.col("canceled_at").alias("at")
+    requested_at = F.col("requested_at").alias("at")
+    of_own = own.select("account_id", canceled_at, "cancel_id", "canceled_at", F.lit(True).alias("is_own"))
+    of_others = others.select("account_id", canceled_at, "cancel_id", "canceled_at")
+    of_requests = requests.select("account_id", requested_at, "request_id", "requested_at", "reason")
+    rows = of_own.unionByName(of_others, allowMissingColumns=True)
+    return rows.unionByName(of_requests, allowMissingColumns=True)
 
 
 def _with_request(rows: DataFrame) -> DataFrame:
-    """Each row with the latest request up to it, unless a cancel came between; and the churn type that follows."""
-    # A request at the very time of a cancel goes before it: it led to it.
-    by_time = Window.partitionBy("account_id").orderBy("at", F.col("cancel_id").isNotNull(), "cancel_id", "request_id")
-    asked = F.when(F.col("request_id").isNotNull(), F.struct("request_id", "requested_at", "reason"))
-    latest = F.last(asked, ignorenulls=True).over(by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    previous = F.last("canceled_at", ignorenulls=True).over(by_time.rowsBetween(Window.unboundedPreceding, -1))
-    led_to_it = previous.isNull() | (latest["requested_at"] > previous)
-    seen = rows.select("account_id", "cancel_id", "canceled_at", "is_now", F.when(led_to_it, latest).alias("request"))
+    """Add to each row the latest request up to it, unless a cancel lies between, and the churn type."""
+    # A request at the time of a cancel belongs to the cancel, so it sorts before it.
+    is_cancel = F.col("cancel_id").isNotNull()
+    by_time = Window.partitionBy("account_id").orderBy("at", is_cancel, "cancel_id", "request_id")
+    so_far = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = by_time.rowsBetween(Window.unboundedPreceding, -1)
+    request = F.when(F.col("request_id").isNotNull(), F.struct("request_id", "requested_at", "reason"))
+    latest = F.last(request, ignorenulls=True).over(so_far)
+    previous_cancel = F.last("canceled_at", ignorenulls=True).over(before)
+    is_after_previous = previous_cancel.isNull() | (latest["requested_at"] > previous_cancel)
+    own_request = F.when(is_after_previous, latest).alias("request")
+    found = rows.select("account_id", "cancel_id", "canceled_at", "is_own", own_request)
     churn_type = F.when(F.col("request").isNull(), "involuntary").otherwise("voluntary")
-    return seen.select("*", "request.*", churn_type.alias("churn_type"))
+    return found.select("*", "request.*", churn_type.alias("churn_type"))

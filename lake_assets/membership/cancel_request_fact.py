@@ -31,7 +31,7 @@ from lake_assets.incremental.staging.audits import (
         no_missing_events(),
         not_null("account_id"),
         unique_key(),
-        # A request may well arrive before the signup that it follows: a warning, never a stop.
+        # A request may arrive before its signup, so this audit only warns.
         referential("account_id", to="core.signup_fact", ref_column="account_id", blocking=False),
         row_count_like_earlier(),
     ],
@@ -39,7 +39,7 @@ from lake_assets.incremental.staging.audits import (
     lineage={"requested_at": ["raw.cancel_requests.event_ts"]},
 )
 def cancel_request_fact(session: SessionContext, cancel_requests: DataFrame) -> DataFrame:
-    """Every request to leave, once: which account asked, when, and for what reason (null when none was given)."""
+    """Return every request to leave once: which account asked, when, and the reason (null if none was given)."""
     return cancel_requests.select(
         "request_id", "account_id", "reason", F.col("event_ts").alias("requested_at"), "landed_at"
     )

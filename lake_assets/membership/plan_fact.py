@@ -35,7 +35,7 @@ from lake_assets.membership.raw import PLANS, PRICED
         not_null("account_id"),
         unique_key(),
         accepted_values("plan", tuple(PLANS)),
-        # A change may well arrive before the signup that it follows: a warning, never a stop.
+        # A change may arrive before its signup, so this audit only warns.
         referential("account_id", to="core.signup_fact", ref_column="account_id", blocking=False),
         row_count_like_earlier(),
     ],
@@ -43,9 +43,9 @@ from lake_assets.membership.raw import PLANS, PRICED
     lineage={"changed_at": ["raw.plan_changes.event_ts"]},
 )
 def plan_fact(session: SessionContext, plan_changes: DataFrame) -> DataFrame:
-    """Every change of plan, once: which account moved to which plan and price, and when.
+    """Return every change of plan once: which account changed to which plan and price, and when.
 
-    Whether it was an upgrade depends on the price before it, and is told by `core.account_state_dim`.
+    Whether it is an upgrade depends on the price before it; `core.account_state_dim` has that.
     """
     return plan_changes.select(
         "change_id", "account_id", "plan", "monthly_price", F.col("event_ts").alias("changed_at"), "landed_at"

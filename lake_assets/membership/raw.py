@@ -1,6 +1,6 @@
-"""The raw membership tables, as others land them, and the plans that are sold.
+"""The raw membership tables, which other systems write, and the plans on sale.
 
-Here belongs what is known of a raw row before anybody reads it; what becomes of it is in the file of its fact.
+This module describes raw rows; the module of a fact describes how they are transformed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PLANS: Mapping[str, Decimal] = {
     "premium": Decimal("18.99"),
     "family": Decimal("24.99"),
 }
-"""The plans that are sold, and their list price a month. What an account really pays is in its events."""
+"""The plans on sale, with their list price per month. The price that an account pays is in its events."""
 
 SIGNUPS = RawTable(
     "raw.signups",
@@ -48,20 +48,21 @@ CANCEL_REQUESTS = RawTable(
     "raw.cancel_requests",
     columns={"request_id": "string", "account_id": "string", "reason": "string", "event_ts": "timestamptz"},
     time_column="event_ts",
-    description="A member asked to leave. Whether and when the membership ends, only a cancel says.",
+    description="A member asked to leave. Only a cancel says whether and when the membership ends.",
 )
 
 CANCELS = RawTable(
     "raw.cancels",
     columns={"cancel_id": "string", "account_id": "string", "processing_ts": "timestamptz"},
     time_column="processing_ts",
-    description="A membership ended: asked for by the member, or not (a payment that failed, a ban).",
+    description="A membership ended, at the member's request or not (a failed payment, a ban).",
 )
 
 RAW = (SIGNUPS, PLAN_CHANGES, CANCEL_REQUESTS, CANCELS)
 
+PLAN_NAMES = ", ".join(f"'{name}'" for name in PLANS)
 PRICED = (
     Rule("no price or a negative one", "monthly_price is null or monthly_price < 0"),
-    Rule("unknown plan", "plan is null or plan not in ({})".format(", ".join(f"'{name}'" for name in PLANS))),
+    Rule("unknown plan", f"plan is null or plan not in ({PLAN_NAMES})"),
 )
-"""What sets a row with a plan and a price aside."""
+"""Rules that quarantine a row with a plan and a price."""

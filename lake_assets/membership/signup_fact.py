@@ -40,10 +40,10 @@ from lake_assets.membership.raw import PLANS, PRICED
     lineage={"signed_up_at": ["raw.signups.event_ts"]},
 )
 def signup_fact(session: SessionContext, signups: DataFrame) -> DataFrame:
-    """Every signup, once: which account took which plan, at what price, and when.
+    """Return every signup once: which account took which plan, at what price, and when.
 
-    An account has several when it came back after a cancel, or when it signed up while it was a member: what a signup
-    changes is told by `core.account_state_dim`.
+    An account has several signups if it came back after a cancel, or if it signed up while it was a member.
+    `core.account_state_dim` has the effect of a signup.
     """
     return signups.select(
         "signup_id", "account_id", "plan", "monthly_price", F.col("event_ts").alias("signed_up_at"), "landed_at"

@@ -1,4 +1,4 @@
-"""The services of one machine: bringing them onto it, starting, watching and stopping them.
+"""The services of one machine: installing, starting, watching and stopping them.
 
 May import `connections`, `base`, `errors` and `settings`.
 """

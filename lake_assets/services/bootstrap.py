@@ -1,9 +1,10 @@
-"""Brings the stack onto a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy*.xml`.
+"""Install the project on a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy*.xml`.
 
-Run by the system's Python before anything is installed, so it needs nothing but the standard library and reads nothing
-of this package. Each step runs once: a stamp holds the hash of what went in, and goes before the step begins, so a step
-that was interrupted is done again. What is done is not looked at again: the second call takes a tenth of a second.
-With `--tests`, what the tests alone need is fetched too.
+The system's Python runs this file before anything is installed, so it imports only the standard library.
+
+Each step runs once: a stamp file holds the hash of the step's inputs. The stamp is removed before the step starts, so
+an interrupted step runs again. If nothing is to do, a call takes a tenth of a second. `--tests` also downloads what
+only the tests need.
 """
 
 from __future__ import annotations
@@ -23,37 +24,41 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 PYTHON = (3, 11)
 JAVA = 17
 DISK_GB = 3
-ALIVE_SECONDS = 5
+JAVA_SECONDS = 60
+PROGRESS_SECONDS = 5
+POLL_SECONDS = 0.05
+SHOWN_LINES = 10
+SHOWN_CHARACTERS = 160
 
-# What the tools print → what is wrong, and what to do about it.
+# Output of the tools → what is wrong, and what to do about it.
 SYMPTOMS = (
     (
         r"No space left on device|Errno 28|Disk quota exceeded",
         "The disk is full.",
-        f"Free {DISK_GB} GB, then call again.",
+        f"Free {DISK_GB} GB, then run the command again.",
     ),
     (
         r"DO NOT MATCH THE HASHES",
         "A downloaded package is not the one that was locked.",
-        "Empty pip's cache (`pip cache purge`), then call again.",
+        "Empty pip's cache (`pip cache purge`), then run the command again.",
     ),
     (
         r"NewConnectionError|NameResolutionError|Max retries|UnknownHost|Connection refused|ConnectException|"
         r"Network is unreachable|[Tt]imed out|(?:Read|Connect)Timeout|CERTIFICATE_VERIFY|PKIX|"
         r"No matching distribution|module not found|Server access error",
         "The packages cannot be downloaded.",
-        "Connect to the network, or set its proxy (pip's in its configuration, Java's in JAVA_TOOL_OPTIONS).",
+        "Connect to the network, or set a proxy (for pip in its configuration, for Java in JAVA_TOOL_OPTIONS).",
     ),
     (
         r"ensurepip",
-        "This Python cannot make virtual environments.",
+        "This Python cannot create virtual environments.",
         "Install its venv package, for example python3-venv.",
     ),
 )
 
 
 class SetupError(Exception):
-    """What is wrong, and what to do about it."""
+    """The installation failed. The message says what is wrong and what to do."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(f"{problem}\n  → {remedy}")
@@ -61,27 +66,36 @@ class SetupError(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """content: all that its result depends on; equal content means nothing to do."""
+    """One part of the installation.
+
+    Attributes:
+        name: Names the stamp file.
+        content: All inputs that the result depends on. The step is done while they are unchanged.
+        run: Does the step.
+    """
 
     name: str
     content: bytes
     run: Callable[[], None]
 
     def stamp(self, venv: Path) -> Path:
+        """Return the file that records the inputs of the last complete run."""
         return venv / "stamps" / self.name
 
     @property
     def digest(self) -> str:
+        """The hash of the inputs."""
         return hashlib.sha256(self.content).hexdigest()
 
     def is_done(self, venv: Path) -> bool:
+        """Return whether the last complete run had the same inputs."""
         try:
             return self.stamp(venv).read_text() == self.digest
         except OSError:
             return False
 
     def take(self, venv: Path) -> None:
-        """Runs it, and remembers that it is done."""
+        """Run the step and record its inputs."""
         stamp = self.stamp(venv)
         stamp.unlink(missing_ok=True)
         self.run()
@@ -90,30 +104,44 @@ class Step:
 
 
 def steps(project: Path) -> list[Step]:
-    """In order; each needs those before."""
+    """Return the steps in order; each step needs those before it."""
     venv = project / ".venv"
-    version = ".".join(map(str, sys.version_info[:2])).encode()
-    lock, ivy, kafka = project / "requirements.lock", project / "ivy.xml", project / "ivy-kafka.xml"
+    lock = project / "requirements.lock"
+    ivy = project / "ivy.xml"
+    kafka = project / "ivy-kafka.xml"
+    version = python_version().encode()
+    packages = version + lock.read_bytes()
     return [
         Step("environment", version, lambda: make_environment(venv)),
-        Step("packages", version + lock.read_bytes(), lambda: install_packages(venv, lock)),
+        Step("packages", packages, lambda: install_packages(venv, lock)),
         Step("project", version + str(project).encode(), lambda: install_project(venv, project)),
-        Step("jars", version + lock.read_bytes() + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
+        Step("jars", packages + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
         Step("kafka-jars", kafka.read_bytes(), lambda: fetch_jars(venv, kafka, venv / "kafka-jars")),
     ]
 
 
 def steps_of_tests(project: Path) -> list[Step]:
-    """What the tests need besides: Pinot's own code (125 MB), which they compare with."""
-    venv, pinot = project / ".venv", project / "ivy-pinot.xml"
+    """Return the steps that only the tests need: Pinot's own code (125 MB), which they compare with."""
+    venv = project / ".venv"
+    pinot = project / "ivy-pinot.xml"
     return [Step("pinot-jars", pinot.read_bytes(), lambda: fetch_jars(venv, pinot, venv / "pinot-jars"))]
 
 
 def set_up(project: Path, *, for_tests: bool = False) -> None:
-    """Does what is not done yet; `SetupError` if it cannot."""
+    """Run every step whose inputs have changed.
+
+    Args:
+        project: Folder of the project.
+        for_tests: Also run the steps that only the tests need.
+
+    Raises:
+        SetupError: A step failed, or the machine lacks Python, Java or disk space.
+    """
     check_python(sys.version_info[:2])
     venv = project / ".venv"
-    wanted = [*steps(project), *(steps_of_tests(project) if for_tests else [])]
+    wanted = steps(project)
+    if for_tests:
+        wanted += steps_of_tests(project)
     missing = [step for step in wanted if not step.is_done(venv)]
     if not missing:
         return
@@ -124,32 +152,40 @@ def set_up(project: Path, *, for_tests: bool = False) -> None:
     say("Ready.")
 
 
+def python_version() -> str:
+    """Return the version of this Python, such as `3.11`."""
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
 def check_python(version: tuple[int, int]) -> None:
+    """Raise `SetupError` if a Python is too old."""
     if version < PYTHON:
         wanted = ".".join(map(str, PYTHON))
         raise SetupError(
             f"This is Python {version[0]}.{version[1]}; {wanted} or later is needed.",
-            f"Install it, then name it: make setup PYTHON=python{wanted}",
+            f"Install it, then run: make setup PYTHON=python{wanted}",
         )
 
 
 def java_version() -> str | None:
-    """What `java -version` says, or None if there is no Java. Spark looks where this looks: JAVA_HOME first."""
-    home = os.environ.get("JAVA_HOME")
+    """Return the output of `java -version`; None if no Java runs. Like Spark, it uses JAVA_HOME if that is set."""
+    command = [java_command(os.environ.get("JAVA_HOME")), "-version"]
     try:
-        done = subprocess.run([java_command(home), "-version"], capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=JAVA_SECONDS)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stderr + done.stdout
 
 
 def java_command(java_home: str | None) -> str:
+    """Return the path of Java's program. java_home: the value of JAVA_HOME; None to use the one on the path."""
     return str(Path(java_home) / "bin" / "java") if java_home else "java"
 
 
-def check_java(said: str | None) -> None:
-    remedy = "Install Java 17 or 21 (for example openjdk-17-jre-headless or temurin-17), or point JAVA_HOME at one."
-    found = re.search(r'version "(?:1\.)?(\d+)', said or "")
+def check_java(output: str | None) -> None:
+    """Raise `SetupError` if Java is missing or too old. output: what `java_version` returns."""
+    remedy = "Install Java 17 or 21 (for example openjdk-17-jre-headless or temurin-17), or set JAVA_HOME to one."
+    found = re.search(r'version "(?:1\.)?(\d+)', output or "")
     if found is None:
         raise SetupError("There is no Java that runs.", remedy)
     if int(found[1]) < JAVA:
@@ -157,74 +193,83 @@ def check_java(said: str | None) -> None:
 
 
 def check_disk(free_bytes: int) -> None:
+    """Raise `SetupError` if too little disk space is free."""
     if free_bytes < DISK_GB * 10**9:
         raise SetupError(
-            f"Only {free_bytes / 10**9:.1f} GB of disk are free; {DISK_GB} are needed.", "Free some, then call again."
+            f"Only {free_bytes / 10**9:.1f} GB of disk space are free; {DISK_GB} GB are needed.",
+            "Free some space, then run the command again.",
         )
 
 
 def make_environment(venv: Path) -> None:
-    """Keeps an environment of the same Python: its packages are checked by the next step anyway."""
-    say(f"Making the virtual environment {venv.name}")
+    """Create the virtual environment. One of the same Python is kept: the next step checks its packages."""
+    say(f"Creating the virtual environment {venv.name}")
     if not fits(venv):
         shutil.rmtree(venv, ignore_errors=True)
-    python = getattr(sys, "_base_executable", sys.executable)  # not the one inside .venv, when that is active
+    # If .venv is active, `sys.executable` is the Python inside it.
+    python = getattr(sys, "_base_executable", sys.executable)
     run([python, "-m", "venv", str(venv)], venv)
 
 
 def fits(venv: Path) -> bool:
-    """Whether an environment is there, and of this Python."""
-    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    """Return whether the environment exists and has this version of Python."""
+    name = f"python{python_version()}"
     return (venv / "bin" / name).exists() and (venv / "lib" / name).exists()
 
 
 def install_packages(venv: Path, lock: Path) -> None:
+    """Install the packages of a lock file, with their hashes checked."""
     say("Installing the locked packages (about 1 GB; some minutes the first time)")
-    # --no-deps: the lock names everything, and this pip cannot check hashes of a package with extras otherwise.
+    # --no-deps: the lock file names all packages, and without it pip cannot check the hash of a package with extras.
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--progress-bar", "off"]
     run([*pip, "--no-deps", "--require-hashes", "-r", str(lock)], venv)
 
 
 def install_project(venv: Path, project: Path) -> None:
-    """The project as it lies here, and its command. By hand: a build tool would be a download that no lock names."""
+    """Make the project's folder importable and write its command `lake`.
+
+    This uses no build tool: a build tool would be a download that the lock file does not name.
+    """
     say("Installing the command .venv/bin/lake")
-    next((venv / "lib").glob("python*/site-packages")).joinpath("lake_assets.pth").write_text(f"{project}\n")
+    packages = next((venv / "lib").glob("python*/site-packages"))
+    (packages / "lake_assets.pth").write_text(f"{project}\n")
     command = venv / "bin" / "lake"
     command.write_text('#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/python" -P -m lake_assets.cli.main "$@"\n')
     command.chmod(0o755)
 
 
 def fetch_jars(venv: Path, ivy: Path, folder: Path) -> None:
-    """Puts what an Ivy file names into a folder, all of it or nothing."""
-    say(f"Fetching the jars of {ivy.name}")
+    """Download the jars that an Ivy file names into a folder: all of them, or none."""
+    say(f"Downloading the jars of {ivy.name}")
     resolver = next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")
     java = [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver)]
     run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
-    wanted, found = ivy.read_text().count("<dependency "), len(list(partial.glob("*.jar")))
+    wanted = ivy.read_text().count("<dependency ")
+    found = len(list(partial.glob("*.jar")))
     if found < wanted:
         raise SetupError(
-            f"Only {found} of {wanted} jars came.", f"See {log_of(venv)}; call again when the network is there."
+            f"Only {found} of {wanted} jars were downloaded.",
+            f"Read {log_of(venv)}, then run the command again.",
         )
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 
 def run(command: Sequence[str], venv: Path) -> None:
-    """Runs a tool with its output in a log, shows that it is alive, and tells what its failure means."""
+    """Run a tool with its output in a log, and print progress.
+
+    Raises:
+        SetupError: The tool failed; the message explains its output.
+    """
     venv.mkdir(exist_ok=True)
     log = log_of(venv)
-    begun = spoken = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            while process.poll() is None:
-                if time.monotonic() - spoken > ALIVE_SECONDS:
-                    spoken = time.monotonic()
-                    say(f"  {spoken - begun:4.0f} s  {last_line(log)}")
-                time.sleep(0.05)
+            wait(process, log)
         finally:
             process.kill()
             process.wait()
@@ -232,40 +277,65 @@ def run(command: Sequence[str], venv: Path) -> None:
         raise meaning(log.read_text(errors="replace"), log)
 
 
+def wait(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a process ends. Print the last line of its log from time to time."""
+    began = time.monotonic()
+    reported = began
+    while process.poll() is None:
+        now = time.monotonic()
+        if now - reported > PROGRESS_SECONDS:
+            reported = now
+            say(f"  {now - began:4.0f} s  {last_line(log)}")
+        time.sleep(POLL_SECONDS)
+
+
 def meaning(output: str, log: Path) -> SetupError:
+    """Return the error for a tool that failed.
+
+    Args:
+        output: What the tool printed.
+        log: Where the output is.
+    """
     for pattern, problem, remedy in SYMPTOMS:
-        if found := re.search(pattern, output):
-            line = next(line for line in output[found.start() :].splitlines() if line.strip())
-            return SetupError(f"{problem} ({line.strip()[:160]})", f"{remedy} All of it: {log}")
-    tail = "\n".join(f"    {line}" for line in output.splitlines()[-10:])
-    return SetupError(f"A step failed. The end of {log}:\n{tail}", "Correct what it names, then call again.")
+        found = re.search(pattern, output)
+        if found:
+            line = output[found.start() :].strip().splitlines()[0]
+            shown = line[:SHOWN_CHARACTERS].strip()
+            return SetupError(f"{problem} ({shown})", f"{remedy} The whole output is in {log}.")
+    tail = "\n".join(f"    {line}" for line in output.splitlines()[-SHOWN_LINES:])
+    return SetupError(f"A step failed. The end of {log}:\n{tail}", "Correct what it names, then run the command again.")
 
 
 def log_of(venv: Path) -> Path:
+    """Return the log of the tools."""
     return venv / "setup.log"
 
 
 def last_line(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:100] if lines else ""
+    """Return the last line of a log that is not blank, cut to a line of a terminal; empty if there is none."""
+    lines = log.read_text(errors="replace").strip().splitlines()
+    if not lines:
+        return ""
+    return lines[-1].strip()[:SHOWN_CHARACTERS]
 
 
 def say(text: str) -> None:
+    """Print a line at once, also into a pipe."""
     print(text, flush=True)
 
 
 def main() -> int:
+    """Install the project; return the exit code."""
     try:
         set_up(PROJECT, for_tests="--tests" in sys.argv[1:])
     except SetupError as error:
         print(f"Error: {error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("Interrupted; the next call goes on from here.", file=sys.stderr)
+        print("Interrupted. Run the command again to continue.", file=sys.stderr)
     except OSError as error:
-        print(
-            f"Error: {error}\n  → Make room or give access to {error.filename or PROJECT}, then call again.",
-            file=sys.stderr,
-        )
+        place = error.filename or PROJECT
+        remedy = f"Free disk space at {place}, or give access to it, then run the command again."
+        print(f"Error: {error}\n  → {remedy}", file=sys.stderr)
     else:
         return 0
     return 1

@@ -14,28 +14,48 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
+HEAP_MB = 256
+CLEANER_BYTES = 4 << 20
+METADATA_SECONDS = 1
+
 
 def kafka(settings: Settings, port: int, controller_port: int) -> Service:
-    """The broker. It listens to `port` on loopback, and keeps its topics in the home through restarts."""
+    """Return the broker. It keeps its topics in the home through restarts.
+
+    Args:
+        settings: The home, and the folder of Kafka's jars.
+        port: Port for clients, on loopback.
+        controller_port: Port for the controller, on loopback.
+    """
     folder = settings.home / "kafka"
-    config, data = folder / "server.properties", folder / "data"
-    program = java(str(settings.kafka_jars / "*"), heap_mb=256)
-    tool = ("kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id(folder)}", "--config", str(config))
-    formatting = f"test -e {shlex.quote(str(data / 'meta.properties'))} || {shlex.join((*program, *tool))}"
+    config = folder / "server.properties"
+    data = folder / "data"
+    program = java(str(settings.kafka_jars / "*"), heap_mb=HEAP_MB)
+    storage_format = (
+        "kafka.tools.StorageTool",
+        "format",
+        f"--cluster-id={_cluster_id(folder)}",
+        "--config",
+        str(config),
+    )
+    is_formatted = f"test -e {shlex.quote(str(data / 'meta.properties'))}"
+    format_once = f"({is_formatted} || {shlex.join((*program, *storage_format))})"
+    serve = f"exec {shlex.join((*program, 'kafka.Kafka', str(config)))}"
     return Service(
         name="kafka",
-        command=("sh", "-c", f"({formatting}) && exec {shlex.join((*program, 'kafka.Kafka', str(config)))}"),
+        command=("sh", "-c", f"{format_once} && {serve}"),
         home=settings.home,
         port=port,
         files={config: _properties(data, port, controller_port)},
         ready=has_broker(f"127.0.0.1:{port}"),
-        remedy="Run `make setup`, which fetches its jars, or set LAKE_KAFKA_JARS; Java 17 or 21 must be there.",
+        remedy="Run `make setup`, which downloads its jars, or set LAKE_KAFKA_JARS. Kafka needs Java 17 or 21.",
     )
 
 
 def _cluster_id(folder: Path) -> str:
-    """The folder's own, always the same: a broker refuses data of another cluster."""
-    return base64.urlsafe_b64encode(uuid.uuid5(uuid.NAMESPACE_URL, folder.as_uri()).bytes).decode().rstrip("=")
+    """Return the id of the folder's cluster. It is always the same: a broker refuses data of another cluster."""
+    number = uuid.uuid5(uuid.NAMESPACE_URL, folder.as_uri())
+    return base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
 
 
 def _properties(data: Path, port: int, controller_port: int) -> str:
@@ -47,9 +67,9 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "log.dirs": str(data),
         "auto.create.topics.enable": "false",
-        # Nothing expires: simulated messages bear times of the past, by which a broker would delete them.
+        # Simulated messages have timestamps of the past, so any retention would delete them at once.
         "log.retention.ms": "-1",
-        # One broker holds all there is, also Kafka's own topics.
+        # There is one broker, so Kafka's internal topics have one replica.
         "default.replication.factor": "1",
         "offsets.topic.replication.factor": "1",
         "offsets.topic.num.partitions": "1",
@@ -57,8 +77,8 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
-        # Local sizes: by default the cleaner alone takes half of the heap.
-        "log.cleaner.dedupe.buffer.size": str(4 << 20),
+        # By default the log cleaner alone takes half of the heap.
+        "log.cleaner.dedupe.buffer.size": str(CLEANER_BYTES),
         "num.network.threads": "2",
         "num.io.threads": "2",
     }
@@ -66,7 +86,7 @@ def _properties(data: Path, port: int, controller_port: int) -> str:
 
 
 def has_broker(servers: str) -> Check:
-    """Ready when a client is told of a broker that takes requests."""
+    """Return a check that a client gets a broker from these bootstrap servers."""
 
     def check() -> bool:
         from confluent_kafka import KafkaException
@@ -74,8 +94,9 @@ def has_broker(servers: str) -> Check:
 
         client = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         try:
-            return bool(client.list_topics(timeout=1).brokers)
+            metadata = client.list_topics(timeout=METADATA_SECONDS)
         except KafkaException:
             return False
+        return bool(metadata.brokers)
 
     return check

@@ -1,6 +1,6 @@
-"""What a service is: its command, environment, log, and how to see that it is ready. Starting one, and waiting for it.
+"""A service: its command, environment, log and readiness check. Starts services as child processes.
 
-Which services there are is said in `stack.py`; keeping them all, in `keeper.py` and `services.py`.
+`stack.py` lists the services of a machine. `supervisor.py` and `lifecycle.py` run all of them in the background.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,21 +25,33 @@ from lake_assets.errors import ServiceError
 from lake_assets.services.bootstrap import java_command
 
 Check = Callable[[], bool]
+LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
 STOP_SECONDS = 8
+"""Time for a process to end after SIGTERM; then it gets SIGKILL."""
+
+CONNECT_SECONDS = 1
+ANSWER_SECONDS = 2
 ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b")
-WAIT = "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', {port})): time.sleep(0.1)"
-"""A program that ends when something accepts connections on the port."""
+WAIT_FOR_PORT = "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', {port})): time.sleep(0.1)"
+"""A Python program that ends when a process accepts connections on the port."""
 
 
 @dataclass(frozen=True)
 class Service:
-    """One process of this machine. It listens, if at all, to `port` on loopback.
+    """One process of this machine.
 
-    after: the port of a service that must listen before this one begins; None: it begins at once.
-    environment: what is added to the environment of `lake up`. files: what it reads, written before it begins.
-    ready: true once it can be used; cheap, never raises.
-    patience: seconds until a service that is not ready counts as stuck. remedy: what to do when it will not start.
+    Attributes:
+        name: Unique in a home; names the log and the pid file.
+        command: Program and arguments.
+        home: Data directory that the service belongs to, and its working directory.
+        ready: Returns True once the service can be used. It is cheap and never raises.
+        port: Port on loopback; None if the service listens to none.
+        after: Port of a service that must listen before this one starts; None to start at once.
+        environment: Variables to add to the environment of `lake up`.
+        files: Files that the service reads, with their contents; written before each start.
+        patience: Seconds until a service that is not ready counts as stuck.
+        remedy: What to do if the service does not start.
     """
 
     name: str
@@ -51,7 +63,7 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[Path, str] = field(default_factory=dict)
     patience: float = 120
-    remedy: str = "Read its log; `lake down`, then `lake up`, starts anew."
+    remedy: str = "Read the log, then run `lake down` and `lake up`."
 
     @property
     def log(self) -> Path:
@@ -59,18 +71,26 @@ class Service:
 
     @property
     def line(self) -> str:
-        """A line for sh that becomes the service itself: the pid that it records is the service's own."""
+        """Return a line for sh that writes the pid file and then replaces the shell with the service."""
         pid_file = shlex.quote(str(run_folder(self.home) / f"{self.name}.pid"))
-        wait = shlex.join((sys.executable, "-I", "-S", "-c", WAIT.format(port=self.after))) if self.after else "true"
-        into = f"> {shlex.quote(str(self.log))} 2>&1 < /dev/null"
-        return f"echo $$ > {pid_file} && {wait} && exec {shlex.join(self.command)} {into}"
+        log = shlex.quote(str(self.log))
+        start = f"exec {shlex.join(self.command)} > {log} 2>&1 < /dev/null"
+        # `exec` keeps the pid of the shell, so the recorded pid is the service's own.
+        return f"echo $$ > {pid_file} && {self._wait_command} && {start}"
+
+    @property
+    def _wait_command(self) -> str:
+        if not self.after:
+            return "true"
+        program = WAIT_FOR_PORT.format(port=self.after)
+        return shlex.join((sys.executable, "-I", "-S", "-c", program))
 
     @property
     def full_environment(self) -> dict[str, str]:
         return {**os.environ, OWNER_VARIABLE: str(self.home), **self.environment}
 
     def make_folders(self) -> None:
-        """The folders it writes to, and its files; the log of its last start is kept beside the new one."""
+        """Create the folders and files of the service. The log of the last start becomes `.log.1`."""
         for file, text in self.files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text)
@@ -80,55 +100,68 @@ class Service:
             self.log.replace(self.log.with_suffix(".log.1"))
 
     def tail(self, count: int = 8) -> str:
-        """The lines of its log that name errors, since a traceback begins with its cause, and the last ones."""
+        """Return the last lines of the log, and before them the last earlier lines that name an error.
+
+        Args:
+            count: Maximum number of lines of each kind.
+        """
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return "    (no log)"
-        causes = [line for line in lines[:-count] if ERROR_LINE.match(line)]
-        return "\n".join(f"    {line}" for line in (*causes[-count:], *lines[-count:]))
+        # A traceback starts with its cause, so the cause may be far above the end of the log.
+        errors = [line for line in lines[:-count] if ERROR_LINE.match(line)]
+        shown = errors[-count:] + lines[-count:]
+        return "\n".join(f"    {line}" for line in shown)
 
     def died(self, code: int | None) -> ServiceError:
+        """Return the error of a service that ended before it was ready.
+
+        Args:
+            code: Its exit code; None if it is not known.
+        """
         ended = "ended" if code is None else f"ended with code {code}"
-        return ServiceError(
-            f"The service {self.name} {ended} at its start. The end of {self.log}:\n{self.tail()}", remedy=self.remedy
-        )
+        return self._error(f"{ended} at its start")
 
     def stuck(self) -> ServiceError:
+        """Return the error of a service that runs but is not ready in time."""
+        return self._error(f"is not ready after {self.patience:.0f} s")
+
+    def _error(self, problem: str) -> ServiceError:
         return ServiceError(
-            f"The service {self.name} is not ready after {self.patience:.0f} s. The end of {self.log}:\n{self.tail()}",
+            f"The service {self.name} {problem}. The end of {self.log}:\n{self.tail()}",
             remedy=self.remedy,
         )
 
 
 def free_port(wanted: int = 0) -> int:
-    """`wanted` if nothing listens to it on loopback, else any free port."""
+    """Return `wanted` if no process listens to it on loopback, otherwise any free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind((LOOPBACK, wanted))
         except OSError:
             return free_port()
         return int(probe.getsockname()[1])
 
 
 def accepts(port: int) -> Check:
-    """Ready when something accepts connections on the port."""
+    """Return a check that a process accepts connections on the port."""
 
     def check() -> bool:
         with socket.socket() as probe:
-            probe.settimeout(1)
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+            probe.settimeout(CONNECT_SECONDS)
+            return probe.connect_ex((LOOPBACK, port)) == 0
 
     return check
 
 
 def answers(url: str, containing: str) -> Check:
-    """Ready when the address answers with success, and with this text somewhere."""
+    """Return a check that the address answers with success and that the answer contains this text."""
 
     def check() -> bool:
         try:
-            with urllib.request.urlopen(url, timeout=2) as response:
+            with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as response:
                 return containing.encode() in response.read()
         except (http.client.HTTPException, OSError):  # urllib's own errors are OSErrors
             return False
@@ -137,7 +170,7 @@ def answers(url: str, containing: str) -> Check:
 
 
 def log_says(log: Path, pattern: str) -> Check:
-    """Ready when a line of the log matches: for what listens to no port."""
+    """Return a check that the log matches a regular expression, for a service without a port."""
 
     def check() -> bool:
         try:
@@ -150,14 +183,22 @@ def log_says(log: Path, pattern: str) -> Check:
 
 @contextmanager
 def running(service: Service) -> Iterator[Service]:
-    """The service, ready, as a child of this process; gone when the block ends. For tests and tools."""
+    """Run a service as a child of this process until the block ends. Yield it when it is ready.
+
+    Raises:
+        ServiceError: The service ended at its start or is stuck.
+    """
     with all_running([service]):
         yield service
 
 
 @contextmanager
 def all_running(services: Sequence[Service]) -> Iterator[None]:
-    """The same for several that are only ready together, as the servers of an ensemble are."""
+    """Run several services, which may need each other to become ready, until the block ends.
+
+    Raises:
+        ServiceError: A service ended at its start or is stuck.
+    """
     with ExitStack() as stack:
         processes = [stack.enter_context(_child(service)) for service in services]
         for service, process in zip(services, processes, strict=True):
@@ -185,7 +226,8 @@ def _child(service: Service) -> Iterator[subprocess.Popen[bytes]]:
 def _wait(service: Service, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + service.patience
     while not service.ready():
-        if (code := process.poll()) is not None:
+        code = process.poll()
+        if code is not None:
             raise service.died(code)
         if time.monotonic() > deadline:
             raise service.stuck()
@@ -196,19 +238,25 @@ def _stop_group(process: subprocess.Popen[bytes]) -> None:
     for kind in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, kind)
-            process.wait(STOP_SECONDS)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
         except ProcessLookupError:
             break
-        except subprocess.TimeoutExpired:
-            continue
 
 
 def python_module(*words: str) -> tuple[str, ...]:
-    """The command of a Python module, in this interpreter."""
+    """Return the command that runs a Python module with this interpreter.
+
+    Args:
+        words: Name of the module, then its arguments.
+    """
     return (sys.executable, "-m", *words)
 
 
 def java(classpath: str, *, heap_mb: int) -> tuple[str, ...]:
-    """The command of a small, quickly started Java program, without its class. It logs warnings to standard output."""
+    """Return the command of a small Java program that starts fast, up to its main class, which the caller appends.
+
+    The program logs warnings to standard output.
+    """
     options = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC", "-Dlog4j2.level=WARN")
     return (java_command(os.environ.get("JAVA_HOME")), f"-Xmx{heap_mb}m", *options, "-cp", classpath)

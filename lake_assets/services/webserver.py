@@ -51,7 +51,13 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
 
 
 def serve(port: int, workspace: Path, names: Names) -> None:
-    """Serve until the process is stopped. workspace: the YAML file with the address of the code server."""
+    """Serve Dagster's UI until the process is stopped.
+
+    Args:
+        port: Port on loopback.
+        workspace: The YAML file with the address of the code server.
+        names: The host names that the UI is served under.
+    """
     with get_instance_for_cli() as instance:
         instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
         target = WorkspaceFileTarget([str(workspace)])
@@ -62,12 +68,14 @@ def serve(port: int, workspace: Path, names: Names) -> None:
 
 
 def main() -> None:
+    """Read the command line and serve."""
     parser = ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--workspace", type=Path, required=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     configure_loggers(log_level="INFO")
-    serve(given.port, given.workspace, parse_names(given.port, settings().webserver_hosts))
+    names = parse_names(arguments.port, settings().webserver_hosts)
+    serve(arguments.port, arguments.workspace, names)
 
 
 if __name__ == "__main__":

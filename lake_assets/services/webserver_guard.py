@@ -32,7 +32,8 @@ OWN_SITES = {"same-origin", "none"}
 """Values of `Sec-Fetch-Site`: the server's own pages, and what a person typed or bookmarked."""
 
 HOST_NAME = re.compile(r"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
-LONGEST_SHOWN = 200
+HTTP_PORT = 80
+MAX_SHOWN = 200
 """Characters of a header that an answer repeats."""
 
 
@@ -50,10 +51,13 @@ class Names:
 
     @property
     def loopback(self) -> frozenset[str]:
-        suffix = "" if self.port == 80 else f":{self.port}"  # browsers leave the default port out
+        """The names of this machine, with the port."""
+        # Browsers leave the default port out.
+        suffix = "" if self.port == HTTP_PORT else f":{self.port}"
         return frozenset(f"{name}{suffix}" for name in ("127.0.0.1", "localhost", "[::1]"))
 
     def served(self, host: str) -> bool:
+        """Return whether the server is served under the name of a Host header."""
         return host.lower() in self.loopback | self.others
 
     def own_origins(self, host: str) -> frozenset[str]:
@@ -61,13 +65,21 @@ class Names:
 
         The other loopback names are left out, because another program may listen on the same port of [::1].
         """
-        proxied = (f"{scheme}://{name}" for name in self.others for scheme in ("http", "https"))
-        return frozenset({f"http://{host.lower()}", *proxied})
+        origins = {f"http://{host.lower()}"}
+        for name in self.others:
+            origins |= {f"http://{name}", f"https://{name}"}
+        return frozenset(origins)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a request is refused, and what to do about it. status: the HTTP status code of the answer."""
+    """Why a request is refused, and what to do about it.
+
+    Attributes:
+        status: HTTP status code of the answer.
+        problem: What is wrong with the request.
+        remedy: What to do.
+    """
 
     status: int
     problem: str
@@ -75,6 +87,7 @@ class Refusal:
 
     @property
     def text(self) -> str:
+        """The body of the answer."""
         return f"{self.problem}\n  → {self.remedy}\n"
 
 
@@ -88,14 +101,18 @@ def parse_names(port: int, setting: str) -> Names:
     Raises:
         ConfigurationError: A name is not `name` or `name:port`.
     """
-    others = [name.strip().lower() for name in setting.split(",") if name.strip()]
-    for name in others:
+    others = set()
+    for part in setting.split(","):
+        name = part.strip().lower()
+        if not name:
+            continue
         if not HOST_NAME.fullmatch(name):
             raise ConfigurationError(
-                f"LAKE_WEBSERVER_HOSTS has {name!r}, which is no host name.",
+                f"LAKE_WEBSERVER_HOSTS has {name!r}, which is not a host name.",
                 remedy="Write each name as the address bar shows it, without http:// and path: lake.example.com,"
                 " localhost:8080.",
             )
+        others.add(name)
     return Names(port, frozenset(others))
 
 
@@ -161,16 +178,21 @@ def _of_operation(scope: Scope) -> Refusal | None:
     if not reads_only or not scope["path"].rstrip("/").endswith(GRAPHQL):
         return None
     for document in QueryParams(scope["query_string"]).getlist("query"):
-        try:
-            operations = _operations(document)
-        except (GraphQLError, RecursionError) as error:
-            return Refusal(400, f"The GraphQL document cannot be parsed: {error}.", "Correct the document.")
-        if operations - {OperationType.QUERY}:
-            kinds = ", ".join(sorted(operation.value for operation in operations))
-            return Refusal(
-                405, f"A {scope['method']} request may only run queries; this one has: {kinds}.", "Send it by POST."
-            )
+        refused = _of_document(document, scope["method"])
+        if refused is not None:
+            return refused
     return None
+
+
+def _of_document(document: str, method: str) -> Refusal | None:
+    try:
+        operations = _operations(document)
+    except (GraphQLError, RecursionError) as error:
+        return Refusal(400, f"The GraphQL document cannot be parsed: {error}.", "Correct the document.")
+    if operations <= {OperationType.QUERY}:
+        return None
+    kinds = ", ".join(sorted(operation.value for operation in operations))
+    return Refusal(405, f"A {method} request may only run queries; this one has: {kinds}.", "Send it by POST.")
 
 
 def _operations(document: str) -> set[OperationType]:
@@ -179,7 +201,7 @@ def _operations(document: str) -> set[OperationType]:
 
 
 def _shown(values: list[str]) -> str:
-    return repr(", ".join(values)[:LONGEST_SHOWN]) if values else "(none)"
+    return repr(", ".join(values)[:MAX_SHOWN]) if values else "(none)"
 
 
 class RequestGuard:

@@ -7,43 +7,46 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lake_assets.connections.spark import spark_home
-from lake_assets.services.service import Check, Service, free_port, java
+from lake_assets.services.service import CONNECT_SECONDS, Check, Service, free_port, java
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+HEAP_MB = 256
 TICK_MS = 500
-"""ZooKeeper's unit of time: sessions last 2 to 20 ticks, so from 1 s, what tests want, to 60 s by the setting below."""
+"""ZooKeeper's unit of time. A session lasts at least 2 ticks, so tests can use sessions of 1 s."""
 
-LONGEST_SESSION_MS = 60_000
+MAX_SESSION_MS = 60_000
+ROLE_PREFIX = "Mode: "
 
 
 def zookeeper(home: Path, port: int) -> Service:
-    """One server. It listens to `port` on loopback and keeps its data in the home."""
-    return _server(home, "zookeeper", port)
+    """Return one server. It listens to `port` on loopback and keeps its data in the home."""
+    listen = [f"clientPort={port}", "clientPortAddress=127.0.0.1"]
+    return _server(home, "zookeeper", port, number=1, lines=listen)
 
 
 def ensemble(home: Path, size: int = 3) -> list[Service]:
-    """The servers of one ensemble, on free ports. It serves while more than half of them run."""
-    peers = [f"server.{n}=127.0.0.1:{free_port()}:{free_port()};127.0.0.1:{free_port()}" for n in range(1, size + 1)]
-    return [
-        _server(home, f"zookeeper-{number}", int(peer.rsplit(":", 1)[1]), number=number, peers=peers)
-        for number, peer in enumerate(peers, start=1)
-    ]
+    """Return the servers of one ensemble, on free ports. It serves while more than half of them run."""
+    ports = {number: free_port() for number in range(1, size + 1)}
+    # The line of a peer also says where it listens for clients.
+    peers = []
+    for number, port in ports.items():
+        peers.append(f"server.{number}=127.0.0.1:{free_port()}:{free_port()};127.0.0.1:{port}")
+    return [_server(home, f"zookeeper-{number}", port, number=number, lines=peers) for number, port in ports.items()]
 
 
-def _server(home: Path, name: str, port: int, number: int = 1, peers: Sequence[str] = ()) -> Service:
+def _server(home: Path, name: str, port: int, *, number: int, lines: Sequence[str]) -> Service:
     folder = home / name
     config = folder / "zoo.cfg"
-    # In an ensemble, a peer's own line says where clients connect.
-    client = () if peers else (f"clientPort={port}", "clientPortAddress=127.0.0.1")
+    text = "\n".join((*_common(folder), *lines, ""))
     return Service(
         name=name,
-        command=(*java(str(spark_home() / "jars" / "*"), heap_mb=256), MAIN, str(config)),
+        command=(*java(str(spark_home() / "jars" / "*"), heap_mb=HEAP_MB), MAIN, str(config)),
         home=home,
         port=port,
-        files={config: "\n".join((*_common(folder), *client, *peers, "")), folder / "data" / "myid": f"{number}\n"},
+        files={config: text, folder / "data" / "myid": f"{number}\n"},
         ready=serves(port),
-        remedy="Java 17 or 21 must be there. Its folder in the home keeps the lineage of served tables, too: if it is "
-        "damaged, restore it from a backup; do not remove it.",
+        remedy=f"ZooKeeper needs Java 17 or 21. If its folder {folder} is damaged, restore the folder from a backup. Do"
+        " not remove it: it also holds the lineage of served tables.",
     )
 
 
@@ -53,7 +56,7 @@ def _common(folder: Path) -> tuple[str, ...]:
         f"tickTime={TICK_MS}",
         "initLimit=20",
         "syncLimit=6",
-        f"maxSessionTimeout={LONGEST_SESSION_MS}",
+        f"maxSessionTimeout={MAX_SESSION_MS}",
         "admin.enableServer=false",
         "4lw.commands.whitelist=srvr",
         "autopurge.purgeInterval=24",
@@ -62,7 +65,7 @@ def _common(folder: Path) -> tuple[str, ...]:
 
 
 def serves(port: int) -> Check:
-    """Ready when the server has a role: alone, as a leader, or as a follower of a quorum."""
+    """Return a check that the server has a role: standalone, leader, or follower of a quorum."""
 
     def check() -> bool:
         return mode(port) is not None
@@ -71,11 +74,20 @@ def serves(port: int) -> Check:
 
 
 def mode(port: int) -> str | None:
-    """The role of the server: `standalone`, `leader`, `follower`; None while it serves nobody."""
+    """Return the role of a server: `standalone`, `leader` or `follower`; None while it serves no client."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
-            connection.sendall(b"srvr")
-            answer = b"".join(iter(lambda: connection.recv(4096), b"")).decode(errors="replace")
+        answer = _ask(port, b"srvr")
     except OSError:
         return None
-    return next((line.split(": ")[1] for line in answer.splitlines() if line.startswith("Mode: ")), None)
+    for line in answer.splitlines():
+        if line.startswith(ROLE_PREFIX):
+            return line.removeprefix(ROLE_PREFIX)
+    return None
+
+
+def _ask(port: int, command: bytes) -> str:
+    """Send a four-letter command and return the whole answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=CONNECT_SECONDS) as connection:
+        connection.sendall(command)
+        with connection.makefile("rb") as answer:
+            return answer.read().decode(errors="replace")

@@ -19,7 +19,7 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.errors import OffsetsMissing
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import Service, free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
 from lake_assets_tests.engagement.interrupted import arrive, go_on, left, settle
 from lake_assets_tests.engagement.scenario import PARTITIONS, Traffic

@@ -19,7 +19,7 @@ from lake_assets.demo.membership_simulator import Arrival, Population, Simulatio
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets.services.service import free_port, running
-from lake_assets.services.stack import spark as spark_service
+from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.incremental.child import run
 from lake_assets_tests.incremental.scenario import START, Lake

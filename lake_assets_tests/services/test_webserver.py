@@ -21,8 +21,9 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from lake_assets.errors import ServiceError
+from lake_assets.services.dagster_services import code_server, dagster_home, webserver, write_dagster_files
 from lake_assets.services.service import Service, free_port, python_module, running
-from lake_assets.services.stack import LISTENING, code, dagster_home, webserver, write_dagster_files
+from lake_assets.services.stack import PORT_NAMES
 from lake_assets.settings import Settings
 
 ELSEWHERE = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
@@ -49,10 +50,10 @@ class Servers:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     settings = Settings(home=tmp_path_factory.mktemp("webserver"), webserver_hosts=PROXIED, **ELSEWHERE)
-    ports = {name: free_port() for name in LISTENING}
+    ports = {name: free_port() for name in PORT_NAMES}
     write_dagster_files(settings, ports["code"])
     with ExitStack() as stack:
-        stack.enter_context(running(code(settings, ports["code"])))
+        stack.enter_context(running(code_server(settings, ports["code"])))
         stack.enter_context(running(webserver(settings, ports)))
         plain = stack.enter_context(running(unguarded(settings, {**ports, "webserver": free_port()})))
         yield Servers(ports["webserver"], plain.port or 0)
@@ -261,7 +262,7 @@ def without_nonce(page: httpx.Response) -> str:
 @pytest.mark.slow
 def test_a_setting_that_cannot_work_is_named_at_the_start(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, webserver_hosts="http://lake.example.com", **ELSEWHERE)
-    ports = {name: free_port() for name in LISTENING}
+    ports = {name: free_port() for name in PORT_NAMES}
     write_dagster_files(settings, ports["code"])
     service = replace(webserver(settings, ports), after=None)
     with ExitStack() as stack, pytest.raises(ServiceError, match=r"webserver ended(.|\n)*'http://lake.example.com'"):

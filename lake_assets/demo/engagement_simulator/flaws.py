@@ -1,4 +1,4 @@
-"""What can be wrong with a message, each with the reason that its dead letter gets. Pure."""
+"""The possible flaws of a message, with the reason that each one gives its dead letter. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from lake_assets.engagement.model.lake import EngagementLake, StreamName
 from lake_assets.engagement.model.messages import NOT_JSON, PATTERNS, UNKNOWN_ORG
 
 Values = Mapping[str, Any]
-NOBODY = "nobody"
-NONSENSE = "soon"
+"""The fields of a message."""
+
+UNKNOWN_ORG_ID = "nobody"
+BAD_VALUE = "soon"
+"""Neither a date, nor a number, nor an operation."""
+
+NOT_UTF8 = b"\xff\xfe"
 TIME_FIELDS: Mapping[StreamName, str] = {
     "ingestion": "engaged_at",
     "mutation": "executed_at",
@@ -22,40 +27,56 @@ TIME_FIELDS: Mapping[StreamName, str] = {
 
 @dataclass(frozen=True)
 class Flaw:
-    """reason: of the dead letter. spoil: a sound message's values → the bytes of one with this flaw alone."""
+    """One way in which a message can be wrong.
+
+    Attributes:
+        reason: Reason of the dead letter.
+        spoil: Takes the values of a sound message and returns the bytes of a message with this flaw alone.
+    """
 
     reason: str
     spoil: Callable[[Values], bytes]
 
 
 def encode(values: Values) -> bytes:
-    """A message's value: a JSON object in UTF-8, without spaces."""
+    """Return a message's value: a JSON object in UTF-8, without spaces."""
     return json.dumps(values, separators=(",", ":")).encode()
 
 
 def flaws(lake: EngagementLake, stream: StreamName) -> tuple[Flaw, ...]:
-    """Every flaw that a message of a stream's topic can have here."""
-    time = TIME_FIELDS[stream]
+    """Return every flaw that a message of a stream's topic can have."""
+    time_field = TIME_FIELDS[stream]
     common = (
         Flaw(NOT_JSON, lambda values: encode(values)[:-1]),
-        Flaw(NOT_JSON, lambda values: b"\xff\xfe" + encode(values)),
+        Flaw(NOT_JSON, lambda values: NOT_UTF8 + encode(values)),
         _with("missing field org_id", org_id=None),
-        _with(f"bad date {time}", **{time: NONSENSE}),
-        _with(UNKNOWN_ORG, org_id=NOBODY),
+        _with(f"bad date {time_field}", **{time_field: BAD_VALUE}),
+        _with(UNKNOWN_ORG, org_id=UNKNOWN_ORG_ID),
     )
-    return common + (_of_engagements(lake) if stream == "ingestion" else _of_requests(stream))
+    if stream == "ingestion":
+        return common + _flaws_of_engagements(lake)
+    if stream == "mutation":
+        return common + _flaws_of_mutations()
+    return common + _flaws_of_retention()
 
 
-def _of_engagements(lake: EngagementLake) -> tuple[Flaw, ...]:
-    blank = _with("missing field who_id", who_id=" ")
-    typed = [(name, kind) for name, kind in lake.fields.items() if kind != "string"]
-    return (blank, *(_bad_field(name, kind) for name, kind in typed))
+def _flaws_of_engagements(lake: EngagementLake) -> tuple[Flaw, ...]:
+    found = [_with("missing field who_id", who_id=" ")]
+    for name, kind in lake.fields.items():
+        if kind != "string":
+            found.append(_bad_field(name, kind))
+    return tuple(found)
 
 
-def _of_requests(stream: StreamName) -> tuple[Flaw, ...]:
-    if stream == "retention":
-        return (_with("unknown op", op=NONSENSE, ttl_days=1, who_id="lead-0"),)
-    return _with("unknown op", op=NONSENSE, new_id="lead-0"), _with("missing field new_id", op="merge", new_id=None)
+def _flaws_of_mutations() -> tuple[Flaw, ...]:
+    return (
+        _with("unknown op", op=BAD_VALUE, new_id="lead-0"),
+        _with("missing field new_id", op="merge", new_id=None),
+    )
+
+
+def _flaws_of_retention() -> tuple[Flaw, ...]:
+    return (_with("unknown op", op=BAD_VALUE, ttl_days=1, who_id="lead-0"),)
 
 
 def _with(reason: str, **changed: Any) -> Flaw:
@@ -64,8 +85,9 @@ def _with(reason: str, **changed: Any) -> Flaw:
 
 def _bad_field(name: str, kind: str) -> Flaw:
     noun = "date" if kind in PATTERNS else kind
-    spoilt = {name: NONSENSE}
-    return Flaw(
-        f"bad {noun} engagement.{name}",
-        lambda values: encode({**values, "engagement": {**values["engagement"], **spoilt}}),
-    )
+
+    def spoil(values: Values) -> bytes:
+        engagement = {**values["engagement"], name: BAD_VALUE}
+        return encode({**values, "engagement": engagement})
+
+    return Flaw(f"bad {noun} engagement.{name}", spoil)

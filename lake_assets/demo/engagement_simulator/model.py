@@ -1,9 +1,8 @@
-"""What a simulation is: values only.
+"""The parameters of a simulation: values only.
 
-Time goes in steps of a quarter of an hour, or parts of it, so that a step is small whatever the scale. Engagements
-happen within a step; requests are carried out at its last millisecond, all at the same instant. Who is engaged is
-called by the id that holds at that moment: no engagement happens under an id after it was converted, merged or deleted,
-though it may become known after that.
+Time advances in steps of a quarter of an hour or less, so that a step is small at any scale. Engagements happen during
+a step. All requests of a step are executed in its last millisecond. An engagement has the id that its person has at
+that moment: no engagement happens under an id after its conversion, merge or deletion, but it may become known later.
 """
 
 from __future__ import annotations
@@ -14,32 +13,55 @@ from functools import cached_property
 from lake_assets.base.hours import HOUR_MICROSECONDS, parse_hour
 from lake_assets.errors import ConfigurationError
 
-QUARTER_MS = 900_000
-DAY_MS = 86_400_000
-MOST_TOUCHES = 10_000
-"""Of one step, about: they are held in memory."""
+HOUR_MS = HOUR_MICROSECONDS // 1000
+QUARTER_MS = HOUR_MS // 4
+DAY_MS = 24 * HOUR_MS
+QUARTERS_PER_HOUR = 4
 
-MOST = 10**9
-COUNTS = {"seed": (0, 2**63), "hours": (1, MOST), "orgs": (1, MOST), "people": (0, MOST), "touches": (0, MOST)}
-"""The least and the greatest value of what is no share."""
+MAX_TOUCHES_PER_STEP = 10_000
+"""Approximate; the touches of a step are in memory at once."""
+
+MAX_COUNT = 10**9
+COUNT_LIMITS = {
+    "seed": (0, 2**63),
+    "hours": (1, MAX_COUNT),
+    "orgs": (1, MAX_COUNT),
+    "people": (0, MAX_COUNT),
+    "touches": (0, MAX_COUNT),
+}
+"""Smallest and largest value of the parameters that are counts."""
+
+SHARE_LIMITS = (0, 1)
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Orgs, their people, and what reps do. All but the counts and the moments are shares: parts of one.
+    """Organizations, their people, and what sales reps do. Shares are between 0 and 1.
 
-    seed: also a part of the names of orgs, so two simulations with different seeds have nothing in common.
-    start: the first hour, a key. hours: how many hours reps act for; what follows from it may come later.
-    people: of all orgs; the n-th org has 1/n of those of the first, and two at least.
-    touches: emails sent and calls made; each opening, reply and bounce comes on top.
-    calls: of touches. bounced, opened, replied: of emails; replies are to those that were opened.
-    late: of engagements that become known after a delay of hours. old: that were imported, up to 400 days old.
-    requests: conversions, merges and deletions, for each touch. deletions: of them. cycles: of conversions, undone at
-        once. repeated: of requests, sent again in the next step.
-    records: of conversions and merges, that carry the record of a call; one in two replaces an engagement.
-    early: of requests, for an id that no engagement is known of yet. missing: of these, it never is.
-    retention: requests to erase a person, or to keep an org's engagements for so many days only, for each touch.
-    poison: messages that make no row, for each sound one.
+    Attributes:
+        seed: Seed of all random streams. The names of orgs contain it, so two simulations with different seeds have
+            nothing in common.
+        start: First hour, as an hour key.
+        hours: Number of hours in which reps act. The effects of their actions may come later.
+        orgs: Number of organizations.
+        people: Number of people of all orgs. The n-th org has 1/n of the people of the first, and at least two.
+        touches: Number of emails sent and calls made. Opens, replies and bounces are additional engagements.
+        calls: Share of touches that are calls.
+        bounced: Share of emails that bounce.
+        opened: Share of delivered emails that are opened.
+        replied: Share of opened emails that are replied to.
+        late: Share of engagements that become known some hours after they happened.
+        old: Share of engagements that are imported: they happened up to 400 days earlier.
+        requests: Conversions, merges and deletions for each touch.
+        deletions: Share of requests that delete.
+        cycles: Share of conversions that are reverted at once.
+        repeated: Share of requests that are sent again in the next step.
+        records: Share of conversions and merges that carry the record of a call. Half of these records replace an
+            engagement.
+        early: Share of requests for an id without any known engagement.
+        missing: Share of early requests whose engagement never becomes known.
+        retention: Requests to erase a person or to limit the age of an org's engagements, for each touch.
+        poison: Messages that cannot become a row, for each sound message.
     """
 
     seed: int = 1
@@ -65,35 +87,46 @@ class Simulation:
     poison: float = 0.005
 
     def __post_init__(self) -> None:
-        for name in sorted({field.name for field in fields(self)} - {"start"}):
-            value, (least, most) = getattr(self, name), COUNTS.get(name, (0, 1))
-            if not least <= value <= most:
-                raise ConfigurationError(
-                    f"{name} of the simulation is {value}.", remedy=f"Set it to {least} or more, {most:,} at most."
-                )
+        for field in fields(self):
+            if field.name != "start":
+                self._check_limits(field.name)
 
     @cached_property
     def start_ms(self) -> int:
-        """The first moment, in milliseconds since 1970."""
-        return parse_hour(self.start, where="The simulation's start") * (HOUR_MICROSECONDS // 1000)
+        """The first moment, in milliseconds since 1970-01-01 UTC."""
+        return parse_hour(self.start, where="The simulation's start") * HOUR_MS
 
     @cached_property
     def step_ms(self) -> int:
-        """How long a step is: whole milliseconds, and whole steps make a quarter of an hour."""
-        wanted = -(-self.touches // (self.hours * 4 * MOST_TOUCHES))
-        return next(QUARTER_MS // parts for parts in range(max(wanted, 1), QUARTER_MS + 1) if QUARTER_MS % parts == 0)
+        """The length of a step in milliseconds. A quarter of an hour is a whole number of steps."""
+        quarters = self.hours * QUARTERS_PER_HOUR
+        steps_per_quarter = max(1, -(-self.touches // (quarters * MAX_TOUCHES_PER_STEP)))
+        while QUARTER_MS % steps_per_quarter:
+            steps_per_quarter += 1
+        return QUARTER_MS // steps_per_quarter
 
     @property
     def steps(self) -> int:
-        """So many steps reps act in."""
-        return self.hours * 4 * QUARTER_MS // self.step_ms
+        """The number of steps in which reps act."""
+        return self.hours * HOUR_MS // self.step_ms
 
     def step_start(self, step: int) -> int:
-        """The first moment of a step, in milliseconds since 1970."""
+        """Return the first moment of a step, in milliseconds since 1970-01-01 UTC."""
         return self.start_ms + step * self.step_ms
 
     def touches_of(self, step: int) -> int:
-        """How many touches fall in a step: all steps together have all of them."""
+        """Return the number of touches in a step. The steps share all touches evenly."""
         if step >= self.steps:
             return 0
-        return self.touches * (step + 1) // self.steps - self.touches * step // self.steps
+        before = self.touches * step // self.steps
+        after = self.touches * (step + 1) // self.steps
+        return after - before
+
+    def _check_limits(self, name: str) -> None:
+        value = getattr(self, name)
+        smallest, largest = COUNT_LIMITS.get(name, SHARE_LIMITS)
+        if not smallest <= value <= largest:
+            raise ConfigurationError(
+                f"{name} of the simulation is {value}.",
+                remedy=f"Set it to a value between {smallest} and {largest:,}.",
+            )

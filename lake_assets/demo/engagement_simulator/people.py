@@ -1,7 +1,7 @@
-"""Orgs of very different size, and the ids that their people go by as they are converted, merged and forgotten. Pure.
+"""Organizations of very different size, and the current ids of their people. Pure.
 
-An id is a number within its org: even for a lead, odd for the contact that the lead of the number before becomes. Orgs
-number their leads alike, so the same id means somebody else in another org. Memory: 8 bytes a person.
+An id is a number within its org. A lead has an even number. When a lead is converted, the contact has the next number.
+All orgs number their leads from 0, so the same id means different people in different orgs. Memory: 8 bytes per person.
 """
 
 from __future__ import annotations
@@ -15,64 +15,83 @@ from lake_assets.demo.engagement_simulator.model import Simulation
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Random = np.random.Generator
+
+MIN_PEOPLE = 2
+IDS_PER_PERSON = 2
 
 
 def org_name(simulation: Simulation, org: int) -> str:
-    """The org_id of an org: unlike any of another seed."""
+    """Return the org_id of an org. Simulations with different seeds have different org_ids."""
     return f"org-{simulation.seed}-{org:04}"
 
 
 def org_names(simulation: Simulation) -> tuple[str, ...]:
-    """The org_ids of a simulation, greatest org first."""
+    """Return the org_ids of a simulation, largest org first."""
     return tuple(org_name(simulation, org) for org in range(simulation.orgs))
 
 
+def is_contact(number: int) -> bool:
+    """Return whether an id belongs to a contact; otherwise it belongs to a lead."""
+    return number % IDS_PER_PERSON == 1
+
+
 def id_name(number: int) -> str:
-    """The who_id of an id."""
-    return f"{'contact' if number % 2 else 'lead'}-{number // 2}"
+    """Return the who_id of an id."""
+    kind = "contact" if is_contact(number) else "lead"
+    return f"{kind}-{number // IDS_PER_PERSON}"
 
 
 class People:
-    """The people of all orgs as they are called now. A person is a number; those of an org follow each other."""
+    """The people of all orgs with their current ids. A person is a number; the people of an org are consecutive."""
 
     def __init__(self, simulation: Simulation) -> None:
         weights: Floats = 1 / np.arange(1, simulation.orgs + 1)
-        self._weights: Floats = np.cumsum(weights / weights.sum())
-        self._counts: Ints = np.maximum(2, simulation.people * weights / weights.sum()).astype(np.int64)
+        shares: Floats = weights / weights.sum()
+        counts = (simulation.people * weights / weights.sum()).astype(np.int64)
+        self._cumulative_shares: Floats = np.cumsum(shares)
+        self._counts: Ints = np.maximum(MIN_PEOPLE, counts)
         self._first: Ints = np.cumsum(self._counts) - self._counts
-        self._ids: Ints = 2 * (np.arange(self._counts.sum()) - np.repeat(self._first, self._counts))
-        self._next: Ints = 2 * self._counts
+        persons = np.arange(self._counts.sum())
+        first_of_own_org = np.repeat(self._first, self._counts)
+        self._ids: Ints = IDS_PER_PERSON * (persons - first_of_own_org)
+        self._next_lead: Ints = IDS_PER_PERSON * self._counts
 
-    def draw_orgs(self, rng: np.random.Generator, count: int) -> Ints:
-        """So many orgs, by their sizes."""
-        found: Ints = np.searchsorted(self._weights, rng.random(count), side="right")
-        return np.minimum(found, len(self._weights) - 1)
+    def draw_orgs(self, rng: Random, count: int) -> Ints:
+        """Return random orgs; large orgs are drawn more often."""
+        found: Ints = np.searchsorted(self._cumulative_shares, rng.random(count), side="right")
+        last = len(self._cumulative_shares) - 1
+        return np.minimum(found, last)
 
-    def draw(self, rng: np.random.Generator, orgs: Ints) -> Ints:
-        """A person of each of these orgs."""
-        return self._first[orgs] + (rng.random(len(orgs)) * self._counts[orgs]).astype(np.int64)
+    def draw(self, rng: Random, orgs: Ints) -> Ints:
+        """Return a random person of each of these orgs."""
+        places = rng.random(len(orgs)) * self._counts[orgs]
+        return self._first[orgs] + places.astype(np.int64)
 
     def ids(self, persons: Ints) -> Ints:
-        """What these people are called now."""
+        """Return the current ids of people."""
         return self._ids[persons]
 
-    def someone(self, rng: np.random.Generator, org: int) -> int:
-        """An id that somebody of an org has now."""
-        return int(self.ids(self.draw(rng, np.array([org])))[0])
+    def someone(self, rng: Random, org: int) -> int:
+        """Return the current id of a random person of an org."""
+        person = self.draw(rng, np.array([org]))
+        return int(self.ids(person)[0])
 
     def new_lead(self, org: int) -> int:
-        """An id that nobody of the org ever had."""
-        self._next[org] += 2
-        return int(self._next[org]) - 2
+        """Return an id that nobody of the org has had so far, and reserve it."""
+        lead = int(self._next_lead[org])
+        self._next_lead[org] += IDS_PER_PERSON
+        return lead
 
     def rename(self, org: int, old: int, new: int) -> None:
-        """Everybody in an org who has the id `old` has `new` from now on."""
-        people = self._people(org)
-        people[people == old] = new
+        """Give the id `new` to everybody of an org who has the id `old`."""
+        ids = self._ids_of(org)
+        ids[ids == old] = new
 
     def forget(self, org: int, old: int) -> None:
-        """Whoever had the id `old` comes back as somebody new."""
+        """Give a new id to everybody of an org who has the id `old`."""
         self.rename(org, old, self.new_lead(org))
 
-    def _people(self, org: int) -> Any:
-        return self._ids[self._first[org] : self._first[org] + self._counts[org]]
+    def _ids_of(self, org: int) -> Any:
+        first = self._first[org]
+        return self._ids[first : first + self._counts[org]]

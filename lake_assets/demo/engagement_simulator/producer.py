@@ -1,7 +1,7 @@
-"""Messages to Kafka, each once and in order, with the timestamps that they carry: no clock is read.
+"""Send messages to Kafka, each once and in order, with the timestamps that they have. Reads no clock.
 
-Failure model: the producer is idempotent, so what it sends again by itself is there once. Sent again by a person, a
-simulation is there twice, with the same ids.
+Failure model: the producer is idempotent, so its own retries write nothing twice. If a person sends a simulation again,
+its messages are in the topics twice, with the same ids.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 
 DELIVERY_SECONDS = 60
-SHOWN = 3
+LINGER_MS = 20
+MAX_NAMED = 3
+"""An error names this many of the messages that were not delivered."""
 
 
 class Message(Protocol):
-    """What is sent, of this simulator or of another. timestamp: ms since 1970."""
+    """A message to send. timestamp: milliseconds since 1970-01-01 UTC."""
 
     @property
     def topic(self) -> str: ...
@@ -35,30 +37,38 @@ class Message(Protocol):
 
 
 def send(servers: str, messages: Iterable[Message]) -> Counter[str]:
-    """Send them, by key to the partitions of their topics; how many each topic got.
+    """Send messages; the key of a message chooses its partition.
 
-    servers: of Kafka, `host:port`, comma-separated. Raises `ServiceError`, naming what was not delivered.
+    Args:
+        servers: Kafka's bootstrap servers: `host:port`, comma-separated.
+        messages: Messages of topics that exist.
+
+    Returns:
+        The number of messages sent to each topic.
+
+    Raises:
+        ServiceError: A topic is missing, or Kafka did not accept a message.
     """
-    return _Sending(servers).all(messages)
+    return _Sender(servers).send_all(messages)
 
 
-class _Sending:
+class _Sender:
     def __init__(self, servers: str) -> None:
         self._servers = servers
         self._producer = Producer(
             {
                 **client(servers),
                 "enable.idempotence": True,
-                "linger.ms": 20,
+                "linger.ms": LINGER_MS,
                 "delivery.timeout.ms": DELIVERY_SECONDS * 1000,
-                # By key, as Java's clients do it: so both find an org in the same partition.
+                # Java's clients choose partitions this way, too, so both find an org in the same partition.
                 "partitioner": "murmur2_random",
             }
         )
         self._failed: list[str] = []
         self._sent: Counter[str] = Counter()
 
-    def all(self, messages: Iterable[Message]) -> Counter[str]:
+    def send_all(self, messages: Iterable[Message]) -> Counter[str]:
         for message in messages:
             if message.topic not in self._sent:
                 KafkaTopic(self._servers, message.topic).state()
@@ -66,31 +76,42 @@ class _Sending:
             self._sent[message.topic] += 1
             if self._failed:
                 break
-        self._check(left=self._producer.flush(DELIVERY_SECONDS))
+        unanswered = self._producer.flush(DELIVERY_SECONDS)
+        self._check(unanswered)
         return self._sent
 
     def _send(self, message: Message) -> None:
-        while True:
-            try:
-                self._producer.produce(
-                    message.topic, message.value, message.key, timestamp=message.timestamp, on_delivery=self._told
-                )
-            except BufferError:
-                self._producer.poll(1)
-            else:
-                self._producer.poll(0)
-                return
+        is_queued = False
+        while not is_queued:
+            is_queued = self._queue(message)
+            # Serve delivery reports; if the queue is full, wait for one.
+            self._producer.poll(0 if is_queued else 1)
 
-    def _told(self, error: KafkaError | None, message: Delivered) -> None:
+    def _queue(self, message: Message) -> bool:
+        """Hand a message to the producer. Return False if its queue is full."""
+        try:
+            self._producer.produce(
+                message.topic,
+                message.value,
+                message.key,
+                timestamp=message.timestamp,
+                on_delivery=self._record_failure,
+            )
+        except BufferError:
+            return False
+        return True
+
+    def _record_failure(self, error: KafkaError | None, message: Delivered) -> None:
         if error is not None:
             key = (message.key() or b"").decode()
             self._failed.append(f"{message.topic()} for {key}: {error.str()}")
 
-    def _check(self, *, left: int) -> None:
-        if not self._failed and not left:
+    def _check(self, unanswered: int) -> None:
+        missing = len(self._failed) + unanswered
+        if not missing:
             return
-        named, missing = "; ".join(self._failed[:SHOWN]) or "no answer", len(self._failed) + left
+        reasons = "; ".join(self._failed[:MAX_NAMED]) or "no answer"
         raise ServiceError(
-            f"Kafka at {self._servers} did not take {missing} of {self._sent.total()} messages: {named}.",
-            remedy="See to Kafka, then simulate with another seed: what was taken stays in the topics.",
+            f"Kafka at {self._servers} did not take {missing} of {self._sent.total()} messages: {reasons}.",
+            remedy="Repair Kafka, then simulate with another seed: the messages that Kafka took stay in the topics.",
         )

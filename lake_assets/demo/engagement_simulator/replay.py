@@ -1,6 +1,7 @@
-"""What the messages of a simulation come to when they are replayed one by one, and messages for a demonstration. Pure.
+"""Replay the messages of a simulation one by one, and make messages for the demo. Pure.
 
-Only for simulations in which every message is sound, and every request meets its engagement in the end.
+The replay is right only for simulations in which every message is sound and every request finds its engagement in the
+end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 
-from lake_assets.demo.engagement_simulator.flaws import encode, flaws
+from lake_assets.demo.engagement_simulator.flaws import Values, encode, flaws
 from lake_assets.demo.engagement_simulator.traffic import Message
 from lake_assets.engagement.model.lake import EngagementLake, StreamName
 
@@ -21,66 +22,103 @@ Person = tuple[str, str]
 """An org, and the id of one of its people."""
 
 FLAWED: tuple[StreamName, ...] = ("ingestion", "mutation")
+"""The streams that `flawed` makes messages for."""
 
 
 @dataclass(frozen=True)
 class Replayed:
-    """rows: engagement id → whose it is in the end. people: their ids, connected by the requests that were applied."""
+    """The result of a replay.
+
+    Attributes:
+        rows: Engagement id → person of the engagement after all requests.
+        people: Ids, connected by the requests that were applied.
+    """
 
     rows: Mapping[str, Person]
     people: nx.Graph[Person]
 
     def ids(self, person: Person) -> set[Person]:
-        """All ids of a person."""
-        return set(nx.node_connected_component(self.people, person)) if person in self.people else {person}
+        """Return all ids of a person."""
+        if person not in self.people:
+            return {person}
+        return set(nx.node_connected_component(self.people, person))
 
     def without(self, person: Person) -> dict[str, Person]:
-        """The rows that are left when a person is erased under every id."""
-        ids = self.ids(person)
-        return {row: whose for row, whose in self.rows.items() if whose not in ids}
+        """Return the rows that are left after a person was erased under every id."""
+        erased = self.ids(person)
+        return {row: owner for row, owner in self.rows.items() if owner not in erased}
 
 
 def replay(messages: Iterable[Message], lake: EngagementLake) -> Replayed:
-    """Engagements first, then each request in the order of time, on every row: as if nothing had come late."""
-    values = [(message.topic, json.loads(message.value)) for message in messages]
-    engagements, mutations = ([v for topic, v in values if topic == lake.topic(name)] for name in FLAWED)
-    rows = {v["engagement_id"]: (v["org_id"], v["who_id"]) for v in engagements}
+    """Insert all engagements, then apply each request once, in the order of time: the result without late messages."""
+    engagements: list[Values] = []
+    mutations: list[Values] = []
+    for message in messages:
+        values = json.loads(message.value)
+        if message.topic == lake.topic("ingestion"):
+            engagements.append(values)
+        elif message.topic == lake.topic("mutation"):
+            mutations.append(values)
+    rows = {values["engagement_id"]: (values["org_id"], values["who_id"]) for values in engagements}
     people: nx.Graph[Person] = nx.Graph()
-    once: dict[Person, Any] = {}
-    for request in mutations:
-        once.setdefault((request["org_id"], request["request_id"]), request)
-    for request in sorted(once.values(), key=lambda v: str(v["executed_at"])):
-        _act(request, rows, people)
+    for request in _once_in_order(mutations):
+        _apply(request, rows, people)
     return Replayed(rows, people)
 
 
-def _act(request: Mapping[str, Any], rows: dict[str, Person], people: nx.Graph[Person]) -> None:
-    old, new = ((str(request["org_id"]), str(request.get(name))) for name in ("old_id", "new_id"))
-    moved = [row for row, whose in rows.items() if whose == old]
-    for row in moved:
-        if request["op"] == "delete":
+def _once_in_order(requests: Iterable[Values]) -> list[Values]:
+    first: dict[tuple[str, str], Values] = {}
+    for request in requests:
+        first.setdefault((request["org_id"], request["request_id"]), request)
+    return sorted(first.values(), key=lambda request: str(request["executed_at"]))
+
+
+def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -> None:
+    org = str(request["org_id"])
+    old = (org, str(request.get("old_id")))
+    new = (org, str(request.get("new_id")))
+    moved = [row for row, owner in rows.items() if owner == old]
+    if request["op"] == "delete":
+        for row in moved:
             del rows[row]
-        else:
-            rows[row] = new
+    else:
+        rows.update(dict.fromkeys(moved, new))
+    # A request with a record is applied even if its old id has no row.
     record = request.get("insert_record")
-    if record:  # such a request waits for no row of its old id
-        rows[record["engagement_id"]] = (str(request["org_id"]), record["who_id"])
-    if (moved or record) and request["op"] != "delete":
+    if record:
+        rows[record["engagement_id"]] = (org, record["who_id"])
+    is_applied = bool(moved or record)
+    if is_applied and request["op"] != "delete":
         people.add_edge(old, new)
 
 
 def flawed(messages: Iterable[Message], lake: EngagementLake) -> Iterator[tuple[Message, str]]:
-    """A message with each flaw there is, made of the first of its stream, and the reason of its dead letter."""
-    first = {message.topic: message for message in reversed(list(messages))}
+    """Yield a message with each possible flaw, made from the first of its stream, and the reason of its dead letter."""
+    first: dict[str, Message] = {}
+    for message in messages:
+        first.setdefault(message.topic, message)
     for name in FLAWED:
         sound = first[lake.topic(name)]
+        values: dict[str, Any] = json.loads(sound.value)
         for flaw in flaws(lake, name):
-            yield sound._replace(value=flaw.spoil(json.loads(sound.value))), flaw.reason
+            yield sound._replace(value=flaw.spoil(values)), flaw.reason
 
 
 def erasure(person: Person, lake: EngagementLake, at: int) -> Message:
-    """A request to erase a person. at: when it was made and sent, in milliseconds since 1970."""
+    """Return a request to erase a person.
+
+    Args:
+        person: The person, under any id.
+        lake: The lake whose retention topic gets the request.
+        at: When the request is made and sent, in milliseconds since 1970-01-01 UTC.
+    """
     org, who_id = person
-    moment = str(np.datetime_as_string(np.datetime64(at, "ms"), timezone="UTC"))
-    values = {"org_id": org, "request_id": "erasure", "op": "gdpr", "who_id": who_id, "requested_at": moment}
+    requested_at = str(np.datetime_as_string(np.datetime64(at, "ms"), timezone="UTC"))
+    values = {
+        "org_id": org,
+        "request_id": "erasure",
+        "op": "gdpr",
+        "who_id": who_id,
+        "requested_at": requested_at,
+    }
     return Message(lake.topic("retention"), org.encode(), encode(values), at)

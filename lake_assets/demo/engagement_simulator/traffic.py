@@ -17,13 +17,24 @@ from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamNam
 from lake_assets.engagement.model.messages import PATTERNS
 
 POISON = 4
-COLUMNS = ("sent", "number", "org", "who", "kind", "outcome", "template", "cadence", "rep")
-TEXTS, COUNTS = 1_000, 10
-"""So many values a field of a lake has, if it is text or a number."""
+"""Number of this use of random numbers, as in `activity.py`."""
+
+DISTINCT_TEXTS = 1_000
+DISTINCT_NUMBERS = 10
+"""How many different values a field of an engagement has."""
+
+DATE_LENGTH = len("2026-01-01")
 
 
 class Message(NamedTuple):
-    """A message of a topic. key: the org, so that an org's messages stay in order. timestamp: ms since 1970."""
+    """A message of a topic.
+
+    Attributes:
+        topic: The topic.
+        key: The org, so that the messages of an org stay in order.
+        value: The JSON object.
+        timestamp: Milliseconds since 1970-01-01 UTC.
+    """
 
     topic: str
     key: bytes
@@ -31,8 +42,27 @@ class Message(NamedTuple):
     timestamp: int
 
 
+class _Row(NamedTuple):
+    """Columns of an engagement that its message is made of."""
+
+    sent: int
+    number: int
+    org: int
+    who: int
+    kind: int
+    outcome: int
+    template: int
+    cadence: int
+    rep: int
+    engaged_at: str
+
+
+NUMBERS = _Row._fields[:-1]
+"""Columns that a row has as they are; `engaged_at` is formatted."""
+
+
 class _Sound(NamedTuple):
-    """A message that has no flaw yet."""
+    """A message without a flaw, not encoded yet."""
 
     sent: int
     stream: StreamName
@@ -41,7 +71,7 @@ class _Sound(NamedTuple):
 
 
 def generate(simulation: Simulation, lake: EngagementLake) -> Iterator[Message]:
-    """All messages, ascending by timestamp, until the last engagement is known. A step at a time is in memory."""
+    """Yield all messages of a simulation, ascending by timestamp. One step at a time is in memory."""
     people = People(simulation)
     activity = Activity(simulation, people)
     requests = Requests(simulation, people, activity)
@@ -49,22 +79,25 @@ def generate(simulation: Simulation, lake: EngagementLake) -> Iterator[Message]:
     for step in count():
         if step >= simulation.steps and activity.over and requests.over:
             return
-        last = simulation.step_start(step + 1) - 1
-        engagements = _engagements(simulation, lake, activity.live(step))
-        mutations = _requests(simulation, lake, requests.mutations(step), "mutation", last)
-        retention = _requests(simulation, lake, requests.retention(step), "retention", last)
-        yield from poison.mixed_in(step, [*engagements, *mutations, *retention])
+        end = simulation.step_start(step + 1) - 1
+        # The order of these three matters: each changes what people and activity hold.
+        messages = list(_engagements(simulation, lake, activity.live(step)))
+        messages += _requests(simulation, lake, requests.mutations(step), "mutation", end)
+        messages += _requests(simulation, lake, requests.retention(step), "retention", end)
+        yield from poison.mixed_in(step, messages)
 
 
 def batches(messages: Iterable[Message], size: int) -> Iterator[list[Message]]:
-    """The same messages in lists of so many; the last may be shorter."""
+    """Yield the same messages in lists of `size`; the last list may be shorter."""
     left = iter(messages)
-    while batch := list(islice(left, size)):
+    batch = list(islice(left, size))
+    while batch:
         yield batch
+        batch = list(islice(left, size))
 
 
 class _Poison:
-    """Spoiled copies of sound messages, each sent right after its original."""
+    """Adds spoiled copies of sound messages, each right after its original."""
 
     def __init__(self, simulation: Simulation, lake: EngagementLake) -> None:
         self._simulation = simulation
@@ -73,62 +106,75 @@ class _Poison:
 
     def mixed_in(self, step: int, messages: list[_Sound]) -> Iterator[Message]:
         rng = np.random.default_rng((self._simulation.seed, POISON, step))
-        spoiled = set(np.flatnonzero(rng.random(len(messages)) < self._simulation.poison).tolist())
-        for place, message in enumerate(messages):
-            yield self._message(message, encode(message.values))
-            if place in spoiled:
+        is_spoiled = (rng.random(len(messages)) < self._simulation.poison).tolist()
+        for message, spoiled in zip(messages, is_spoiled, strict=True):
+            yield self._encoded(message, encode(message.values))
+            if spoiled:
                 possible = self._flaws[message.stream]
-                yield self._message(message, possible[int(rng.integers(len(possible)))].spoil(message.values))
+                flaw = possible[int(rng.integers(len(possible)))]
+                yield self._encoded(message, flaw.spoil(message.values))
 
-    def _message(self, message: _Sound, value: bytes) -> Message:
-        return Message(self._topics[message.stream], message.org.encode(), value, message.sent)
+    def _encoded(self, message: _Sound, value: bytes) -> Message:
+        topic = self._topics[message.stream]
+        return Message(topic, message.org.encode(), value, message.sent)
 
 
 def _engagements(simulation: Simulation, lake: EngagementLake, rows: Rows) -> Iterator[_Sound]:
     orgs = org_names(simulation)
-    columns = [rows[name].tolist() for name in COLUMNS]
-    for row, engaged_at in zip(zip(*columns, strict=True), _times(rows["engaged"]), strict=True):
-        sent, number, org, who, kind, outcome, template, cadence, rep = row
-        values = {
-            "org_id": orgs[org],
-            "engagement_id": f"e-{simulation.seed}-{number}",
-            "who_id": id_name(who),
-            "kind": KINDS[kind],
-            "template_id": None if kind == CALL else f"template-{template}",
-            "cadence_id": f"cadence-{cadence}",
-            "rep_id": f"rep-{rep}",
-            "outcome": OUTCOMES[outcome],
-            "engaged_at": engaged_at,
-            "engagement": {name: _value(name, of, number, engaged_at) for name, of in lake.fields.items()},
+    columns = [rows[name].tolist() for name in NUMBERS]
+    columns.append(_format_times(rows["engaged"]))
+    for row in map(_Row, *columns):
+        org = orgs[row.org]
+        message = {
+            "org_id": org,
+            "engagement_id": f"e-{simulation.seed}-{row.number}",
+            "who_id": id_name(row.who),
+            "kind": KINDS[row.kind],
+            "template_id": None if row.kind == CALL else f"template-{row.template}",
+            "cadence_id": f"cadence-{row.cadence}",
+            "rep_id": f"rep-{row.rep}",
+            "outcome": OUTCOMES[row.outcome],
+            "engaged_at": row.engaged_at,
+            "engagement": _fields(lake, row.number, row.engaged_at),
         }
-        yield _Sound(sent, "ingestion", orgs[org], values)
+        yield _Sound(row.sent, "ingestion", org, message)
 
 
 def _requests(
-    simulation: Simulation, lake: EngagementLake, requests: list[Request], stream: StreamName, sent: int
+    simulation: Simulation,
+    lake: EngagementLake,
+    requests: list[Request],
+    stream: StreamName,
+    sent: int,
 ) -> Iterator[_Sound]:
-    executed_at = _times(np.array([request.executed_at for request in requests], dtype=np.int64))
-    for request, at in zip(requests, executed_at, strict=True):
+    moments = np.array([request.executed_at for request in requests], dtype=np.int64)
+    for request, executed_at in zip(requests, _format_times(moments), strict=True):
         org = org_name(simulation, request.org)
-        values = {"org_id": org, **request.values, TIME_FIELDS[stream]: at}
+        values = {"org_id": org, **request.values, TIME_FIELDS[stream]: executed_at}
         if request.record is not None:
             [engagement] = _engagements(simulation, lake, request.record)
             values["insert_record"] = engagement.values
         yield _Sound(sent, stream, org, values)
 
 
-def _times(moments: Ints) -> list[str]:
-    """Milliseconds since 1970 as ISO 8601, in UTC."""
+def _format_times(moments: Ints) -> list[str]:
+    """Return milliseconds since 1970-01-01 UTC as ISO 8601, in UTC."""
     texts: list[str] = np.datetime_as_string(moments.astype("datetime64[ms]"), timezone="UTC").tolist()
     return texts
 
 
+def _fields(lake: EngagementLake, number: int, engaged_at: str) -> dict[str, Any]:
+    """Return the lake's own fields of an engagement."""
+    return {name: _value(name, kind, number, engaged_at) for name, kind in lake.fields.items()}
+
+
 def _value(name: str, kind: str, number: int, engaged_at: str) -> Any:
-    """What a field of a lake, of this type, holds in the engagement of this number."""
     if kind == "string":
-        return f"{name} {number % TEXTS}"
+        return f"{name} {number % DISTINCT_TEXTS}"
     if kind == "boolean":
         return number % 2 == 0
+    if kind == "timestamp":
+        return engaged_at
     if kind in PATTERNS:
-        return engaged_at if kind == "timestamp" else engaged_at[:10]
-    return number % COUNTS
+        return engaged_at[:DATE_LENGTH]
+    return number % DISTINCT_NUMBERS

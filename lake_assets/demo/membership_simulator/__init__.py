@@ -1,15 +1,16 @@
-"""A made-up membership business, and how its events reach the raw tables: late, twice, out of order, in gaps.
+"""A simulated membership business, and how its events reach the raw tables: late, twice, out of order, with gaps.
 
 Everything is a function of one `Simulation`: the same value gives the same bytes, whatever was generated before.
 
 population.py   what happens: events, a quarter of an hour at a time (pure)
-model.py        what a simulation is, with its model of delays (values)
-batches.py      what a landing is: events, and bad rows, as rows of the raw tables (pure)
+model.py        the parameters of a simulation, with its model of delays (values)
+batches.py      a landing: events, and rows that are bad on purpose, as rows of the raw tables (pure)
+transit.py      events between the moment they happen and their landing (pure)
 arrival.py      the landings of a simulation (pure)
-figures.py      what they amount to, in figures (pure)
-scenes.py       landings laid down by hand: the worked example, rows for quarantine, a batch that an audit stops (pure)
-messages.py     landings as messages to Kafka, and their heartbeats (pure)
-landing.py      the one place that writes: landings into the raw tables, through Spark
+figures.py      statistics of landings (pure)
+scenes.py       landings made by hand: the worked example, rows for quarantine, a batch that an audit stops (pure)
+messages.py     landings as messages for Kafka, and their heartbeats (pure)
+landing.py      writes landings to the raw tables through Spark
 """
 
 from lake_assets.demo.membership_simulator.arrival import generate

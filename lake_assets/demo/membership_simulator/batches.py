@@ -1,4 +1,4 @@
-"""What a landing is: events, and rows that are bad on purpose, as rows of the raw tables. Pure; arrow in memory."""
+"""A landing: events, and rows that are bad on purpose, as rows of the raw tables. Pure; Arrow in memory."""
 
 from __future__ import annotations
 
@@ -16,28 +16,37 @@ from lake_assets.demo.membership_simulator.population import REASONS, Events, Ha
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.membership.raw import PLANS, RAW
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNKNOWN_PLAN = "platinum"
-BAD = "bad-"
-PRICE = "decimal(9, 2)"
+BEFORE_START = timedelta(days=400)
+AFTER_LANDING = timedelta(days=2)
+BAD_PREFIX = "bad-"
+ID_DIGITS = 9
+KEY, TIME = "key", "time"
+"""Stand for the key and the time column of a raw table."""
+
 ARROW: Mapping[str, pa.DataType] = {
     "string": pa.string(),
-    PRICE: pa.decimal128(9, 2),
+    "decimal(9, 2)": pa.decimal128(9, 2),
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "date": pa.date32(),
     "int": pa.int32(),
 }
 
 CompleteThrough = Mapping[str, int | None]
-"""Of each raw table, the last hour for which it has all data it will get on time; None as long as there is none."""
+"""Raw table → last hour that has all rows that arrive on time, in hours since 1970-01-01 UTC; None before the first."""
 
 
 @dataclass(frozen=True)
 class Landing:
-    """One batch: rows that land together, at `landed_at`, which each row carries.
+    """One batch: rows that land together.
 
-    rows: the new rows of each raw table, with all its columns; all tables are there, some without rows.
-    complete_through: of each table, to be set after the rows; an hour number, None as long as there is none.
-    late: of each table, how many good rows are of hours that were declared complete before this landing.
+    Attributes:
+        landed_at: When they land; each row has it.
+        batch_id: Id of the batch; each row has it.
+        rows: Raw table → new rows with all its columns. It has all raw tables; some may have no rows.
+        complete_through: What to declare complete after the rows are written.
+        late: Raw table → number of good rows of hours that were declared complete before this landing.
     """
 
     landed_at: datetime
@@ -48,113 +57,162 @@ class Landing:
 
     @property
     def row_count(self) -> int:
+        """The number of rows of all tables."""
         return sum(table.num_rows for table in self.rows.values())
 
 
 @dataclass(frozen=True)
 class Flaw:
-    """What can be wrong with a row: `column` (None: the key; "time": the time column) is `value`."""
+    """One way in which a row can be wrong: a column has a bad value.
+
+    Attributes:
+        reason: What is wrong.
+        column: Name of the column; `KEY` and `TIME` stand for the key and the time column of a table.
+        value: The bad value.
+    """
 
     reason: str
-    column: str | None
+    column: str
     value: Any
 
     def concerns(self, raw: RawTable) -> bool:
-        return self.column is None or self.column == "time" or self.column in raw.columns
+        """Return whether the rows of a table can have this flaw."""
+        return self.column in (KEY, TIME) or self.column in raw.columns
+
+    def column_of(self, raw: RawTable) -> str:
+        """Return the column of a table that gets the bad value."""
+        return {KEY: key_of(raw), TIME: raw.time_column}.get(self.column, self.column)
 
 
 def flaws(landed_at: datetime, first_hour: int) -> tuple[Flaw, ...]:
-    """Every flaw that a row must go to quarantine for."""
+    """Return every flaw that sends a row to quarantine.
+
+    Args:
+        landed_at: When the row lands.
+        first_hour: First hour of the pipeline, in hours since 1970-01-01 UTC.
+    """
+    some_price = next(iter(PLANS.values()))
     return (
-        Flaw("null key", None, None),
-        Flaw("null time", "time", None),
-        Flaw("before the start", "time", hour_start(first_hour) - timedelta(days=400)),
-        Flaw("over an hour after it landed", "time", landed_at + timedelta(days=2)),
-        Flaw("negative price", "monthly_price", -next(iter(PLANS.values()))),
+        Flaw("null key", KEY, None),
+        Flaw("null time", TIME, None),
+        Flaw("before the start", TIME, hour_start(first_hour) - BEFORE_START),
+        Flaw("over an hour after it landed", TIME, landed_at + AFTER_LANDING),
+        Flaw("negative price", "monthly_price", -some_price),
         Flaw("unknown plan", "plan", UNKNOWN_PLAN),
     )
 
 
 def make_landing(
-    landed_at: datetime, happened: Happened, *, complete_through: CompleteThrough, before: CompleteThrough
+    landed_at: datetime,
+    happened: Happened,
+    *,
+    complete_through: CompleteThrough,
+    before: CompleteThrough,
 ) -> Landing:
-    """These events as one batch. before: complete-through as declared until now; what is at or below it is late."""
+    """Return events as one batch.
+
+    Args:
+        landed_at: When they land.
+        happened: The events.
+        complete_through: What the landing declares complete.
+        before: What was declared complete before it; rows of these hours are late.
+    """
     batch_id = f"sim-{landed_at:%Y%m%dT%H%M}"
-    return Landing(
-        landed_at=landed_at,
-        batch_id=batch_id,
-        rows={raw.table: rows(raw, happened[raw.table], landed_at, batch_id) for raw in RAW},
-        complete_through=complete_through,
-        late={raw.table: _late(happened[raw.table], before[raw.table]) for raw in RAW},
-    )
+    landed = {}
+    late = {}
+    for raw in RAW:
+        events = happened[raw.table]
+        landed[raw.table] = rows(raw, events, landed_at, batch_id)
+        late[raw.table] = _count_late(events, before[raw.table])
+    return Landing(landed_at, batch_id, rows=landed, complete_through=complete_through, late=late)
 
 
 def rows(raw: RawTable, events: Events, landed_at: datetime, batch_id: str) -> pa.Table:
-    """Events as rows of a raw table: all its columns, in order."""
-    landing = {
+    """Return events as rows of a raw table, with all its columns, in order."""
+    in_utc = landed_at.astimezone(UTC)
+    landing_columns = {
         "landed_at": landed_at,
-        "landing_date": landed_at.astimezone(UTC).date(),
-        "landing_hour": landed_at.astimezone(UTC).hour,
+        "landing_date": in_utc.date(),
+        "landing_hour": in_utc.hour,
         "batch_id": batch_id,
     }
     table = pa.table({name: _column(raw, name, events) for name in raw.columns})
-    for name, value in landing.items():
-        table = table.append_column(name, pa.repeat(pa.scalar(value, ARROW[raw.all_columns[name]]), len(events)))
+    for name, value in landing_columns.items():
+        kind = ARROW[raw.all_columns[name]]
+        column = pa.repeat(pa.scalar(value, kind), len(events))
+        table = table.append_column(name, column)
     return table
 
 
-def spoil(raw: RawTable, good: pa.Table, found: list[tuple[int, Flaw]]) -> pa.Table:
-    """A copy of the row at each place with this flaw, under an id of its own: the good row stays another row."""
-    key = next(iter(raw.columns))
-    parts = [good.slice(0, 0)]
-    for i, (place, flaw) in enumerate(found):
-        row = _replaced(good.slice(place, 1), key, f"{BAD}{good['batch_id'][place]}-{i}")
-        column = {None: key, "time": raw.time_column}.get(flaw.column, flaw.column)
-        parts.append(_replaced(row, str(column), flaw.value))
-    return pa.concat_tables(parts).combine_chunks()
+def spoil(raw: RawTable, good: pa.Table, chosen: list[tuple[int, Flaw]]) -> pa.Table:
+    """Return bad copies of rows, each with its own id: a copy is not another delivery of the good row.
+
+    Args:
+        raw: The raw table.
+        good: Its good rows.
+        chosen: The place of each row to copy, and its flaw.
+    """
+    copies = [good.slice(0, 0)]
+    for number, (place, flaw) in enumerate(chosen):
+        own_id = f"{BAD_PREFIX}{good['batch_id'][place]}-{number}"
+        row = _with_value(good.slice(place, 1), key_of(raw), own_id)
+        copies.append(_with_value(row, flaw.column_of(raw), flaw.value))
+    return pa.concat_tables(copies).combine_chunks()
 
 
 def good_moments(raw: RawTable, landing: Landing) -> Ints:
-    """The times of a landing's rows, as microseconds since 1970, but for those made bad on purpose."""
-    rows = landing.rows[raw.table]
-    key = rows[next(iter(raw.columns))]
-    good = pc.and_kleene(pc.is_valid(key), pc.invert(pc.starts_with(key, BAD)))
-    return np.asarray(rows.filter(good)[raw.time_column].cast(pa.int64()).to_numpy(), dtype=np.int64)
+    """Return the times of a landing's good rows, in microseconds since 1970-01-01 UTC."""
+    landed = landing.rows[raw.table]
+    key = landed[key_of(raw)]
+    is_bad = pc.starts_with(key, BAD_PREFIX)
+    is_good = pc.and_kleene(pc.is_valid(key), pc.invert(is_bad))
+    moments = landed.filter(is_good)[raw.time_column].cast(pa.int64())
+    return np.asarray(moments.to_numpy(), dtype=np.int64)
+
+
+def key_of(raw: RawTable) -> str:
+    """Return the key of a raw table: its first column."""
+    return next(iter(raw.columns))
 
 
 def microseconds(moment: datetime) -> int:
-    """Microseconds since 1970."""
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    """Return a moment in microseconds since 1970-01-01 UTC."""
+    return (moment - EPOCH) // timedelta(microseconds=1)
 
 
-def _late(events: Events, before: int | None) -> int:
-    if before is None:
+def _count_late(events: Events, complete_through: int | None) -> int:
+    if complete_through is None:
         return 0
-    return int(np.count_nonzero(events.moment < (before + 1) * HOUR_MICROSECONDS))
+    is_late = events.moment < (complete_through + 1) * HOUR_MICROSECONDS
+    return int(np.count_nonzero(is_late))
 
 
 def _column(raw: RawTable, name: str, events: Events) -> pa.Array:
-    """A column of the raw table; the first is its key."""
     kind = ARROW[raw.columns[name]]
-    if name == next(iter(raw.columns)):
+    if name == key_of(raw):
         return _ids(name.removesuffix("_id"), events.number)
     if name == "account_id":
         return _ids("a", events.account)
     if name == raw.time_column:
         return pa.array(events.moment, pa.int64()).cast(kind)
-    values, index = {
-        "plan": (tuple(PLANS), events.choice),
-        "monthly_price": (tuple(PLANS.values()), events.price),
-        "reason": (REASONS, events.choice),
-    }[name]
-    return pa.array(values, kind).take(pa.array(index))
+    if name == "plan":
+        return _take(list(PLANS), events.choice, kind)
+    if name == "monthly_price":
+        return _take(list(PLANS.values()), events.price, kind)
+    assert name == "reason", name
+    return _take(list(REASONS), events.choice, kind)
+
+
+def _take(values: list[Any], indexes: Ints, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind).take(pa.array(indexes))
 
 
 def _ids(prefix: str, numbers: Ints) -> pa.Array:
-    digits = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), 9, "0")
+    digits = pc.utf8_lpad(pa.array(numbers).cast(pa.string()), ID_DIGITS, "0")
     return pc.binary_join_element_wise(prefix, digits, "-")
 
 
-def _replaced(row: pa.Table, name: str, value: Any) -> pa.Table:
-    field = row.schema.field(name)
-    return row.set_column(row.schema.get_field_index(name), field, pa.array([value], field.type))
+def _with_value(row: pa.Table, name: str, value: Any) -> pa.Table:
+    place = row.schema.get_field_index(name)
+    field = row.schema.field(place)
+    return row.set_column(place, field, pa.array([value], field.type))

@@ -1,4 +1,4 @@
-"""What an arrival model amounts to, counted from the landings it gave. Pure."""
+"""Statistics of landings: how late their rows are. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import numpy as np
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.demo.membership_simulator.batches import CompleteThrough, Landing, good_moments, microseconds
+from lake_assets.demo.membership_simulator.model import HOUR_MINUTES
 from lake_assets.demo.membership_simulator.population import Floats
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.membership.raw import RAW
 
+NO_FLOATS: Floats = np.empty(0)
+
 
 @dataclass(frozen=True)
 class Figures:
-    """What an arrival model amounts to, over all good rows of some landings; str() is one line for people.
+    """Statistics of all good rows of some landings. `str()` gives one line. Quantiles of no rows are 0.
 
-    delay: landed_at minus event time, of all rows. late: of an hour already declared complete. depth: the delay of late
-    rows. reach: of each landing with late rows, its greatest depth. Figures of nothing are 0.
+    Delay is landed_at minus event time, of all rows. A row is late if its hour was declared complete before it landed.
+    Depth is the delay of a late row. Reach is the largest depth of a landing, for landings with late rows.
     """
 
     landings: int
@@ -35,6 +38,7 @@ class Figures:
 
     @property
     def late_share(self) -> float:
+        """The share of rows that are late."""
         return self.late_rows / max(self.rows, 1)
 
     def __str__(self) -> str:
@@ -48,24 +52,30 @@ class Figures:
 
 
 def measure(landings: Iterable[Landing]) -> Figures:
-    """The figures of these landings; the first counts as the beginning: what it brings is not late."""
-    delays, depths, reaches, landing_count = [np.empty(0)], [np.empty(0)], [], 0
+    """Return the statistics of landings. No row of the first landing is late."""
+    delays = [NO_FLOATS]
+    depths = [NO_FLOATS]
+    reaches: list[float] = []
+    landing_count = 0
     before: CompleteThrough = {raw.table: None for raw in RAW}
     for landing in landings:
-        parts = [_delays(raw, landing, before[raw.table]) for raw in RAW]
-        delays += [delay for delay, _ in parts]
-        depth = np.concatenate([late for _, late in parts])
+        landing_count += 1
+        own = [_delays(raw, landing, before[raw.table]) for raw in RAW]
+        delays += [of_table.hours for of_table in own]
+        depth = np.concatenate([of_table.late_hours for of_table in own])
         depths.append(depth)
-        reaches += [float(depth.max())] if len(depth) else []
-        before, landing_count = landing.complete_through, landing_count + 1
-    delay, depth = np.concatenate(delays), np.concatenate(depths)
+        if len(depth):
+            reaches.append(float(depth.max()))
+        before = landing.complete_through
+    delay = np.concatenate(delays)
+    depth = np.concatenate(depths)
     return Figures(
         landings=landing_count,
         rows=len(delay),
         landings_with_late_rows=len(reaches),
         late_rows=len(depth),
-        delay_median_minutes=60 * _quantile(delay, 0.5),
-        delay_p95_minutes=60 * _quantile(delay, 0.95),
+        delay_median_minutes=HOUR_MINUTES * _quantile(delay, 0.5),
+        delay_p95_minutes=HOUR_MINUTES * _quantile(delay, 0.95),
         depth_median_hours=_quantile(depth, 0.5),
         depth_p95_hours=_quantile(depth, 0.95),
         depth_max_hours=_quantile(depth, 1.0),
@@ -73,13 +83,24 @@ def measure(landings: Iterable[Landing]) -> Figures:
     )
 
 
-def _delays(raw: RawTable, landing: Landing, before: int | None) -> tuple[Floats, Floats]:
-    """The delays of a table's good rows, in hours; and those of the late ones among them."""
-    moment = good_moments(raw, landing)
-    delay = (microseconds(landing.landed_at) - moment) / HOUR_MICROSECONDS
-    late = moment < (before + 1) * HOUR_MICROSECONDS if before is not None else np.zeros(len(moment), dtype=np.bool_)
-    return delay, delay[late]
+@dataclass(frozen=True)
+class _Delays:
+    """The delays of a table's good rows in a landing, in hours; and those of the late rows among them."""
+
+    hours: Floats
+    late_hours: Floats
+
+
+def _delays(raw: RawTable, landing: Landing, complete_through: int | None) -> _Delays:
+    moments = good_moments(raw, landing)
+    hours = (microseconds(landing.landed_at) - moments) / HOUR_MICROSECONDS
+    if complete_through is None:
+        return _Delays(hours, NO_FLOATS)
+    is_late = moments < (complete_through + 1) * HOUR_MICROSECONDS
+    return _Delays(hours, hours[is_late])
 
 
 def _quantile(values: Floats, share: float) -> float:
-    return float(np.quantile(values, share)) if len(values) else 0.0
+    if not len(values):
+        return 0.0
+    return float(np.quantile(values, share))

@@ -1,11 +1,11 @@
-"""Landings into the raw tables through Spark: for each table one Iceberg commit, of the rows and of complete-through.
+"""Write landings to the raw tables through Spark: one Iceberg commit per table, with the rows and complete-through.
 
-The rows of all tables are staged first, under the batch's WAP id, and then published one table after the other, which
-takes a moment: so nobody sees a table's rows before its complete-through, or one table long before the next.
+The rows of all tables are first staged under the batch's WAP id, then published table by table, which takes a moment.
+So no reader sees rows of a table long before those of the next table, or rows without their complete-through.
 
-Failure model: complete-through is set with its rows and never before, so it never promises what is not there. A process
-that dies in between lands the same batch again: what a table has of it is seen in its manifests, and not written twice.
-That holds as long as one process lands a batch at a time, and a batch_id always means the same rows.
+Failure model: complete-through is committed with its rows and never before them, so it never covers missing rows. After
+a crash, the same batch is landed again: the manifests show which tables already have it, and those are left alone. This
+requires that one process lands a batch at a time, and that a batch_id always stands for the same rows.
 """
 
 from __future__ import annotations
@@ -28,22 +28,35 @@ if TYPE_CHECKING:
     from lake_assets.demo.membership_simulator.batches import Landing
     from lake_assets.demo.membership_simulator.scenes import BadBatch
 
+MAX_ATTEMPTS = 3
+
 
 def land(spark: SparkSession, catalog: Catalog, landing: Landing) -> tuple[str, ...]:
-    """Land a batch, or what is missing of it; the tables that got rows now. `catalog` is Spark's catalog `lake`.
+    """Land a batch, or the part of it that is missing. The tables are published in the order of `RAW`.
 
-    One table after the other, in the order of `RAW`. Raises `TableMissing`, `WriteAuditPublishDisabled`.
+    Args:
+        spark: A session whose catalog `lake` is `catalog`.
+        catalog: The catalog of the raw tables.
+        landing: The batch.
+
+    Returns:
+        The tables that got rows now.
+
+    Raises:
+        TableMissing: A raw table does not exist.
+        WriteAuditPublishDisabled: A raw table does not allow staged commits.
     """
+    writer = _Writer(spark, catalog, landing)
     due = [raw.table for raw in RAW if landing.rows[raw.table].num_rows]
-    missing = [table for table in due if not _has_batch(catalog, landing, table)]
-    staged = {table: _staged(spark, catalog, landing, table) for table in missing}
+    missing = [table for table in due if not writer.has_batch(table)]
+    staged = {table: writer.stage(table) for table in missing}
     for raw in RAW:
-        _publish(spark, catalog, landing, raw.table, staged.get(raw.table))
+        writer.publish(raw.table, staged.get(raw.table))
     return tuple(missing)
 
 
 def repair(spark: SparkSession, bad: BadBatch) -> None:
-    """Give the signups of a bad batch their account_id, in place: one overwrite of their data file."""
+    """Set the account_id of the bad signups of a batch, in place: one overwrite of their data file."""
     cases = " ".join(f"WHEN '{signup}' THEN '{account}'" for signup, account in bad.right.items())
     signups = ", ".join(f"'{signup}'" for signup in bad.right)
     spark.sql(
@@ -54,55 +67,90 @@ def repair(spark: SparkSession, bad: BadBatch) -> None:
 
 @dataclass(frozen=True)
 class _Staged:
-    """Rows of one table, committed where nobody reads them. parent: main at that time."""
+    """Rows of one table in a snapshot that no branch has. parent: main's snapshot when they were staged."""
 
     snapshot_id: int
     parent: int | None
 
 
-def _staged(spark: SparkSession, catalog: Catalog, landing: Landing, name: str) -> _Staged:
-    table = load(catalog, name)
-    check_write_audit_publish(table, name)
-    wap_id = publish.wap_id(landing.batch_id, publish.next_staging_number(table, landing.batch_id))
-    spark.conf.set(WAP_ID, wap_id)
-    try:
-        # A batch is one partition: one file, and no shuffle to find that out.
-        rows = spark.createDataFrame(landing.rows[name]).coalesce(1).writeTo(f"lake.{name}")
-        rows.option("distribution-mode", "none").option("fanout-enabled", "true").append()
-    finally:
-        spark.conf.unset(WAP_ID)
-    snapshot = publish.staged_snapshot(load(catalog, name), wap_id)
-    return _Staged(snapshot.snapshot_id, snapshot.parent_snapshot_id)
+@dataclass(frozen=True)
+class _Writer:
+    """Stages and publishes one batch."""
 
+    spark: SparkSession
+    catalog: Catalog
+    landing: Landing
 
-def _publish(spark: SparkSession, catalog: Catalog, landing: Landing, name: str, staged: _Staged | None) -> None:
-    """Publish what is staged, if anything, and move complete-through on; staged again when main has moved meanwhile."""
+    def has_batch(self, name: str) -> bool:
+        """Return whether the table has files in the batch's partition. Reads manifests only."""
+        files = load(self.catalog, name).scan(row_filter=_partition(self.landing)).plan_files()
+        return any(True for _ in files)
 
-    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(3), reraise=True)
-    def attempt() -> None:
-        nonlocal staged
-        if staged and publish.main_id(load(catalog, name)) != staged.parent:
-            staged = _staged(spark, catalog, landing, name)
-        publish.publish(
-            catalog,
-            name,
-            staged.snapshot_id if staged else None,
-            parent=staged.parent if staged else publish.main_id(load(catalog, name)),
-            session_id=landing.batch_id,
-            complete_through=landing.complete_through[name],
-        )
+    def stage(self, name: str) -> _Staged:
+        table = load(self.catalog, name)
+        check_write_audit_publish(table, name)
+        number = publish.next_staging_number(table, self.landing.batch_id)
+        wap_id = publish.wap_id(self.landing.batch_id, number)
+        self.spark.conf.set(WAP_ID, wap_id)
+        try:
+            self._append(name)
+        finally:
+            self.spark.conf.unset(WAP_ID)
+        snapshot = publish.staged_snapshot(load(self.catalog, name), wap_id)
+        return _Staged(snapshot.snapshot_id, snapshot.parent_snapshot_id)
 
-    through, now = landing.complete_through[name], complete_through(load(catalog, name), name)
-    if staged or (through is not None and (now is None or now < through)):
+    def publish(self, name: str, staged: _Staged | None) -> None:
+        """Publish staged rows, if there are any, and advance complete-through."""
+        if staged is not None:
+            self._publish_rows(name, staged)
+        elif self._advances(name):
+            self._publish_complete_through(name)
+
+    def _append(self, name: str) -> None:
+        # The batch is one partition. One file without a shuffle is enough.
+        rows = self.spark.createDataFrame(self.landing.rows[name]).coalesce(1)
+        write = rows.writeTo(f"lake.{name}")
+        write = write.option("distribution-mode", "none").option("fanout-enabled", "true")
+        write.append()
+
+    def _publish_rows(self, name: str, first: _Staged) -> None:
+        staged = first
+
+        @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
+        def attempt() -> None:
+            nonlocal staged
+            if self._main(name) != staged.parent:
+                staged = self.stage(name)
+            self._commit(name, staged.snapshot_id, staged.parent)
+
         attempt()
 
+    @retry(retry=retry_if_exception_type(PublishConflict), stop=stop_after_attempt(MAX_ATTEMPTS), reraise=True)
+    def _publish_complete_through(self, name: str) -> None:
+        self._commit(name, None, self._main(name))
 
-def _has_batch(catalog: Catalog, landing: Landing, table: str) -> bool:
-    """Whether the table has files of this batch's partition: told by its manifests alone."""
-    return any(True for _ in load(catalog, table).scan(row_filter=_partition(landing)).plan_files())
+    def _commit(self, name: str, snapshot_id: int | None, parent: int | None) -> None:
+        publish.publish(
+            self.catalog,
+            name,
+            snapshot_id,
+            parent=parent,
+            session_id=self.landing.batch_id,
+            complete_through=self.landing.complete_through[name],
+        )
+
+    def _main(self, name: str) -> int | None:
+        return publish.main_id(load(self.catalog, name))
+
+    def _advances(self, name: str) -> bool:
+        declared = self.landing.complete_through[name]
+        if declared is None:
+            return False
+        now = complete_through(load(self.catalog, name), name)
+        return now is None or now < declared
 
 
 def _partition(landing: Landing) -> str:
-    """The batch's partition, in words that Spark and pyiceberg both understand."""
+    """Return the condition of the batch's partition, in the syntax that Spark and pyiceberg share."""
     moment = landing.landed_at
     return f"landing_date = '{moment:%Y-%m-%d}' AND landing_hour = {moment.hour} AND batch_id = '{landing.batch_id}'"

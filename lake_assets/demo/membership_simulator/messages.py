@@ -1,7 +1,7 @@
-"""The rows of a landing as messages to Kafka, as the business itself would send them; and its heartbeats. Pure.
+"""The rows of a landing as messages for Kafka, as the business would send them, and the heartbeats. Pure.
 
-A message is a JSON object of the row's own columns: ids and prices as text, times in ISO 8601. What a row gets by
-landing is not in it: when it landed is the message's timestamp. Columns without a value are left out.
+A message is a JSON object with the row's own columns: ids and prices are text, times are ISO 8601, and columns without
+a value are left out. It has no landing columns: the message's timestamp says when it landed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ DISTINCT_ID = "account_id"
 
 
 class Message(NamedTuple):
-    """A message of a topic. key: the account, so that its messages stay in order. timestamp: ms since 1970."""
+    """A message of a topic.
+
+    Attributes:
+        topic: The topic.
+        key: The account, so that the messages of an account stay in order.
+        value: The JSON object.
+        timestamp: Milliseconds since 1970-01-01 UTC.
+    """
 
     topic: str
     key: bytes
@@ -29,21 +36,30 @@ class Message(NamedTuple):
 
 
 def messages(landing: Landing, *, prefix: str = "") -> Iterator[Message]:
-    """A message for each row, in the order of `RAW` and of the rows, in the topic named prefix and raw table."""
+    """Yield a message for each row of a landing, in the order of `RAW` and of the rows.
+
+    Args:
+        landing: The landing.
+        prefix: Start of the topics' names; the name of the raw table follows.
+    """
     timestamp = microseconds(landing.landed_at) // 1000
     for raw in RAW:
-        for row in landing.rows[raw.table].select(list(raw.columns)).to_pylist():
+        own_columns = landing.rows[raw.table].select(list(raw.columns))
+        for row in own_columns.to_pylist():
             key = (row[DISTINCT_ID] or "").encode()
             yield Message(f"{prefix}{raw.table}", key, _json(row), timestamp)
 
 
 def heartbeats(landing: Landing, *, prefix: str = "") -> dict[str, datetime]:
-    """Topic → the time of the heartbeat that tells what is declared complete with a landing, where anything is.
+    """Return topic → time of the heartbeat that declares complete what the landing declares complete.
 
-    An hour is complete once the heartbeats have reached the next one.
+    An hour is complete once the heartbeats have reached the next hour. A topic without a complete hour is left out.
     """
-    through = landing.complete_through
-    return {f"{prefix}{table}": hour_start(hour + 1) for table, hour in through.items() if hour is not None}
+    found = {}
+    for table, through in landing.complete_through.items():
+        if through is not None:
+            found[f"{prefix}{table}"] = hour_start(through + 1)
+    return found
 
 
 def _json(row: Mapping[str, Any]) -> bytes:
@@ -54,4 +70,6 @@ def _json(row: Mapping[str, Any]) -> bytes:
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         return value.isoformat()
-    return str(value) if isinstance(value, Decimal) else value
+    if isinstance(value, Decimal):
+        return str(value)
+    return value

@@ -18,9 +18,9 @@ from pydantic import SecretStr
 from lake_assets.connections import addresses
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError
-from lake_assets.services import services, supervisor
+from lake_assets.services import lifecycle, supervisor
+from lake_assets.services.dagster_services import dagster_environment
 from lake_assets.services.service import free_port
-from lake_assets.services.stack import dagster_environment
 from lake_assets.settings import Settings
 
 NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
@@ -39,22 +39,22 @@ def bare_home(bare_home: Settings) -> Iterator[Settings]:
     """A home of which nothing is left running, whatever the test did."""
     chosen = bare_home.model_copy(update={"webserver_port": free_port()})
     yield chosen
-    services.down(chosen, report=str)
+    lifecycle.down(chosen, report=str)
 
 
 def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
     said = Lines()
-    services.down(bare_home, report=said.append)
-    assert str(said) == "Nothing runs."
-    assert [s.state for s in services.status(bare_home)] == ["stopped"] * 6
-    assert services.ui_address(bare_home) is None
-    assert services.spark_remote(bare_home) is None
+    lifecycle.down(bare_home, report=said.append)
+    assert str(said) == "No service is running."
+    assert [s.state for s in lifecycle.status(bare_home)] == ["stopped"] * 6
+    assert lifecycle.ui_address(bare_home) is None
+    assert addresses.spark_remote(bare_home) is None
     assert addresses.kafka_address(bare_home) is addresses.zookeeper_address(bare_home) is None
 
 
 def test_somebody_elses_services_are_used_and_not_started(bare_home: Settings) -> None:
     theirs = bare_home.model_copy(update={**NO_SPARK, "jars": bare_home.home / "nowhere"})
-    assert [s.name for s in services.status(theirs)] == ["code", "webserver", "daemon"]
+    assert [s.name for s in lifecycle.status(theirs)] == ["code", "webserver", "daemon"]
     assert addresses.kafka_address(theirs) == addresses.zookeeper_address(theirs) == "127.0.0.1:1"
 
 
@@ -70,9 +70,9 @@ def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) 
     addresses.write_records(bare_home.home, [addresses.ServiceRecord("spark", 1234)])
     foreign = addresses.run_folder(bare_home.home) / "spark.pid"
     foreign.write_text(str(os.getppid()))  # lives, and is none of ours
-    assert services.spark_remote(bare_home) is None
-    assert services.status(bare_home)[0].state == "stopped"
-    services.down(bare_home, report=str)
+    assert addresses.spark_remote(bare_home) is None
+    assert lifecycle.status(bare_home)[0].state == "stopped"
+    lifecycle.down(bare_home, report=str)
     assert psutil.pid_exists(os.getppid())
     assert not foreign.exists()
 
@@ -86,11 +86,11 @@ def test_a_half_written_record_counts_as_none(bare_home: Settings) -> None:
 @pytest.mark.slow
 def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     said = Lines()
-    services.up(bare_home, report=said.append)
+    lifecycle.up(bare_home, report=said.append)
     assert f"Dagster's UI: http://127.0.0.1:{bare_home.webserver_port}" in str(said)
-    found = {s.name: s for s in services.status(bare_home)}
+    found = {s.name: s for s in lifecycle.status(bare_home)}
     assert {s.state for s in found.values()} == {"ready"}
-    assert services.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
+    assert addresses.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
     assert addresses.zookeeper_address(bare_home) == f"127.0.0.1:{found['zookeeper'].port}"
     assert addresses.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
     session = open_spark(bare_home)
@@ -99,16 +99,16 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert addresses_listened_to(bare_home) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
     said.clear()
-    services.up(bare_home, report=said.append)
+    lifecycle.up(bare_home, report=said.append)
     assert said[0] == "Already up."
-    assert {s.name: s.pid for s in services.status(bare_home)} == {name: s.pid for name, s in found.items()}
+    assert {s.name: s.pid for s in lifecycle.status(bare_home)} == {name: s.pid for name, s in found.items()}
 
     begun = time.monotonic()
-    services.down(bare_home, report=said.append)
+    lifecycle.down(bare_home, report=said.append)
     assert time.monotonic() - begun < 20
     assert addresses.processes_of(bare_home.home) == []
     assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
-    assert [(s.state, s.detail) for s in services.status(bare_home)] == [("stopped", "")] * 6
+    assert [(s.state, s.detail) for s in lifecycle.status(bare_home)] == [("stopped", "")] * 6
 
 
 def test_down_ends_also_what_a_process_starts_while_it_is_asked_to_end(bare_home: Settings) -> None:
@@ -123,27 +123,27 @@ time.sleep(600)
     with subprocess.Popen([sys.executable, "-c", dying], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        services.down(bare_home, report=str)
+        lifecycle.down(bare_home, report=str)
     assert addresses.processes_of(bare_home.home) == []
 
 
 @pytest.mark.slow
-def test_a_stack_is_repaired_stands_beside_another_and_is_stopped_without_its_keeper(
+def test_a_stack_is_repaired_stands_beside_another_and_is_stopped_without_its_supervisor(
     bare_home: Settings, tmp_path: Path
 ) -> None:
     first = bare_home.model_copy(update=NO_SPARK)
     second = first.model_copy(update={"home": tmp_path / "second"})
-    services.up(first, report=str)
+    lifecycle.up(first, report=str)
     assert_up_repairs_what_lost_a_service(first)
     said = Lines()
     try:
-        services.up(second, report=said.append)
+        lifecycle.up(second, report=said.append)
         assert f"Port {first.webserver_port} is in use" in str(said)
-        assert services.ui_address(first) != services.ui_address(second)
-        assert_down_finds_what_a_killed_keeper_left(first)
-        assert {s.state for s in services.status(second)} == {"ready"}
+        assert lifecycle.ui_address(first) != lifecycle.ui_address(second)
+        assert_down_finds_what_a_killed_supervisor_left(first)
+        assert {s.state for s in lifecycle.status(second)} == {"ready"}
     finally:
-        services.down(second, report=str)
+        lifecycle.down(second, report=str)
 
 
 def assert_up_repairs_what_lost_a_service(alone: Settings) -> None:
@@ -151,19 +151,19 @@ def assert_up_repairs_what_lost_a_service(alone: Settings) -> None:
     assert process is not None
     process.kill()
     psutil.wait_procs(addresses.processes_of(alone.home), timeout=20)
-    assert {s.name: s.detail for s in services.status(alone)}["daemon"].startswith("ended with code -9")
-    services.up(alone, report=str)
-    assert {s.state for s in services.status(alone)} == {"ready"}
+    assert {s.name: s.detail for s in lifecycle.status(alone)}["daemon"].startswith("ended with code -9")
+    lifecycle.up(alone, report=str)
+    assert {s.state for s in lifecycle.status(alone)} == {"ready"}
 
 
-def assert_down_finds_what_a_killed_keeper_left(alone: Settings) -> None:
+def assert_down_finds_what_a_killed_supervisor_left(alone: Settings) -> None:
     kept = addresses.process_of(alone.home, supervisor.NAME)
     assert kept is not None
     kept.kill()
     kept.wait(5)
     left = addresses.processes_of(alone.home)
     assert left
-    services.down(alone, report=str)
+    lifecycle.down(alone, report=str)
     assert not any(p.is_running() for p in left)
 
 
@@ -171,7 +171,7 @@ def assert_down_finds_what_a_killed_keeper_left(alone: Settings) -> None:
 def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Settings) -> None:
     broken = bare_home.model_copy(update={**NO_SPARK, "pipelines": "nowhere:PIPELINE"})
     with pytest.raises(ServiceError, match=r"The service code ended with code 1(.|\n)*nowhere(.|\n)*LAKE_PIPELINES"):
-        services.up(broken, report=str)
+        lifecycle.up(broken, report=str)
     assert addresses.processes_of(broken.home) == []
 
 
@@ -188,8 +188,8 @@ def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: 
 
 
 def test_only_one_start_of_a_home_at_a_time(bare_home: Settings) -> None:
-    with services._alone(bare_home.home), pytest.raises(ServiceError, match="Another `lake up`"):
-        services.up(bare_home, report=str)
+    with lifecycle._start_lock(bare_home.home), pytest.raises(ServiceError, match="Another `lake up`"):
+        lifecycle.up(bare_home, report=str)
 
 
 def test_a_free_port_is_found_beside_a_used_one() -> None:

@@ -1,0 +1,134 @@
+"""Dagster as local services: the code server, the web server and the daemon, with their files and environment.
+
+Dagster runs in their processes; nothing here imports it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from lake_assets.connections.spark import spark_environment
+from lake_assets.services.service import Service, accepts, answers, log_says, python_module
+from lake_assets.settings import PROJECT, Settings
+
+DEFINITIONS = "lake_assets.definitions"
+LOCATION = "lake_assets"
+LOADED_LOCATIONS_QUERY = (
+    "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
+)
+"""A GraphQL query, URL-encoded. Its answer names the type of each code location: a repository, or an error."""
+
+
+def code_server(settings: Settings, port: int) -> Service:
+    """Return the process that loads the definitions. The other two ask it, and it starts the runs.
+
+    Args:
+        settings: The settings that the definitions are loaded with.
+        port: Port on loopback.
+    """
+    place = ("--host", "127.0.0.1", "--port", str(port), "--location-name", LOCATION)
+    module = ("--module-name", DEFINITIONS, "--working-directory", str(PROJECT))
+    return Service(
+        name="code",
+        command=python_module("dagster", "api", "grpc", *place, *module),
+        home=settings.home,
+        port=port,
+        environment=dagster_environment(settings),
+        ready=accepts(port),
+        remedy="The definitions did not load. Correct what the log names, or LAKE_PIPELINES.",
+    )
+
+
+def webserver(settings: Settings, ports: Mapping[str, int]) -> Service:
+    """Return Dagster's UI behind the guard that refuses requests of foreign web pages.
+
+    Args:
+        settings: The settings of the home.
+        ports: The ports `code` and `webserver`.
+    """
+    port = ports["webserver"]
+    options = ("--port", str(port), "--workspace", str(_workspace(settings)))
+    return Service(
+        name="webserver",
+        command=python_module("lake_assets.services.webserver", *options),
+        home=settings.home,
+        port=port,
+        # Dagster's first process creates the tables of its instance; two at once break them.
+        after=ports["code"],
+        environment=dagster_environment(settings),
+        # It serves pages before it has loaded the definitions from the code server.
+        ready=answers(f"http://127.0.0.1:{port}/graphql?query={LOADED_LOCATIONS_QUERY}", '"RepositoryLocation"'),
+        remedy="Correct what the log names, such as LAKE_WEBSERVER_HOSTS, then run `lake up` again.",
+    )
+
+
+def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
+    """Return Dagster's daemon, which evaluates sensors and schedules and starts queued runs.
+
+    Args:
+        settings: The settings of the home.
+        ports: The port `code`.
+    """
+    log = settings.home / "logs" / "daemon.log"
+    return Service(
+        name="daemon",
+        command=python_module("dagster._daemon", "run", "--workspace", str(_workspace(settings))),
+        home=settings.home,
+        after=ports["code"],
+        environment=dagster_environment(settings),
+        ready=log_says(log, "Instance is configured with the following daemons"),
+    )
+
+
+def write_dagster_files(settings: Settings, code_port: int) -> None:
+    """Write Dagster's folder in the home: the project's `dagster.yaml`, and the address of the code server."""
+    folder = dagster_home(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    if (PROJECT / "dagster.yaml").exists():
+        shutil.copyfile(PROJECT / "dagster.yaml", folder / "dagster.yaml")
+    server = f"{{host: 127.0.0.1, port: {code_port}, location_name: {LOCATION}}}"
+    _workspace(settings).write_text(f"load_from:\n  - grpc_server: {server}\n")
+
+
+def dagster_home(settings: Settings) -> Path:
+    """Return Dagster's folder in the home."""
+    return settings.home / "dagster"
+
+
+def dagster_environment(settings: Settings) -> dict[str, str]:
+    """Return the environment of Dagster's processes: all settings as `LAKE_*` variables, and Dagster's own."""
+    variables = {}
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if value is not None:
+            variables[f"LAKE_{name.upper()}"] = _format_setting(value)
+    dagster = {"DAGSTER_HOME": str(dagster_home(settings)), "PYTHONUNBUFFERED": "1"}
+    return {**variables, **spark_environment(), **_python_path(), **dagster}
+
+
+def _python_path() -> dict[str, str]:
+    """Return PYTHONPATH with absolute folders: services have another working directory than `lake up`."""
+    given = os.environ.get("PYTHONPATH")
+    if not given:
+        return {}
+    folders = [str(Path(folder).absolute()) for folder in given.split(os.pathsep)]
+    return {"PYTHONPATH": os.pathsep.join(folders)}
+
+
+def _format_setting(value: object) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    if isinstance(value, SecretStr):
+        # `str` of a secret is a mask, and the mask would become the key of everything that is hashed with it.
+        return str(value.get_secret_value())
+    return str(value)
+
+
+def _workspace(settings: Settings) -> Path:
+    return dagster_home(settings) / "workspace.yaml"

@@ -1,0 +1,293 @@
+"""Start, stop and show the services of a home: `lake up`, `lake down` and `lake status`.
+
+`stack.py` lists the services. The supervisor process in `supervisor.py` runs them; nothing here keeps a process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from lake_assets.connections import addresses
+from lake_assets.errors import ServiceError
+from lake_assets.services import dagster_services, stack, supervisor
+from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
+
+if TYPE_CHECKING:
+    import psutil
+
+    from lake_assets.settings import Settings
+
+Report = Callable[[str], None]
+"""Receives one line for the person who waits."""
+
+PROGRESS_SECONDS = 5
+"""A start that is silent for this long reports what it waits for."""
+
+MAX_STOP_ROUNDS = 5
+"""A process that starts another one while it ends makes one more round necessary."""
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """The state of one service.
+
+    Attributes:
+        name: Name of the service.
+        state: `ready`, `starting` or `stopped`.
+        pid: Process id; None if it is stopped.
+        port: Port on loopback; None if it is stopped or listens to none.
+        log: Path of its log.
+        memory_mb: Resident memory of the process and its descendants, in MiB.
+        detail: How the service ended, if that stopped all others; otherwise empty.
+    """
+
+    name: str
+    state: Literal["ready", "starting", "stopped"]
+    pid: int | None = None
+    port: int | None = None
+    log: str = ""
+    memory_mb: int = 0
+    detail: str = ""
+
+
+def up(settings: Settings, *, report: Report) -> None:
+    """Start all services and return when all are ready. Do nothing if they run already.
+
+    Raises:
+        ServiceError: A service did not become ready, and all were stopped; or another `lake up` is at work.
+    """
+    with _start_lock(settings.home):
+        if _all_ready(settings):
+            report("Already up.")
+        else:
+            _stop_all(settings.home, report)
+            _start(settings, report)
+    report(f"Dagster's UI: {ui_address(settings)}")
+
+
+def down(settings: Settings, *, report: Report) -> None:
+    """Stop every process that was started for this home, and return when all have ended.
+
+    This includes services whose supervisor was killed.
+
+    Raises:
+        ServiceError: A process does not end.
+    """
+    any_found = _stop_all(settings.home, report)
+    if not any_found:
+        report("No service is running.")
+
+
+def status(settings: Settings) -> list[ServiceStatus]:
+    """Return the state of every service, also of those that do not run."""
+    ports: dict[str, int] = dict.fromkeys(stack.PORT_NAMES, 0)
+    recorded = addresses.read_records(settings.home)
+    for record in recorded:
+        ports[record.name] = record.port or 0
+    started = {record.name for record in recorded}
+    return [_status(service, started) for service in stack.services_of(settings, ports)]
+
+
+def ui_address(settings: Settings) -> str | None:
+    """Return the address at which Dagster's UI was started last; None if it was not."""
+    for record in addresses.read_records(settings.home):
+        if record.name == "webserver":
+            return f"http://127.0.0.1:{record.port}"
+    return None
+
+
+def _start(settings: Settings, report: Report) -> None:
+    ports = _choose_ports(settings, report)
+    services = stack.services_of(settings, ports)
+    dagster_services.write_dagster_files(settings, ports["code"])
+    records = [addresses.ServiceRecord(service.name, service.port) for service in services]
+    try:
+        addresses.write_records(settings.home, records)
+        process = supervisor.start(services, settings.home)
+        _Start(services, settings.home, process, report).wait()
+    except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
+        _stop_all(settings.home, lambda _: None)
+        raise
+
+
+def _choose_ports(settings: Settings, report: Report) -> Mapping[str, int]:
+    ports = {name: free_port() for name in stack.PORT_NAMES}
+    wanted = settings.webserver_port
+    ports["webserver"] = free_port(wanted)
+    if ports["webserver"] != wanted:
+        report(f"Port {wanted} is in use; Dagster's UI uses port {ports['webserver']}.")
+    return ports
+
+
+@dataclass
+class _Start:
+    """A start in progress: waits until every service is ready, and reports progress."""
+
+    services: list[Service]
+    home: Path
+    process: subprocess.Popen[bytes]
+    report: Report
+    began: float = field(default_factory=time.monotonic)
+    reported: float = 0.0
+
+    def wait(self) -> None:
+        names = ", ".join(service.name for service in self.services)
+        self._say(f"Starting {names} ...")
+        waiting = list(self.services)
+        while waiting:
+            self._check_alive()
+            waiting = [service for service in waiting if not self._is_ready(service)]
+            self._check_patience(waiting)
+            self._report_progress(waiting)
+            time.sleep(POLL_SECONDS)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self.began
+
+    def _say(self, line: str) -> None:
+        self.reported = time.monotonic()
+        self.report(line)
+
+    def _check_alive(self) -> None:
+        if self.process.poll() is not None or supervisor.first_to_end(self.home):
+            raise supervisor.died(self.services, self.home)
+
+    def _is_ready(self, service: Service) -> bool:
+        if not service.ready():
+            return False
+        port = f", port {service.port}" if service.port else ""
+        self._say(f"  {service.name:<10} ready after {self._seconds:4.1f} s{port}")
+        return True
+
+    def _check_patience(self, waiting: list[Service]) -> None:
+        for service in waiting:
+            if self._seconds > service.patience:
+                raise service.stuck()
+
+    def _report_progress(self, waiting: list[Service]) -> None:
+        if waiting and time.monotonic() - self.reported > PROGRESS_SECONDS:
+            names = ", ".join(service.name for service in waiting)
+            self._say(f"  {self._seconds:4.0f} s: still waiting for {names}")
+
+
+def _stop_all(home: Path, report: Report) -> bool:
+    """Stop every process of the home and remove its records. Return whether any process was found."""
+    found = addresses.processes_of(home)
+    if found:
+        report(f"Stopping {len(found)} processes ...")
+        _stop_supervisor(home)
+        _stop_rest(home)
+    _remove_records(home)
+    _check_all_ended(home)
+    if found:
+        report("All stopped.")
+    return bool(found)
+
+
+def _stop_supervisor(home: Path) -> None:
+    """Stop the supervisor first: it stops its services."""
+    process = addresses.process_of(home, supervisor.NAME)
+    if process is not None:
+        _end([process])
+
+
+def _stop_rest(home: Path) -> None:
+    for _ in range(MAX_STOP_ROUNDS):
+        left = addresses.processes_of(home)
+        if not left:
+            return
+        _end(left)
+
+
+def _remove_records(home: Path) -> None:
+    folder = addresses.run_folder(home)
+    for file in [*folder.glob("*.pid"), folder / "services.json"]:
+        file.unlink(missing_ok=True)
+
+
+def _check_all_ended(home: Path) -> None:
+    left = addresses.processes_of(home)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left)
+        raise ServiceError(f"These processes of {home} do not end: {pids}.", remedy="Stop them by hand: kill -9 PID.")
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Terminate processes and kill those that do not end in time."""
+    import psutil
+
+    # psutil compares start times, so a pid that another process uses by now is left alone.
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=STOP_SECONDS)
+
+
+def _all_ready(settings: Settings) -> bool:
+    if addresses.process_of(settings.home, supervisor.NAME) is None:
+        return False
+    return all(service.state == "ready" for service in status(settings))
+
+
+def _status(service: Service, started: set[str]) -> ServiceStatus:
+    process = None
+    if service.name in started:
+        process = addresses.process_of(service.home, service.name)
+    if process is None:
+        return ServiceStatus(service.name, "stopped", log=str(service.log), detail=_end_detail(service))
+    return ServiceStatus(
+        name=service.name,
+        state="ready" if service.ready() else "starting",
+        pid=process.pid,
+        port=service.port,
+        log=str(service.log),
+        memory_mb=_memory_mb(process),
+    )
+
+
+def _end_detail(service: Service) -> str:
+    ended = supervisor.first_to_end(service.home)
+    if ended is None or ended.name != service.name:
+        return ""
+    return f"ended with code {ended.code}; that stopped the others"
+
+
+def _memory_mb(process: psutil.Process) -> int:
+    import psutil
+
+    total = 0
+    with suppress(psutil.Error):
+        for part in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                total += part.memory_info().rss
+    return total >> 20
+
+
+@contextmanager
+def _start_lock(home: Path) -> Iterator[None]:
+    """Allow one `lake up` of a home at a time. The lock ends with the process that holds it."""
+    folder = addresses.run_folder(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "up.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ServiceError(
+                f"Another `lake up` is starting the services of {home}.",
+                remedy="Wait until it ends.",
+            ) from None
+        os.set_inheritable(lock.fileno(), False)
+        yield

@@ -1,0 +1,47 @@
+"""Spark as a local service: a Spark Connect server on pyspark's own jars."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lake_assets.connections.spark import jvm_conf, spark_environment, spark_home
+from lake_assets.services.service import Service, accepts
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def spark(settings: Settings, port: int) -> Service:
+    """Return the Spark Connect server.
+
+    It has no catalog of its own: every session configures one, so one server can be used with several homes.
+
+    Args:
+        settings: Memory, jars and Java options of the server, and its home.
+        port: Port on loopback.
+    """
+    conf = {
+        **jvm_conf(settings),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    submit = str(spark_home() / "bin" / "spark-submit")
+    return Service(
+        name="spark",
+        command=(submit, "--class", MAIN, *conf_options(conf), "spark-internal"),
+        home=settings.home,
+        port=port,
+        environment=spark_environment(),
+        ready=accepts(port),
+        remedy="Install Java 17 or 21, and set LAKE_SPARK_MEMORY to what this machine has.",
+    )
+
+
+def conf_options(conf: dict[str, str]) -> list[str]:
+    """Return Spark properties as command-line options: `--conf name=value` for each."""
+    options = []
+    for name, value in conf.items():
+        options += ["--conf", f"{name}={value}"]
+    return options
