@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lake_assets.base.grain import Grain
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.plan import PlanningInput
-from lake_assets_tests.incremental.planning.plan.random_inputs import SPAN, START, together
+from lake_assets_tests.incremental.planning.plan.random_inputs import SPAN, START, together, touched_hours
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Expected:
 
 
 def oracle(q: PlanningInput) -> Expected:
-    touched = {
-        h for c in q.changes for s in c.snapshots if s.effect != "none" for a, b in s.hours for h in range(a, b + 1)
-    }
+    touched: set[int] = set()
+    for c in q.changes:
+        touched |= touched_hours(s for s in c.snapshots if s.effect != "none")
     changed = together(touched, q.grain)
     throughs = [c.head.complete_through for c in q.changes]
     least = None if None in throughs else min(t for t in throughs if t is not None)

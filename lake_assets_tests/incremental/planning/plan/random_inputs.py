@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -62,13 +63,22 @@ def mark(source: str, snapshot_id: int | None, through: int | None) -> Watermark
 
 
 def snapshot(number: int, effect: Any, touched: frozenset[int], rows_of_no_hour: int = 0) -> SnapshotChange:
-    files = [FileChange(f"{number}-{h}", 1, 10, {}, (h, h)) for h in sorted(touched)] if effect != "none" else []
-    files += (
-        [FileChange(f"{number}-bad", rows_of_no_hour, 10, {}, None)] if rows_of_no_hour and effect != "none" else []
-    )
-    operation = {"append": "append", "rewrite": "overwrite", "none": "replace"}[effect]
-    spans = tuple(ranges(touched)) if effect != "none" else ()
-    return SnapshotChange(number, operation, 0, effect, tuple(files), spans)
+    if effect == "none":
+        return SnapshotChange(number, "replace", 0, "none")
+    files = [FileChange(f"{number}-{h}", 1, 10, {}, (h, h)) for h in sorted(touched)]
+    if rows_of_no_hour:
+        files.append(FileChange(f"{number}-bad", rows_of_no_hour, 10, {}, None))
+    operation = {"append": "append", "rewrite": "overwrite"}[effect]
+    return SnapshotChange(number, operation, 0, effect, tuple(files), tuple(ranges(touched)))
+
+
+def touched_hours(found: Iterable[SnapshotChange]) -> frozenset[int]:
+    """The hours that any of the snapshots touched."""
+    hours: set[int] = set()
+    for change in found:
+        for first, last in change.hours:
+            hours.update(range(first, last + 1))
+    return frozenset(hours)
 
 
 def source_changes(name: str, since: Watermark | None, head: Watermark, found: list[SnapshotChange]) -> SourceChanges:
@@ -87,7 +97,9 @@ def planning_inputs(draw: st.DrawFn) -> PlanningInput:
         new = [snapshot(101 + i, *values) for i, values in enumerate(drawn)]
         if since is None:  # everything counts as one append
             new = [replace(s, effect="append", operation="append") for s in new if s.effect != "none"][:1]
-        head = new[-1].snapshot_id if new else since.snapshot_id if since else None
+        head = since.snapshot_id if since else None
+        if new:
+            head = new[-1].snapshot_id
         found.append(source_changes(name, since, mark(name, head, draw(maybe_hour)), new))
     committed = whole(draw(committeds), grain)
     if isinstance(mode, Sequential):

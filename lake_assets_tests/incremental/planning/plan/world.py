@@ -20,6 +20,7 @@ from lake_assets_tests.incremental.planning.plan.random_inputs import (
     snapshot,
     source_changes,
     together,
+    touched_hours,
 )
 
 Token = tuple[str, int, int]
@@ -54,8 +55,7 @@ class World:
         head = mark(name, past[-1].snapshot_id if past else None, self.through.get(name))
         new = past[(since.snapshot_id or 0) if since else 0 :]
         if new and (since is None or since.snapshot_id is None):
-            touched = frozenset(h for s in new for a, b in s.hours for h in range(a, b + 1))
-            new = [snapshot(new[-1].snapshot_id, "append", touched)]
+            new = [snapshot(new[-1].snapshot_id, "append", touched_hours(new))]
         return source_changes(name, since, head, new)
 
     def inputs(self, *, to_watermark: bool = False) -> PlanningInput:
@@ -65,56 +65,79 @@ class World:
         )
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:
-        return {
-            (name, s.snapshot_id, h)
-            for name in self.names
-            for s in self.history.get(name, [])
-            if after[name] < s.snapshot_id <= up_to[name] and s.effect in effects
-            for a, b in s.hours
-            for h in range(a, b + 1)
-        }
+        """Those of the snapshots after some and up to others, with one of the effects."""
+        found: set[Token] = set()
+        for name in self.names:
+            for s in self.history.get(name, []):
+                if after[name] < s.snapshot_id <= up_to[name] and s.effect in effects:
+                    found.update((name, s.snapshot_id, h) for h in touched_hours([s]))
+        return found
 
     def commit(self, planned: SessionPlan) -> bool:
         """Build what is planned, from nothing but what the mode may read; then move the watermarks.
 
         Bad hours are held back; whether the others, if there are any, were published.
         """
-        held = self.judged(planned)
+        held = self.held_back(planned)
         if held is None:
             return False
         assert planned.session_id not in self.sessions
         self.sessions.add(planned.session_id)
-        before = {s.source: s.from_snapshot_id or 0 for s in planned.sources}
-        end = {s.source: s.to_snapshot_id or 0 for s in planned.sources}
-        nothing = dict.fromkeys(self.names, 0)
         left = planned.without([h.hour for h in held])
+        unchanged: set[int] = set()
         if planned.load == "append":
-            for token in self.tokens(before, end, {"append"} if any(before.values()) else {"append", "rewrite"}):
-                if token[2] not in left.held:
-                    assert token[2] in left.hour_numbers
-                    self.target[token[2]] = self.target.get(token[2], frozenset()) | {token}
-        everything = self.tokens(nothing, end, {"append", "rewrite"})
-        unchanged = set()
-        for hour in left.hour_numbers if planned.load == "overwrite" else ():
-            now = self.built(hour, everything)
-            if hour <= (self.committed.last_built or START - 1) and self.target.get(hour) == now:
-                unchanged.add(hour)
-            self.target[hour] = now
-        unchanged = {h for h in unchanged if together({h}, self.grain) <= unchanged}
-        before = self.committed.complete_through
-        self.committed = committed_after(self.mode, self.committed, planned, left.hour_numbers, unchanged, held)
-        promised = range(START if before is None else before + 1, (self.committed.complete_through or START - 1) + 1)
-        assert not self.committed.held_hours & set(promised), "what is held back is not called complete"
-        self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
-        self.revision += 1
+            self.append(left)
+        if planned.load == "overwrite":
+            unchanged = self.overwrite(left)
+        self.acknowledge(planned, left, unchanged, held)
         return True
 
-    def judged(self, planned: SessionPlan) -> tuple[HeldHour, ...] | None:
+    def append(self, left: SessionPlan) -> None:
+        before = {s.source: s.from_snapshot_id or 0 for s in left.sources}
+        end = {s.source: s.to_snapshot_id or 0 for s in left.sources}
+        effects = {"append"} if any(before.values()) else {"append", "rewrite"}
+        for token in self.tokens(before, end, effects):
+            _, _, hour = token
+            if hour not in left.held:
+                assert hour in left.hour_numbers
+                self.target[hour] = self.target.get(hour, frozenset()) | {token}
+
+    def overwrite(self, left: SessionPlan) -> set[int]:
+        """Build the hours; those of whole partitions that came out as they were."""
+        end = {s.source: s.to_snapshot_id or 0 for s in left.sources}
+        rows = self.tokens(dict.fromkeys(self.names, 0), end, {"append", "rewrite"})
+        unchanged = set()
+        for hour in left.hour_numbers:
+            now = self.built(hour, rows)
+            if hour <= self.last_built and self.target.get(hour) == now:
+                unchanged.add(hour)
+            self.target[hour] = now
+        return {h for h in unchanged if together({h}, self.grain) <= unchanged}
+
+    def acknowledge(
+        self, planned: SessionPlan, left: SessionPlan, unchanged: set[int], held: tuple[HeldHour, ...]
+    ) -> None:
+        before = self.committed.complete_through
+        self.committed = committed_after(self.mode, self.committed, planned, left.hour_numbers, unchanged, held)
+        after = self.committed.complete_through
+        newly_complete = range(START if before is None else before + 1, START if after is None else after + 1)
+        assert not self.committed.held_hours.intersection(newly_complete), "what is held back is not called complete"
+        self.marks = {s.source: mark(s.source, s.to_snapshot_id, s.complete_through) for s in planned.sources}
+        self.revision += 1
+
+    @property
+    def last_built(self) -> int:
+        return self.committed.last_built or START - 1
+
+    def held_back(self, planned: SessionPlan) -> tuple[HeldHour, ...] | None:
         """The hours that a session holds back; None if it is stopped as a whole."""
         failed = {hour_key(h): 1 for h in together(self.bad & {*planned.hour_numbers}, self.grain)}
-        verdicts = [AuditResult("x", not failed, counts={"bad": len(failed)}, hours=failed)]
-        held = hours_to_hold(self.mode, verdicts, planned.hour_numbers, self.committed.held_hours)
-        return held_by(planned, verdicts) if held else None if failed else ()
+        if not failed:
+            return ()
+        verdicts = [AuditResult("x", False, counts={"bad": len(failed)}, hours=failed)]
+        if not hours_to_hold(self.mode, verdicts, planned.hour_numbers, self.committed.held_hours):
+            return None
+        return held_by(planned, verdicts)
 
     def built(self, hour: int, rows: set[Token]) -> frozenset[Token]:
         if isinstance(self.mode, Sequential):
@@ -155,7 +178,7 @@ class World:
         for hour in range(START, START + SPAN):
             stale = hour in waiting | self.committed.skipped | self.committed.held_hours
             stale |= sequence and any(h < hour for h in waiting - self.committed.held_hours)
-            stale |= sequence and hour > (self.committed.last_built or START - 1)
+            stale |= sequence and hour > self.last_built
             if not stale:
                 assert self.aside(self.target.get(hour, frozenset())) == self.aside(self.truth(hour)), hour - START
 
@@ -165,12 +188,11 @@ class World:
 
 def run(world: World, *, rounds: int = 1) -> None:
     for _ in range(rounds):
-        was = world.committed
         decision = plan(world.inputs())
         if isinstance(decision, NoSession):
             return
-        assert not set(decision.skipped) & was.pending
-        assert all(h <= (was.last_built or START - 1) for h in decision.skipped), "an hour never built is never skipped"
+        assert not set(decision.skipped) & world.committed.pending
+        assert all(h <= world.last_built for h in decision.skipped), "an hour never built is never skipped"
         if not world.commit(decision):
             return
         world.check()
@@ -178,7 +200,9 @@ def run(world: World, *, rounds: int = 1) -> None:
 
 def rebuild(world: World, chosen: frozenset[int], token: str) -> None:
     inputs = world.inputs(to_watermark=True)
-    present = {h for c in inputs.changes for s in c.snapshots for a, b in s.hours for h in range(a, b + 1)}
+    present: set[int] = set()
+    for c in inputs.changes:
+        present |= touched_hours(c.snapshots)
     decision = plan_rebuild(inputs, chosen, present=present, token=token)
     if isinstance(decision, SessionPlan) and world.commit(decision):
         world.check()
