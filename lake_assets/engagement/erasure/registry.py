@@ -77,7 +77,7 @@ class ErasureRegistry:
             names_erased |= F.coalesce(_sent_before_erasure(who_column, time_column), F.lit(False))
         is_erased = is_checked & names_erased
         by_org = erased_by_org(self.spark.createDataFrame(_erased_table(erased)))
-        joined = messages.join(F.broadcast(by_org), F.col("org_id") == F.col("of_org"), "left")
+        joined = messages.join(F.broadcast(by_org), F.expr("org_id = of_org"), "left")
         marked = joined.withColumns(
             {
                 "reason": F.when(is_erased, ERASED).otherwise(F.col("reason")),
@@ -137,14 +137,17 @@ class ErasureRegistry:
     def _person_of_hash(self, version: int) -> dict[HashedId, HashedId]:
         same_person: nx.Graph[HashedId] = nx.Graph()
         for row in self._rows(version):
-            same_person.add_edge((row["org_id"], row["id_hash"]), (row["org_id"], row["person_hash"]))
+            id_hash = (row["org_id"], row["id_hash"])
+            person_hash = (row["org_id"], row["person_hash"])
+            same_person.add_edge(id_hash, person_hash)
         person_of: dict[HashedId, HashedId] = {}
         for hashes in nx.connected_components(same_person):
             person_of.update(dict.fromkeys(hashes, min(hashes)))
         return person_of
 
     def _rows(self, version: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = open_table(self.tables.location(ERASURE), version).to_pyarrow_table().to_pylist()
+        table = open_table(self.tables.location(ERASURE), version)
+        rows: list[dict[str, Any]] = table.to_pyarrow_table().to_pylist()
         return rows
 
     def _named(self, messages: DataFrame, people: Iterable[str], erased: ErasedUntil) -> ErasedUntil:
@@ -152,13 +155,15 @@ class ErasureRegistry:
         from pyspark.sql import functions as F
 
         orgs = sorted({org for org, _ in erased})
-        who_id = F.explode(F.array_compact(F.array(*people))).alias("who_id")
-        ids = messages.where(F.col("org_id").isin(orgs)).select("org_id", who_id).distinct()
+        of_orgs = messages.where(F.col("org_id").isin(orgs))
+        who_ids = F.array_compact(F.array(*people))
+        ids = of_orgs.select("org_id", F.explode(who_ids).alias("who_id")).distinct()
         found: dict[tuple[str, str], datetime] = {}
         for row in ids.toArrow().to_pylist():
-            until = erased.get((row["org_id"], self.hash(row["org_id"], row["who_id"])))
+            org, who_id = row["org_id"], row["who_id"]
+            until = erased.get((org, self.hash(org, who_id)))
             if until is not None:
-                found[row["org_id"], row["who_id"]] = until
+                found[org, who_id] = until
         return dict(sorted(found.items()))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lake_assets.engagement.model import idempotent
-from lake_assets.engagement.model.checkpoint import CheckpointStore
+from lake_assets.engagement.model.checkpoint import Batch, CheckpointStore
 from lake_assets.engagement.model.claims import Claims
 from lake_assets.engagement.model.delta_log import Commit, open_table, read_commits
 from lake_assets.engagement.model.lake import EngagementLake
@@ -92,6 +92,10 @@ class LakeTables:
             reader = reader.option("versionAsOf", str(version))
         return reader.load(self.location(table))
 
+    def read_for(self, spark: SparkSession, batch: Batch, table: str) -> DataFrame:
+        """Return the rows of a table at the version that is part of a batch's intent."""
+        return self.read(spark, table, version=batch.reads[table])
+
     def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
         """Append rows as a batch. Delta skips the write if it has seen this batch id or a greater one of the app id."""
         writer = rows.write.format("delta").mode("append")
@@ -158,11 +162,13 @@ class LakeTables:
         for org, days in ttl_days.items():
             if days is not None:
                 check_ttl_days(org, days)
-        self._merge_orgs(ttl_days).when_matched_update_all().when_not_matched_insert_all().execute()
+        merge = self._merge_orgs(ttl_days)
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def add_orgs(self, orgs: Iterable[str]) -> None:
         """Register orgs that are not registered yet, and change nothing for the others."""
-        self._merge_orgs(dict.fromkeys(orgs)).when_not_matched_insert_all().execute()
+        merge = self._merge_orgs(dict.fromkeys(orgs))
+        merge.when_not_matched_insert_all().execute()
 
     def _merge_orgs(self, ttl_days: Mapping[str, int | None]) -> TableMerger:
         rows = [{"org_id": org, "ttl_days": days} for org, days in ttl_days.items()]

@@ -48,7 +48,8 @@ def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sampl
     from pyspark.sql import functions as F
 
     key = ["org_id", "engagement_id"]
-    inserted = tables.changes(spark, ENGAGEMENT, version).where("_change_type = 'insert'").select(key).distinct()
+    feed = tables.changes(spark, ENGAGEMENT, version)
+    inserted = feed.where("_change_type = 'insert'").select(key).distinct()
     rows = tables.read(spark, ENGAGEMENT, version).join(inserted, key, "left_semi")
     repeated = rows.groupBy(key).count().where("count > 1")
     return _sample(repeated.select(F.concat_ws("/", *key)))
@@ -71,8 +72,8 @@ def unnotified_batches(tables: LakeTables) -> list[str]:
         writer = tables.lake.app_id(stream, DATA_COMMIT)
         notifier = tables.lake.app_id(stream, NotificationCommit.name)
         last = tables.last_batch(NOTIFICATION, notifier)
-        for batch_id in unnotified(written.get(writer, []), notified.get(notifier, []), last):
-            found.append(idempotent.mark(writer, batch_id))
+        wrong = unnotified(written.get(writer, []), notified.get(notifier, []), last)
+        found += [idempotent.mark(writer, batch_id) for batch_id in wrong]
     return found
 
 

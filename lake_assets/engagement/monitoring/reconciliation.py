@@ -91,13 +91,15 @@ class _BatchReconciler:
         from pyspark.sql import functions as F
 
         is_of_batch = F.col("batch_id") == self.batch.batch_id
-        log = self.tables.read(self.spark, MUTATION_REQUEST, self._version(MUTATION_REQUEST, RequestCommit.name))
-        first_attempts = log.where(is_of_batch & (F.col("attempts") == 1))
         is_of_topic = F.col("topic") == self.batch.messages.topic
+        log = self._read(MUTATION_REQUEST, RequestCommit.name)
+        first_attempts = log.where(is_of_batch).where("attempts = 1")
         dead_letters = self.tables.read(self.spark, DEAD_LETTER).where(is_of_topic & is_of_batch)
         accounted_for = first_attempts.select(_PLACE).unionByName(dead_letters.select(_PLACE))
-        others = self._valid(mutation_format(self.tables.lake)).join(accounted_for, _PLACE, "left_anti")
-        repeated = others.join(log.select(_REQUEST_KEY).distinct(), _REQUEST_KEY, "left_semi")
+        valid = self._valid(mutation_format(self.tables.lake))
+        others = valid.join(accounted_for, _PLACE, "left_anti")
+        known_requests = log.select(_REQUEST_KEY).distinct()
+        repeated = others.join(known_requests, _REQUEST_KEY, "left_semi")
         rows = first_attempts.groupBy("status").count().collect()
         count_of = {row["status"]: row["count"] for row in rows}
         outcomes = {status: count_of.get(status, 0) for status in get_args(Status)}
@@ -106,9 +108,9 @@ class _BatchReconciler:
 
     def count_retention(self) -> dict[str, int]:
         """Count the outcomes of retention: a valid message is a registered erasure, or an org without older rows."""
-        columns = ["org_id", *_RETENTION_COLUMNS]
+        messages = self._valid(RETENTION_FORMAT).select("org_id", *_RETENTION_COLUMNS)
         requests = []
-        for row in self._valid(RETENTION_FORMAT).select(columns).toArrow().to_pylist():
+        for row in messages.toArrow().to_pylist():
             org = row.pop("org_id")
             requests.append((org, RetentionRequest(**row)))
         registry = ErasureRegistry(self.tables, self.spark)
@@ -136,8 +138,9 @@ class _BatchReconciler:
         if not cut_offs:
             return {}
         last_day = max(cut_offs.values()).date()
-        is_concerned = F.col("org_id").isin(sorted(cut_offs)) & (F.col("engagement_date") <= F.lit(last_day))
-        rows = self.tables.read(self.spark, ENGAGEMENT, self._version(ENGAGEMENT, DATA_COMMIT)).where(is_concerned)
+        is_of_org = F.col("org_id").isin(sorted(cut_offs))
+        is_in_days = F.col("engagement_date") <= F.lit(last_day)
+        rows = self._read(ENGAGEMENT, DATA_COMMIT).where(is_of_org & is_in_days)
         oldest = rows.groupBy("org_id").agg(F.min("engaged_at").alias("oldest"))
         found: list[dict[str, Any]] = oldest.toArrow().to_pylist()
         return {row["org_id"]: row["oldest"] for row in found}
@@ -147,6 +150,10 @@ class _BatchReconciler:
         topic = KafkaTopic(self.servers, self.batch.messages.topic)
         messages = BatchMessages(self.tables, self.spark, topic, message_format)
         return messages.validated(self.batch).where("reason is null")
+
+    def _read(self, table: str, name: str) -> DataFrame:
+        """Return the rows of a table as a named commit of the batch left them."""
+        return self.tables.read(self.spark, table, version=self._version(table, name))
 
     def _inserted(self, table: str, name: str) -> int:
         commit = commit_of(self.tables, self.stream, table, name, self.batch)
@@ -168,5 +175,6 @@ _OUTCOMES_OF_VALID: Mapping[StreamName, Callable[[_BatchReconciler], dict[str, i
 
 def _is_registered(registry: ErasureRegistry, erased: ErasedUntil, org: str, request: RetentionRequest) -> bool:
     """Return whether the registry has the person of a gdpr request, up to the time of the request."""
-    until = erased.get((org, registry.hash(org, str(request.who_id))))
+    id_hash = registry.hash(org, str(request.who_id))
+    until = erased.get((org, id_hash))
     return until is not None and until >= request.requested_at

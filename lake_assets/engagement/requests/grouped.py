@@ -81,7 +81,8 @@ def limits_by_org(requests: DataFrame, applied: DataFrame) -> DataFrame:
     """
     requests_by_org = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
     applied_by_org = applied.select("org_id", *_REQUEST).groupBy("org_id")
-    return requests_by_org.cogroup(applied_by_org).applyInPandas(_limits_of_org, RETENTION_LIMITS)
+    both = requests_by_org.cogroup(applied_by_org)
+    return both.applyInPandas(_limits_of_org, RETENTION_LIMITS)
 
 
 def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, *, max_attempts: int) -> DataFrame:
@@ -98,12 +99,13 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
         asked = frame[frame[_IS_OF_BATCH]]
         former = frame[~frame[_IS_OF_BATCH]]
         is_new = ids["arrived"].notna()
-        new_rows = zip(_values(ids["who_id"][is_new]), _values(ids["arrived"][is_new]), strict=True)
+        new_rows = ids[is_new]
+        former_rows = ids[~is_new]
         found = applicable(
             _requests_with_records(asked),
-            _values(ids["who_id"][~is_new]),
+            present=_values(former_rows["who_id"]),
             applied=_requests(former),
-            arrived=new_rows,
+            arrived=zip(_values(new_rows["who_id"]), _values(new_rows["arrived"]), strict=True),
         )
         columns = {name: _values(asked[name]) for name in names}
         columns["attempts"] = [count + 1 for count in columns["attempts"]]
@@ -137,13 +139,15 @@ def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame)
     former = _requests(frame[~frame[_IS_OF_BATCH]])
     batch = _requests(frame[frame[_IS_OF_BATCH]])
-    rows = [(org, *astuple(alias)) for alias in aliases(former, batch)]
+    found = aliases(former, batch)
+    rows = [(org, *astuple(alias)) for alias in found]
     return _frame(_names(ALIASES), rows)
 
 
 def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
     org = _org(frame)
-    rows = [(org, *astuple(record)) for record in place_records(_requests_with_records(frame))]
+    found = place_records(_requests_with_records(frame))
+    rows = [(org, *astuple(record)) for record in found]
     return _frame(_names(PLACED_RECORDS), rows)
 
 

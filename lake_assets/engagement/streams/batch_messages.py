@@ -34,7 +34,7 @@ class BatchMessages:
 
     def validated(self, batch: Batch) -> DataFrame:
         """Return the messages as `validate_messages` does, with the orgs registered when the batch began."""
-        orgs = self.tables.read(self.spark, ORG, version=batch.reads[ORG])
+        orgs = self.tables.read_for(self.spark, batch, ORG)
         messages = self.topic.read(self.spark, batch.messages)
         return validate_messages(messages, self.format, orgs)
 
@@ -88,7 +88,8 @@ class DeadLetterCommit:
 
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         invalid = self.messages.checkpointed(batch).where("reason is not null")
-        letters = invalid.withColumn("batch_id", batch_id_column(batch)).select(*DEAD_LETTER_COLUMNS)
+        numbered = invalid.withColumn("batch_id", batch_id_column(batch))
+        letters = numbered.select(*DEAD_LETTER_COLUMNS)
         self.messages.tables.append(DEAD_LETTER, self.redact(letters, batch), app_id=app_id, batch_id=batch.batch_id)
         self.messages.release()
 

@@ -33,12 +33,14 @@ def late_rows(tables: LakeTables, spark: SparkSession, batch: Batch, requests: D
     rows = new_rows(tables, spark, batch)
     if rows is None:
         return spark.createDataFrame([], LATE_ROWS)
-    aliases = aliases_by_org(_applied_before(tables, spark, batch), requests)
+    applied = _applied_before(tables, spark, batch)
+    aliases = aliases_by_org(applied, requests)
     renamed = aliases.withColumnsRenamed({"org_id": "of_org", "new_id": "alias"})
-    same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
-    after_start = F.col("after").isNull() | (F.col("engaged_at") > F.col("after"))
-    before_end = F.col("until").isNull() | (F.col("engaged_at") <= F.col("until"))
-    return rows.join(renamed, same_id & after_start & before_end).select(*ROW_ID, "alias")
+    same_id = F.expr("org_id = of_org AND who_id = old_id")
+    after_start = F.expr("`after` IS NULL OR engaged_at > `after`")
+    before_end = F.expr("`until` IS NULL OR engaged_at <= `until`")
+    joined = rows.join(renamed, same_id & after_start & before_end)
+    return joined.select(*ROW_ID, "alias")
 
 
 def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame | None:
@@ -48,18 +50,18 @@ def new_rows(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame
         None if ingestion committed nothing since. Also None if no request was applied before: then no row can be late,
         and maintenance may have removed the change data feed before this batch.
     """
-    versions = []
-    for version in ingested_versions(tables, batch.since.get(ENGAGEMENT)):
-        if version <= batch.reads[ENGAGEMENT]:
-            versions.append(version)
+    last = batch.reads[ENGAGEMENT]
+    versions = [version for version in ingested_versions(tables, batch.since.get(ENGAGEMENT)) if version <= last]
     if not versions or _applied_before(tables, spark, batch).isEmpty():
         return None
     feed = tables.changes(spark, ENGAGEMENT, min(versions), max(versions))
-    return feed.where("_change_type = 'insert'").select(*ROW_ID).distinct()
+    inserted = feed.where("_change_type = 'insert'")
+    return inserted.select(*ROW_ID).distinct()
 
 
 def _applied_before(tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
-    return applied_requests(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
+    log = tables.read_for(spark, batch, MUTATION_REQUEST)
+    return applied_requests(log)
 
 
 def ingested_versions(tables: LakeTables, since: int | None) -> list[int]:

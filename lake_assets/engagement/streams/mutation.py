@@ -78,10 +78,11 @@ class RequestCommit:
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
         tables = self.messages.tables
-        log = tables.read(self.messages.spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
-        to_try = self._new(batch, log).unionByName(_pending(log)).withColumn("batch_id", batch_id_column(batch))
-        requests = checkpoint_rows(to_try)
-        applied = applied_requests(log).join(requests.select("org_id").distinct(), "org_id", "left_semi")
+        log = tables.read_for(self.messages.spark, batch, MUTATION_REQUEST)
+        to_try = self._new(batch, log).unionByName(_pending(log))
+        requests = checkpoint_rows(to_try.withColumn("batch_id", batch_id_column(batch)))
+        orgs = requests.select("org_id").distinct()
+        applied = applied_requests(log).join(orgs, "org_id", "left_semi")
         present = checkpoint_rows(self._present(batch, requests.unionByName(applied)))
         outcomes = attempt_by_org(
             with_record_ids(requests, tables.lake),
@@ -116,9 +117,10 @@ class RequestCommit:
         tables, spark = self.messages.tables, self.messages.spark
         named = requests.select("org_id", F.col("old_id").alias("who_id")).distinct()
         org_rows = named.select("org_id").distinct().orderBy("org_id").collect()
-        is_of_orgs = F.col("org_id").isin([row["org_id"] for row in org_rows])
-        engagements = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT]).where(is_of_orgs)
-        rows = engagements.join(named, ["org_id", "who_id"], "left_semi").select(*ROW_ID, "engagement_date")
+        orgs = [row["org_id"] for row in org_rows]
+        engagements = tables.read_for(spark, batch, ENGAGEMENT).where(F.col("org_id").isin(orgs))
+        rows = engagements.join(named, ["org_id", "who_id"], "left_semi")
+        rows = rows.select(*ROW_ID, "engagement_date")
         arrived = F.lit(None).cast("timestamp")
         arrivals = new_rows(tables, spark, batch)
         if arrivals is not None:
@@ -135,8 +137,9 @@ class RequestCommit:
         from pyspark.sql import functions as F
 
         in_replay = Window.partitionBy(_REQUEST_KEY).orderBy("executed_at", "partition", "offset")
-        valid = self.messages.valid(batch).withColumn("nth", F.row_number().over(in_replay))
-        unseen = valid.where("nth = 1").join(log.select(_REQUEST_KEY).distinct(), _REQUEST_KEY, "left_anti")
+        numbered = self.messages.valid(batch).withColumn("nth", F.row_number().over(in_replay))
+        in_log = log.select(_REQUEST_KEY).distinct()
+        unseen = numbered.where("nth = 1").join(in_log, _REQUEST_KEY, "left_anti")
         rows = unseen.withColumns(
             {
                 "attempts": F.lit(0),
@@ -202,7 +205,7 @@ def _merge(changes: DataFrame, table: str, scope: MergeScope) -> MergeIntoWriter
     """
     from pyspark.sql import functions as F
 
-    same_id = (F.col("org_id") == F.col("of_org")) & (F.col("who_id") == F.col("old_id"))
+    same_id = F.expr("org_id = of_org AND who_id = old_id")
     row_key = F.struct("engagement_id", "engaged_at")
     has_alias = F.map_contains_key("single_rows", row_key)
     final_id = F.when(has_alias, F.element_at("single_rows", row_key)).otherwise(F.col("new_id"))
@@ -232,11 +235,12 @@ def _changes(final_ids: DataFrame, single_rows: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    collapsed = final_ids.withColumnRenamed("org_id", "of_org").withColumn("is_collapsed", F.lit(True))
+    collapsed = final_ids.withColumnRenamed("org_id", "of_org")
+    collapsed = collapsed.withColumn("is_collapsed", F.lit(True))
     by_id = single_rows.groupBy(F.col("org_id").alias("of_org"), F.col("who_id").alias("old_id"))
     entry = F.struct(F.struct("engagement_id", "engaged_at"), "alias")
     aliases = by_id.agg(F.map_from_entries(F.collect_list(entry)).alias("single_rows"))
-    new_id = F.when(F.col("is_collapsed"), F.col("new_id")).otherwise(F.col("old_id"))
+    new_id = F.expr("if(is_collapsed, new_id, old_id)")
     joined = collapsed.join(aliases, ["of_org", "old_id"], "full_outer")
     return joined.select("of_org", "old_id", new_id.alias("new_id"), "single_rows")
 

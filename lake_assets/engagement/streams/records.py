@@ -55,7 +55,8 @@ def final_records(applied: DataFrame, lake: EngagementLake) -> DataFrame | None:
     if carrying.isEmpty():
         return None
     typed = with_typed_record(carrying, "insert_record", record_format(lake))
-    values = typed.select("org_id", "request_id", f"{RECORD}.*").drop("who_id", "engagement_id")
+    values = typed.select("org_id", "request_id", f"{RECORD}.*")
+    values = values.drop("who_id", "engagement_id")
     places = place_records_by_org(with_record_ids(applied, lake))
     records = places.join(values, ["org_id", "request_id"])
     dated = records.withColumn("engagement_date", F.to_date("engaged_at"))
@@ -66,9 +67,10 @@ def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records
     """Return the rows that records replace, as the batch found them: `LATE_ROWS` without an alias, to be deleted."""
     from pyspark.sql import functions as F
 
-    rows = tables.read(spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
+    rows = tables.read_for(spark, batch, ENGAGEMENT)
     replaced = rows.join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
-    return replaced.select(*ROW_ID).distinct().withColumn("alias", F.lit(None).cast("string"))
+    ids = replaced.select(*ROW_ID).distinct()
+    return ids.withColumn("alias", F.lit(None).cast("string"))
 
 
 def inserted_rows(records: DataFrame) -> DataFrame:
@@ -76,7 +78,10 @@ def inserted_rows(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     left = records.where("who_id is not null")
-    return left.select(F.col("org_id").alias("of_org"), F.struct(*ROW_COLUMNS).alias("row"))
+    return left.select(
+        F.col("org_id").alias("of_org"),
+        F.struct(*ROW_COLUMNS).alias("row"),
+    )
 
 
 def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
@@ -89,13 +94,14 @@ def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession
     """
     from pyspark.sql import functions as F
 
-    log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
+    log = tables.read_for(spark, batch, MUTATION_REQUEST)
     applied = log.where("status = 'applied' and insert_record is not null")
     placed = with_record_ids(applied, tables.lake).select(
         F.col("org_id").alias("of_org"),
         F.col(RECORD_IDS[0]).alias("placed"),
     )
-    same = (F.col("org_id") == F.col("of_org")) & (F.col("engagement_id") == F.col("placed"))
-    joined = messages.join(F.broadcast(placed.distinct()), same, "left")
+    same_engagement = F.expr("org_id = of_org AND engagement_id = placed")
+    joined = messages.join(F.broadcast(placed.distinct()), same_engagement, "left")
     replaced = F.when(F.col("placed").isNotNull(), REPLACED)
-    return joined.withColumn("reason", F.coalesce("reason", replaced)).select(*messages.columns)
+    marked = joined.withColumn("reason", F.coalesce("reason", replaced))
+    return marked.select(*messages.columns)

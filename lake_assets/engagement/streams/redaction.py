@@ -88,12 +88,18 @@ class RequestRedaction:
         redactions = checkpoint_rows(self._redactions(batch))
         if redactions.isEmpty():
             return
-        same_request = (F.col("org_id") == F.col("of_org")) & (F.col("request_id") == F.col("of_request"))
+        same_request = F.expr("org_id = of_org AND request_id = of_request")
+        is_in_place = F.expr("status = 'applied' AND kept_record IS NOT NULL")
+        redacted = {
+            "old_id": F.lit(None),
+            "new_id": F.lit(None),
+            "insert_record": F.col("kept_record"),
+        }
         merge = redactions.mergeInto(tables.identifier(MUTATION_REQUEST), same_request)
-        is_in_place = (F.col("status") == "applied") & F.col("kept_record").isNotNull()
-        redacted = {"old_id": F.lit(None), "new_id": F.lit(None), "insert_record": F.col("kept_record")}
+        merge = merge.whenMatched(is_in_place).update(redacted)
+        merge = merge.whenMatched().delete()
         with batch_statement(self.limits.messages.spark, app_id, batch.batch_id):
-            merge.whenMatched(is_in_place).update(redacted).whenMatched().delete().merge()
+            merge.merge()
 
     def _redactions(self, batch: Batch) -> DataFrame:
         """Return the requests to redact.
@@ -105,10 +111,10 @@ class RequestRedaction:
         from pyspark.sql import functions as F
 
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        log = tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST])
+        log = tables.read_for(spark, batch, MUTATION_REQUEST)
         typed = with_typed_record(log, "insert_record", record_format(tables.lake))
         erased = F.broadcast(self.limits.erased_by_org(batch))
-        joined = typed.join(erased, F.col("org_id") == F.col("of_org"))
+        joined = typed.join(erased, F.expr("org_id = of_org"))
         names_erased = F.lit(False)
         for who_column, time_column in mutation_format(tables.lake).people.items():
             names_erased |= _is_erased(who_column, time_column)
@@ -142,13 +148,14 @@ class DeadLetterRedaction:
         if not self.limits.erased_people(batch):
             return
         tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        letters = tables.read(spark, DEAD_LETTER, version=batch.reads[DEAD_LETTER])
+        letters = tables.read_for(spark, batch, DEAD_LETTER)
         to_redact = letters.where(_mentions_erased("message", self.limits, batch))
         key = F.struct(*_LETTER_KEY)
         keys = checkpoint_rows(to_redact.select(key.alias("letter")).distinct())
         merge = keys.mergeInto(tables.identifier(DEAD_LETTER), key == F.col("letter"))
+        merge = merge.whenMatched().update({"message": F.lit(None)})
         with batch_statement(spark, app_id, batch.batch_id):
-            merge.whenMatched().update({"message": F.lit(None)}).merge()
+            merge.merge()
 
 
 def redact_letters(letters: DataFrame, batch: Batch, limits: RetentionLimits) -> DataFrame:

@@ -70,10 +70,11 @@ class DeletionCommit:
         if not last_days:
             return
         scope = merge_scope(DateSpan((row["of_org"],), last=row["last_day"]) for row in last_days)
-        is_too_old = F.col("engaged_at") < F.col("cut_off")
-        is_erased = F.col("engaged_at") <= F.try_element_at("erased", F.col("who_id"))
-        same_org = (F.col("org_id") == F.col("of_org")) & scope.condition
-        merge = limits.mergeInto(tables.identifier(ENGAGEMENT), same_org & (is_too_old | is_erased))
+        same_org = F.expr("org_id = of_org")
+        is_too_old = F.expr("engaged_at < cut_off")
+        is_erased = F.expr("engaged_at <= try_element_at(erased, who_id)")
+        condition = scope.condition & same_org & (is_too_old | is_erased)
+        merge = limits.mergeInto(tables.identifier(ENGAGEMENT), condition)
         with batch_statement(spark, app_id, batch.batch_id):
             merge.whenMatched().delete().merge()
 

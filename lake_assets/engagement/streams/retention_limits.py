@@ -74,9 +74,10 @@ class RetentionLimits:
     def _compute(self, batch: Batch) -> DataFrame:
         from lake_assets.connections.row_checkpoint import checkpoint_rows
 
-        tables, spark = self.messages.tables, self.messages.spark
+        spark = self.messages.spark
         requests = self.messages.valid(batch)
-        links = applied_requests(tables.read(spark, MUTATION_REQUEST, version=batch.reads[MUTATION_REQUEST]))
+        log = self.messages.tables.read_for(spark, batch, MUTATION_REQUEST)
+        links = applied_requests(log)
         limits = checkpoint_rows(limits_by_org(requests, links))
         orgs = self._orgs_that_erase_again(batch, limits)
         earlier_links = self._links_of_earlier_erasures(batch, links, orgs) if orgs else []
@@ -101,12 +102,12 @@ class RetentionLimits:
         """
         from pyspark.sql import functions as F
 
-        rows = self.messages.tables.read(self.messages.spark, ENGAGEMENT, version=batch.reads[ENGAGEMENT])
+        rows = self.messages.tables.read_for(self.messages.spark, batch, ENGAGEMENT)
         ids = rows.select("org_id", "who_id")
         ids = ids.union(self.messages.checkpointed(batch).select("org_id", "who_id"))
         ids = ids.union(links.select("org_id", "old_id"))
         ids = ids.union(links.select("org_id", "new_id"))
-        named = ids.where(F.col("org_id").isin(list(orgs)) & F.col("who_id").isNotNull()).distinct()
+        named = ids.where("who_id is not null").where(F.col("org_id").isin(list(orgs))).distinct()
         merges = []
         for (org, _), same_person in self._by_person(batch, named).items():
             for old_id, new_id in pairwise(same_person):
@@ -121,7 +122,8 @@ class RetentionLimits:
         """
         registry = ErasureRegistry(self.messages.tables, self.messages.spark)
         rows = ids.orderBy("org_id", "who_id").toArrow().to_pylist()
-        return registry.by_person(batch.reads[ERASURE], ((row["org_id"], row["who_id"]) for row in rows))
+        pairs = [(row["org_id"], row["who_id"]) for row in rows]
+        return registry.by_person(batch.reads[ERASURE], pairs)
 
 
 def _merge_request(org: str, old_id: str, new_id: str) -> dict[str, str]:
