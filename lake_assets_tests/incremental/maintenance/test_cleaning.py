@@ -17,8 +17,7 @@ from lake_assets.incremental.maintenance.cleaning import (
 )
 from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
-from lake_assets_tests.incremental.erasure.test_certificate import landed
-from lake_assets_tests.incremental.scenario import NOW
+from lake_assets_tests.incremental.scenario import NOW, landed
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
