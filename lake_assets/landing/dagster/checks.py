@@ -1,4 +1,4 @@
-"""Asset checks on the zones: `zones_equal` compares the files of a topic, `lag` tells how late a zone is.
+"""Asset checks on the zones: `zones_equal` compares the files of a topic, `lag` checks that a zone is not late.
 
 `zones_equal` runs on demand; every run of a zone's asset evaluates `lag`. The sensor of `sensors.py` evaluates both.
 """
