@@ -56,6 +56,11 @@ SYMPTOMS = (
     ),
 )
 
+COMMAND = """#!/bin/sh
+exec "$(dirname "$(readlink -f "$0")")/python" -P -m lake_assets.cli.main "$@"
+"""
+"""The content of `.venv/bin/lake`. A checkout that changes it gets the new one at the next `make`."""
+
 
 class SetupError(Exception):
     """The installation failed. The message says what is wrong and what to do."""
@@ -114,7 +119,7 @@ def steps(project: Path) -> list[Step]:
     return [
         Step("environment", version, lambda: make_environment(venv)),
         Step("packages", packages, lambda: install_packages(venv, lock)),
-        Step("project", version + str(project).encode(), lambda: install_project(venv, project)),
+        Step("project", version + f"{project}\n{COMMAND}".encode(), lambda: install_project(venv, project)),
         Step("jars", packages + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
         Step("kafka-jars", kafka.read_bytes(), lambda: fetch_jars(venv, kafka, venv / "kafka-jars")),
     ]
@@ -234,7 +239,7 @@ def install_project(venv: Path, project: Path) -> None:
     packages = next((venv / "lib").glob("python*/site-packages"))
     (packages / "lake_assets.pth").write_text(f"{project}\n")
     command = venv / "bin" / "lake"
-    command.write_text('#!/bin/sh\nexec "$(dirname "$(readlink -f "$0")")/python" -P -m lake_assets.cli.main "$@"\n')
+    command.write_text(COMMAND)
     command.chmod(0o755)
 
 
