@@ -17,11 +17,12 @@ from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStat
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _FastAppendFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from lake_assets.base.failpoints import reach
+from lake_assets.incremental.maintenance.figures import head_manifests
 from lake_assets.incremental.maintenance.stored_files import (
     ListedFile,
     bare_path,
@@ -29,7 +30,7 @@ from lake_assets.incremental.maintenance.stored_files import (
     list_files,
     remove_file,
 )
-from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata import tables
 
 _TOTALS = "total-"
 """Prefix of the summary properties that count a whole table."""
@@ -49,9 +50,7 @@ def drop_deleted_entries(catalog: Catalog, name: str) -> bool:
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, name)
-            head = _head(table)
-            manifests = head.manifests(table.io) if head else []
-            if not any(_has_deleted_entries(manifest) for manifest in manifests):
+            if not any(map(_has_deleted_entries, head_manifests(table))):
                 return False
             with table.transaction() as transaction:
                 _DropDeletedEntries(Operation.REPLACE, transaction, table.io).commit()
@@ -68,10 +67,9 @@ def expire_snapshots_except(catalog: Catalog, name: str, keep: Iterable[int]) ->
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, name)
-            kept = set(keep)
-            kept.update(ref.snapshot_id for ref in table.metadata.refs.values())
-            ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
-            old = [snapshot_id for snapshot_id in ids if snapshot_id not in kept]
+            ids = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+            heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
+            old = sorted(ids.difference(heads, keep))
             if old:
                 table.maintenance.expire_snapshots().by_ids(old).commit()
             return len(old)
@@ -140,17 +138,19 @@ def referenced_paths(io: FileIO, metadata: TableMetadata, *, former: bool) -> se
 
 def head_has_delete_files(table: Table) -> bool:
     """Return whether delete files hide rows of the head, so that its data files still contain these rows."""
-    head = _head(table)
-    manifests = head.manifests(table.io) if head else []
-    return any(manifest.content is ManifestContent.DELETES for manifest in manifests)
+    return any(manifest.content is ManifestContent.DELETES for manifest in head_manifests(table))
 
 
 class _DropDeletedEntries(_FastAppendFiles):
     """A snapshot of the same files, whose manifests have no entry of a deleted one. Uses private parts of pyiceberg."""
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        rewritten = [self._without_deleted(manifest) for manifest in super()._existing_manifests()]
-        return [manifest for manifest in rewritten if manifest is not None]
+        manifests = []
+        for manifest in super()._existing_manifests():
+            rewritten = self._without_deleted(manifest)
+            if rewritten is not None:
+                manifests.append(rewritten)
+        return manifests
 
     def _without_deleted(self, manifest: ManifestFile) -> ManifestFile | None:
         if not _has_deleted_entries(manifest):
@@ -167,7 +167,10 @@ class _DropDeletedEntries(_FastAppendFiles):
         """Return the totals of the parent, because no file was added or removed."""
         parent = self._transaction.table_metadata.snapshot_by_id(self._parent_snapshot_id or 0)
         properties = parent.summary.additional_properties if parent and parent.summary else {}
-        totals = {name: value for name, value in properties.items() if name.startswith(_TOTALS)}
+        totals = {}
+        for name, value in properties.items():
+            if name.startswith(_TOTALS):
+                totals[name] = value
         return Summary(Operation.REPLACE, **totals, **snapshot_properties)
 
 
@@ -185,10 +188,6 @@ def _existing(entry: ManifestEntry) -> ManifestEntry:
         file_sequence_number=entry.file_sequence_number,
         data_file=entry.data_file,
     )
-
-
-def _head(table: Table) -> Snapshot | None:
-    return table.snapshot_by_id(publish.main_id(table) or 0)
 
 
 def _former_files(table: Table) -> list[str]:
@@ -211,7 +210,8 @@ def _files_of(io: FileIO, metadata: TableMetadata, *, former: bool) -> Iterator[
     manifests: dict[str, ManifestFile] = {}
     for snapshot in metadata.snapshots:
         with suppress(*may_be_gone):
-            manifests |= {manifest.manifest_path: manifest for manifest in snapshot.manifests(io)}
+            for manifest in snapshot.manifests(io):
+                manifests[manifest.manifest_path] = manifest
     for manifest in manifests.values():
         with suppress(*may_be_gone):
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=not former):

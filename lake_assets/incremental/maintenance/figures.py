@@ -36,7 +36,8 @@ def table_figures(table: Table) -> Figures:
     head = head_manifests(table)
     stored: dict[str, ManifestFile] = {}
     for snapshot in table.metadata.snapshots:
-        stored |= {manifest.manifest_path: manifest for manifest in _manifests(table, snapshot)}
+        for manifest in _manifests(table, snapshot):
+            stored[manifest.manifest_path] = manifest
     live_sizes = _sizes(table, head)
     stored_sizes = _sizes(table, stored.values())
     return Figures(

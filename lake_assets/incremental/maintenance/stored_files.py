@@ -14,7 +14,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from lake_assets.errors import ConfigurationError
 
 _NEVER_OLD = datetime.max.replace(tzinfo=UTC)
-"""Age of a file whose storage gives no time: it is never old enough to be removed."""
+"""Modification time of a file for which the storage has none: such a file is never old enough to be removed."""
 
 
 @dataclass(frozen=True)
