@@ -1,4 +1,4 @@
-"""ENGINE: jobs that write one resource take turns on a ZooKeeper lock.
+"""The coordination engine: jobs that write one resource take turns on a ZooKeeper lock.
 
 May import `base`, `connections`, `errors` and `settings`.
 """

@@ -1,5 +1,5 @@
-"""STAGE: engagement lakes: Delta tables that ingestion, mutation and retention change in turns.
+"""Engagement lakes: Delta tables that ingestion, mutation and retention change in turns.
 
-Rooms, each of which may import those before it: requests, model, notifications, erasure, streams, then maintenance,
+Folders, each of which may import those before it: requests, model, notifications, erasure, streams, then maintenance,
 metrics and monitoring, then dagster.
 """

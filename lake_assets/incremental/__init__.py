@@ -1,5 +1,5 @@
-"""ENGINE: facts and dimensions from Iceberg snapshot metadata: what changed, is rebuilt, audited and published.
+"""The incremental engine: facts and dimensions from Iceberg metadata. What changed is rebuilt, audited and published.
 
-Rooms, each of which may import those before it: declaration, metadata, planning, staging, execution, then maintenance,
-monitoring and erasure, then dagster. The engine imports no stage and no other engine.
+Folders, each of which may import those before it: declaration, metadata, planning, staging, execution, then
+maintenance, monitoring and erasure, then dagster. The engine imports no stage and no other engine.
 """

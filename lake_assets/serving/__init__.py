@@ -1,5 +1,5 @@
-"""STAGE: served tables: whole snapshots, stored as segments, that are pushed and reverted in one switch.
+"""Serving: snapshots of tables, stored as segments, that are pushed and reverted in one switch.
 
-Rooms, each of which may import those before it: lineage, store, endpoints, then erasure and dagster. `served_tables`
+Folders, each of which may import those before it: lineage, store, endpoints, then erasure and dagster. `served_tables`
 connects all of them for a data directory.
 """

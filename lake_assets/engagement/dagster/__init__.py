@@ -1,4 +1,4 @@
 """Engagement lakes in Dagster: assets, checks, sensors.
 
-May import every room of engagement.
+May import every folder of engagement.
 """

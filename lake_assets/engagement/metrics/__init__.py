@@ -1,4 +1,4 @@
 """The metrics of a lake, refreshed from its notifications.
 
-May import `engagement.notifications` and the rooms before it.
+May import `engagement.notifications` and the folders before it.
 """

@@ -11,21 +11,19 @@ name the one that they start from.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyiceberg.table import Table
 
 from lake_assets.errors import PublishConflict
-from lake_assets.incremental.execution.steps.attempt import Attempt, Staged, staged_as_recorded
-from lake_assets.incremental.execution.steps.audit_rows import audit_rows, failures
+from lake_assets.incremental.execution.steps.attempt import Attempt, staged_as_recorded
+from lake_assets.incremental.execution.steps.audit_rows import audit_rows
 from lake_assets.incremental.execution.steps.commit_watermarks import commit_watermarks
+from lake_assets.incremental.execution.steps.failed_audits import hold_failed_hours, stop_if_audits_failed
 from lake_assets.incremental.execution.steps.publish_snapshot import publish_snapshot
 from lake_assets.incremental.execution.steps.report import report_of
 from lake_assets.incremental.execution.steps.run_context import RunContext, is_published
 from lake_assets.incremental.execution.steps.stage_rows import StagingOptions, find_written, stage_rows, write_rows
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.session import RowCounts, SessionReport
-from lake_assets.incremental.planning.verdicts import held_by, hours_to_hold, settled
 
 MAX_STAGINGS = 3
 """How often a session is staged anew because main has moved meanwhile."""
@@ -79,6 +77,7 @@ class Runner:
         try:
             staged = stage_rows(self.context, attempt, table, options)
             staged = audit_rows(self.context, attempt, staged)
+            stop_if_audits_failed(self.context, attempt, staged)
             publish_snapshot(self.context, attempt, staged)
             return report_of(attempt, staged, "published")
         finally:
@@ -88,37 +87,11 @@ class Runner:
         options = StagingOptions(write_rows, leave_out_unchanged=self.leaves_out_unchanged)
         staged = stage_rows(self.context, attempt, table, options)
         staged = audit_rows(self.context, attempt, staged)
-        staged = self._hold_failed_hours(attempt, staged, options)
+        staged = hold_failed_hours(self.context, attempt, staged, options)
+        stop_if_audits_failed(self.context, attempt, staged)
         publish_snapshot(self.context, attempt, staged)
         commit_watermarks(self.context, attempt, staged)
         return report_of(attempt, staged, "committed")
-
-    def _hold_failed_hours(self, attempt: Attempt, staged: Staged, options: StagingOptions) -> Staged:
-        """Stage and audit again without the hours that audits failed in; return `staged` if that would not help.
-
-        Raises `PublishConflict` if main has moved meanwhile.
-        """
-        held = hours_to_hold(
-            attempt.target.mode,
-            staged.audits,
-            staged.audited_hours,
-            attempt.state.committed.held_hours,
-        )
-        if not held:
-            return staged
-        table = self.context.target_table(attempt)  # it has the first staging, whose number is taken
-        main = publish.main_id(table)
-        if main != staged.parent:
-            raise PublishConflict(attempt.target.table, expected=staged.parent, found=main)
-        without = stage_rows(self.context, attempt, table, replace(options, held=held))
-        without = audit_rows(self.context, attempt, without)
-        if failures(without.audits):
-            return without
-        return replace(
-            without,
-            audits=settled(staged.audits, without.audits),
-            held=held_by(attempt.plan, staged.audits),
-        )
 
     def _commit_published(self, attempt: Attempt, table: Table) -> SessionReport:
         """Commit the watermarks of a session that an earlier attempt has published. Write no row."""

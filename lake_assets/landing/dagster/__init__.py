@@ -1,4 +1,4 @@
 """Landing in Dagster: assets, checks, sensors, jobs.
 
-May import every room of landing.
+May import every folder of landing.
 """

@@ -1,4 +1,4 @@
 """Erasing a subject from landed files, and the certificate of them.
 
-May import `landing.operations` and the rooms before it.
+May import `landing.operations` and the folders before it.
 """

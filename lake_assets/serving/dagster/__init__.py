@@ -1,4 +1,4 @@
 """Serving in Dagster: pushes as assets, their checks, and the sensor that requests them.
 
-May import every room of serving.
+May import every folder of serving.
 """

@@ -2,7 +2,7 @@
 
 `records` has the values, `schemas` the columns, `session_rows` and `watermark_rows` their encoding, `process_log` the
 compare-and-set on an Iceberg table, and `store` the operations that the engine uses. May import `incremental.planning`
-and the rooms before it.
+and the folders before it.
 """
 
 from lake_assets.incremental.execution.session_log.process_log import KEEP_SNAPSHOTS, MERGE_FILES

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord
@@ -103,3 +103,14 @@ def staged_as_recorded(record: SessionRecord, snapshot_id: int | None) -> Staged
         audits=record.audits,
         held=record.held,
     )
+
+
+def staged_fields(staged: Staged) -> dict[str, Any]:
+    """Return the fields of a session's record that describe what was staged."""
+    return {
+        "staging_number": staged.number,
+        "staged_snapshot_id": staged.snapshot_id,
+        "audits": staged.audits,
+        "rows_read": staged.row_counts.read,
+        "rows_written": staged.rows,
+    }

@@ -1,14 +1,9 @@
-"""Step 3: publish a staged snapshot that passed its audits, or stop the session."""
+"""Step 3: publish a staged snapshot that passed its audits."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import AuditFailed
-from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
-from lake_assets.incremental.execution.steps.audit_rows import failures
-from lake_assets.incremental.execution.steps.report import report_of
+from lake_assets.incremental.execution.steps.attempt import Attempt, Staged, staged_fields
 from lake_assets.incremental.execution.steps.run_context import RunContext
 from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.planning.verdicts import capped
@@ -18,30 +13,13 @@ def publish_snapshot(context: RunContext, attempt: Attempt, staged: Staged) -> N
     """Publish what passed its audits, and add its bad rows to the quarantine.
 
     Raises:
-        AuditFailed: A blocking audit failed; nothing is published, and the session is recorded as blocked.
         PublishConflict: Main is not the parent of the staged snapshot any more.
         StateMoved: Another run has moved the process meanwhile.
     """
-    _stop_if_audits_failed(context, attempt, staged)
     _record_staged(context, attempt, staged)
     with attempt.timed("publish"):
         _quarantine_rows(context, attempt, staged)
         _move_main(context, attempt, staged)
-
-
-def _stop_if_audits_failed(context: RunContext, attempt: Attempt, staged: Staged) -> None:
-    failed = failures(staged.audits)
-    if staged.held or not failed:
-        return
-    context.record_progress(
-        attempt,
-        state="blocked",
-        ended_at=context.clock(),
-        **_staged_fields(staged),
-    )
-    error = AuditFailed(attempt.target.table, failed)
-    error.report = report_of(attempt, staged, "blocked")
-    raise error
 
 
 def _record_staged(context: RunContext, attempt: Attempt, staged: Staged) -> None:
@@ -52,7 +30,7 @@ def _record_staged(context: RunContext, attempt: Attempt, staged: Staged) -> Non
             state="staged",
             built=staged.hours,
             unchanged=staged.unchanged,
-            **_staged_fields(staged),
+            **staged_fields(staged),
         )
     reach("after-staged-recorded")
 
@@ -84,13 +62,3 @@ def _move_main(context: RunContext, attempt: Attempt, staged: Staged) -> None:
     reach("after-published")
     context.record_progress(attempt, state="published", published_snapshot_id=staged.snapshot_id)
     reach("after-published-recorded")
-
-
-def _staged_fields(staged: Staged) -> dict[str, Any]:
-    return {
-        "staging_number": staged.number,
-        "staged_snapshot_id": staged.snapshot_id,
-        "audits": staged.audits,
-        "rows_read": staged.row_counts.read,
-        "rows_written": staged.rows,
-    }

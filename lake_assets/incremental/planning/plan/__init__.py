@@ -7,8 +7,8 @@ May import `incremental.declaration` and the rest of `incremental.planning`.
 """
 
 from lake_assets.incremental.planning.plan.after_session import committed_after
-from lake_assets.incremental.planning.plan.new_session import another
-from lake_assets.incremental.planning.plan.next_session import plan, plan_acknowledged
+from lake_assets.incremental.planning.plan.decide_session import plan, plan_acknowledged
+from lake_assets.incremental.planning.plan.describe_session import another
 from lake_assets.incremental.planning.plan.planning_input import Committed, PlanningInput
 from lake_assets.incremental.planning.plan.rebuild import plan_rebuild
 

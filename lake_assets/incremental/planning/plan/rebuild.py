@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from lake_assets.incremental.declaration import Sequential, Stateless
 from lake_assets.incremental.planning.plan.complete_hours import incomplete_sources, last_buildable_hour
-from lake_assets.incremental.planning.plan.new_session import identified, source_ranges
+from lake_assets.incremental.planning.plan.describe_session import identified, source_ranges
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
 from lake_assets.incremental.planning.session import Cost, Decision, NoSession, PlannedHour, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held

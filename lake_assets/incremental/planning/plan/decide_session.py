@@ -20,13 +20,13 @@ from lake_assets.incremental.planning.plan.complete_hours import (
     next_complete_through,
     why_none_is_complete,
 )
+from lake_assets.incremental.planning.plan.describe_session import Load, new_session
 from lake_assets.incremental.planning.plan.hour_ranges import (
     HoursToRebuild,
     RangeMode,
     first_chunk,
     hours_to_rebuild,
 )
-from lake_assets.incremental.planning.plan.new_session import Load, new_session
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held, in_words
