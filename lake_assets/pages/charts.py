@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from lake_assets.base.hours import format_hours, hour_start
 from lake_assets.incremental.monitoring.overview import TargetOverview
 from lake_assets.incremental.monitoring.session_costs import SessionCost
-from lake_assets.incremental.planning.lateness import Arrivals
+from lake_assets.incremental.planning.lateness import Arrivals, Cell
 
 Figure = dict[str, Any]
 """A plotly figure as JSON: `data` and `layout`."""
@@ -117,9 +117,7 @@ def heat_map(arrivals: Arrivals) -> Figure:
     event_hours = [cell.event_hour for cell in arrivals.cells]
     landed_hours = [cell.landed_hour for cell in arrivals.cells]
     width = bin_hours(max(_span(event_hours), _span(landed_hours)))
-    bins: Counter[tuple[int, int]] = Counter()
-    for cell in arrivals.cells:
-        bins[cell.landed_hour // width, cell.event_hour // width] += cell.rows
+    bins = _rows_by_bin(arrivals.cells, width)
     across = _bins(event_hours, width)
     rows = []
     for landed_bin in _bins(landed_hours, width):
@@ -127,7 +125,7 @@ def heat_map(arrivals: Arrivals) -> Figure:
     trace = go.Heatmap(
         x=_hour_texts(across, width),
         y=_hour_texts(_bins(landed_hours, width), width),
-        z=[[None if count is None else log10(count) for count in line] for line in rows],
+        z=[_logarithms(line) for line in rows],
         customdata=rows,
         hovertemplate="happened %{x|%b %d %H:%M}<br>landed %{y|%b %d %H:%M}<br>"
         "<b>%{customdata:,} rows</b><extra></extra>",
@@ -189,10 +187,7 @@ def sessions(targets: Sequence[TargetOverview], now: datetime) -> Figure:
         targets: At least one of them has a session.
         now: The end of the bars of open sessions.
     """
-    bars = []
-    for target in targets:
-        for session in target.sessions:
-            bars.append(_Bar(target.table, session, session.ended_at or now))
+    bars = _bars(targets, now)
     first = min(bar.session.started_at for bar in bars)
     last = max(bar.end for bar in bars)
     least = max((last - first) * LEAST_WIDTH, LEAST_BAR)
@@ -250,6 +245,14 @@ def _by_target(targets: Iterable[TargetOverview], series: Iterable[_Series], uni
     return figure
 
 
+def _bars(targets: Iterable[TargetOverview], now: datetime) -> list[_Bar]:
+    bars = []
+    for target in targets:
+        for session in target.sessions:
+            bars.append(_Bar(target.table, session, session.ended_at or now))
+    return bars
+
+
 def _session_bars(state: str, bars: Sequence[_Bar], least: timedelta) -> go.Bar:
     widths = [max(bar.end - bar.session.started_at, least) for bar in bars]
     return go.Bar(
@@ -279,6 +282,18 @@ def _session_label(session: SessionCost) -> str:
         lines.append(f"failed: {text(audit.name)}")
     lines.append(f"because of {text(session.reason)}")
     return "<br>".join(lines)
+
+
+def _rows_by_bin(cells: Iterable[Cell], width: int) -> Counter[tuple[int, int]]:
+    """Return landed bin and event bin → rows."""
+    bins: Counter[tuple[int, int]] = Counter()
+    for cell in cells:
+        bins[cell.landed_hour // width, cell.event_hour // width] += cell.rows
+    return bins
+
+
+def _logarithms(counts: Iterable[int | None]) -> list[float | None]:
+    return [None if count is None else log10(count) for count in counts]
 
 
 def _row_scale(most: int) -> dict[str, Any]:

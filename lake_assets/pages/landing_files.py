@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.schema import Entry
@@ -153,13 +154,17 @@ def _partitions(entries: Sequence[Entry], zones: Sequence[str], loaded: Mapping[
 
 def _partition(number: int, entries: Sequence[Entry], zones: Sequence[str], loaded: int | None) -> PartitionPicture:
     files = {zone: _newest(number, entries, zone) for zone in zones}
-    spans = [entry.file.ranges[number] for lane in files.values() for entry in lane]
-    scale = _Scale(first=min(first for first, _ in spans), last=max(last for _, last in spans))
+    scale = _scale(number, chain.from_iterable(files.values()))
     lanes: dict[str, list[Block]] = {}
     for zone, lane in files.items():
         lanes[zone] = [scale.block(entry, number) for entry in lane]
     reached = None if loaded is None else scale.position(loaded)
     return PartitionPicture(number, scale.first, scale.last, lanes, reached)
+
+
+def _scale(partition: int, entries: Iterable[Entry]) -> _Scale:
+    spans = [entry.file.ranges[partition] for entry in entries]
+    return _Scale(first=min(first for first, _ in spans), last=max(last for _, last in spans))
 
 
 def _newest(partition: int, entries: Iterable[Entry], zone: str) -> list[Entry]:

@@ -77,7 +77,7 @@ def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -
     org = str(request["org_id"])
     old = (org, str(request.get("old_id")))
     new = (org, str(request.get("new_id")))
-    moved = [row for row, owner in rows.items() if owner == old]
+    moved = _rows_of(old, rows)
     if request["op"] == "delete":
         for row in moved:
             del rows[row]
@@ -90,6 +90,10 @@ def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -
     is_applied = bool(moved or record)
     if is_applied and request["op"] != "delete":
         people.add_edge(old, new)
+
+
+def _rows_of(person: Person, rows: Mapping[str, Person]) -> list[str]:
+    return [row for row, owner in rows.items() if owner == person]
 
 
 def flawed(messages: Iterable[Message], lake: EngagementLake) -> Iterator[tuple[Message, str]]:

@@ -126,10 +126,13 @@ class LakeFiles(FileSource):
             return "nothing"
         if any(uri.endswith(f"/{name}") for uri in DeltaTable(location).file_uris()):
             return "main"
+        return "history" if self._is_in_log(location, name) else "nothing"
+
+    def _is_in_log(self, location: str, name: str) -> bool:
         for log in list_files(self.io, f"{location}/_delta_log"):
             if log.path.endswith(".json") and name.encode() in read_bytes(self.io, log.path):
-                return "history"
-        return "nothing"
+                return True
+        return False
 
 
 def _rows_of_org(rows: pa.RecordBatch, *, org: str) -> pa.RecordBatch:

@@ -87,7 +87,7 @@ def _all_partition_evaluations(
     for audit in report.audits:
         if not audit.blocking:
             continue
-        failed = [hour for hour in held if hour_key(hour) in audit.hours]
+        failed = _failed_partitions(audit, held)
         for hour in [*failed, *released]:
             offending = audit.hours[hour_key(hour)] if hour in failed else 0
             yield dg.AssetCheckEvaluation(
@@ -119,3 +119,7 @@ def _list(items: Iterable[str]) -> dg.MetadataValue:
 
 def _spec(key: dg.AssetKey, name: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(name=name, asset=key, description=description, blocking=blocking)
+
+
+def _failed_partitions(audit: AuditResult, held: Iterable[int]) -> list[int]:
+    return [hour for hour in held if hour_key(hour) in audit.hours]

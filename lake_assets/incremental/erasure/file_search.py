@@ -73,7 +73,10 @@ def _search(io: FileIO, path: str, matcher: IdMatcher, row_filter: RowFilter | N
         raise
     except Exception:  # any error of pyarrow, fastavro or a codec, caused by a broken or foreign file
         return SearchResult(matcher.in_bytes(read_bytes(io, path)), decoded=False)
-    content = read_bytes(io, path)
+    return _search_bytes(read_bytes(io, path), path, matcher)
+
+
+def _search_bytes(content: bytes, path: str, matcher: IdMatcher) -> SearchResult:
     if path.endswith((".gz", ".gz.metadata.json")):
         try:
             content = gzip.decompress(content)

@@ -16,7 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, IsNull, LessThanOrEqual, Or
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
@@ -201,11 +201,15 @@ def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
         if manifest.content is not ManifestContent.DATA or manifest.sequence_number <= after:
             continue
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            # A compacted file has a new file sequence number, and the data sequence number of its old rows.
-            added_at = max(entry.file_sequence_number or 0, entry.sequence_number or 0)
-            if added_at > after:
+            if _number_added(entry) > after:
                 found.append(entry.data_file)
     return found
+
+
+def _number_added(entry: ManifestEntry) -> int:
+    """Return the sequence number at which a file was added, or compacted."""
+    # A compacted file has a new file sequence number, and the data sequence number of its old rows.
+    return max(entry.file_sequence_number or 0, entry.sequence_number or 0)
 
 
 def _ids_in(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> set[str]:

@@ -7,7 +7,7 @@ about to commit fulfils neither of the last two.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 
@@ -94,19 +94,28 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
     former = _former_files(table)
     listed = list(list_files(table.io, table.location()))
     existing = {file.path for file in listed}
-    inside = bare_path(table.location()).rstrip("/") + "/"
-    removed = set()
-    for path in _in_order_of_removal(former):
-        bare = bare_path(path)
-        if bare in existing and bare not in kept and bare.startswith(inside):
-            remove_file(table.io, path)
-            reach("erasure-files-half-removed")
-            removed.add(path)
+    removed = _remove_former(table, former, removable=existing - kept)
     known = kept | {bare_path(path) for path in removed}
     orphans = [file for file in listed if file.path not in known and _is_old(file, orphaned_before)]
     for orphan in orphans:
         remove_file(table.io, orphan.path)
     return len(removed) + len(orphans)
+
+
+def _remove_former(table: Table, former: Iterable[str], *, removable: Collection[str]) -> set[str]:
+    """Remove the files that are removable, under the table's location. Return the paths of those removed.
+
+    removable: as `bare_path` returns them.
+    """
+    inside = bare_path(table.location()).rstrip("/") + "/"
+    removed = set()
+    for path in _in_order_of_removal(former):
+        bare = bare_path(path)
+        if bare in removable and bare.startswith(inside):
+            remove_file(table.io, path)
+            reach("erasure-files-half-removed")
+            removed.add(path)
+    return removed
 
 
 def _is_old(file: ListedFile, orphaned_before: datetime) -> bool:
@@ -207,11 +216,7 @@ def _files_of(io: FileIO, metadata: TableMetadata, *, former: bool) -> Iterator[
     refers to, and `FileNotFoundError` is raised.
     """
     may_be_gone = (FileNotFoundError,) if former else ()
-    manifests: dict[str, ManifestFile] = {}
-    for snapshot in metadata.snapshots:
-        with suppress(*may_be_gone):
-            for manifest in snapshot.manifests(io):
-                manifests[manifest.manifest_path] = manifest
+    manifests = _manifests_of(io, metadata, may_be_gone)
     for manifest in manifests.values():
         with suppress(*may_be_gone):
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=not former):
@@ -222,6 +227,20 @@ def _files_of(io: FileIO, metadata: TableMetadata, *, former: bool) -> Iterator[
             yield snapshot.manifest_list
     for statistics in (*metadata.statistics, *metadata.partition_statistics):
         yield statistics.statistics_path
+
+
+def _manifests_of(
+    io: FileIO,
+    metadata: TableMetadata,
+    may_be_gone: Iterable[type[FileNotFoundError]],
+) -> dict[str, ManifestFile]:
+    """Return path → manifest, for the manifests of all snapshots."""
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in metadata.snapshots:
+        with suppress(*may_be_gone):
+            for manifest in snapshot.manifests(io):
+                manifests[manifest.manifest_path] = manifest
+    return manifests
 
 
 def _in_order_of_removal(paths: Iterable[str]) -> list[str]:

@@ -195,7 +195,7 @@ def rows_in_hours(
     if snapshot_id is None or not hours:
         return {}
     manifests = _manifests(table, table.snapshot_by_id(snapshot_id))
-    if any(manifest.content is ManifestContent.DELETES for manifest in manifests):
+    if _have_delete_files(manifests):
         return None
     reader = _HourReader(table, time_column)
     near = reader.between(manifests, min(hours), max(hours))
@@ -209,6 +209,10 @@ def rows_in_hours(
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
     return snapshot.manifests(table.io) if snapshot else []
+
+
+def _have_delete_files(manifests: Iterable[ManifestFile]) -> bool:
+    return any(manifest.content is ManifestContent.DELETES for manifest in manifests)
 
 
 def _data_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[ManifestEntry]:

@@ -154,8 +154,13 @@ def costs(
 def compare_with_lookback(sessions: Iterable[SessionCost]) -> LookbackComparison:
     """Return the sums over the sessions that have a lookback."""
     compared = [session for session in sessions if session.lookback]
-    hours_rebuilt = sum(len(session.built) for session in compared)
-    lookback_hours = sum(len(session.lookback) for session in compared)
+    hours_rebuilt = 0
+    lookback_hours = 0
+    missed_hours = 0
+    for session in compared:
+        hours_rebuilt += len(session.built)
+        lookback_hours += len(session.lookback)
+        missed_hours += len(session.missed)
     rows_written = sum(session.rows_written for session in compared)
     lookback_rows = sum(session.lookback_rows for session in compared)
     return LookbackComparison(
@@ -167,7 +172,7 @@ def compare_with_lookback(sessions: Iterable[SessionCost]) -> LookbackComparison
         lookback_rows=lookback_rows,
         hours_saved=lookback_hours - hours_rebuilt,
         rows_saved=lookback_rows - rows_written,
-        missed_hours=sum(len(session.missed) for session in compared),
+        missed_hours=missed_hours,
     )
 
 

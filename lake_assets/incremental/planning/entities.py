@@ -114,18 +114,29 @@ def _rows_removed(source: SourceChanges, last_hour: int) -> int:
 
 def _obstacles(inputs: PlanningInput, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
     """Yield the reasons why no entity may be left out."""
-    committed = inputs.committed
     for source in inputs.changes:
         if source.since is None or source.how == "expired":
             yield f"the rows of {source.source} that were read before are not available for comparison"
-    if committed.skipped or any(hour <= hours[-1] for hour in committed.pending):
+    if _was_read_before(inputs, hours[-1]):
         yield "an earlier session has read the changes of hours that are pending or were skipped"
-    uniform_from = committed.uniform_from
-    same_code = committed.code_version == inputs.code_version
-    if uniform_from is None or uniform_from > hours[0] or not same_code:
+    if not _was_built_by_this_code(inputs, hours[0]):
         yield "some of the hours were built by other code"
     if not intact:
         yield "somebody else has written to the target"
+
+
+def _was_read_before(inputs: PlanningInput, last_hour: int) -> bool:
+    """Whether an earlier session read changes of hours up to the last one without building them."""
+    committed = inputs.committed
+    return bool(committed.skipped) or any(hour <= last_hour for hour in committed.pending)
+
+
+def _was_built_by_this_code(inputs: PlanningInput, first_hour: int) -> bool:
+    """Whether all hours from the first one on were built by the present code."""
+    committed = inputs.committed
+    if committed.uniform_from is None or committed.uniform_from > first_hour:
+        return False
+    return committed.code_version == inputs.code_version
 
 
 def _with_note(planned: SessionPlan, note: str) -> SessionPlan:

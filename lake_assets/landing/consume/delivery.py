@@ -9,7 +9,7 @@ that it does not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,6 +23,7 @@ from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.refetch import missing_files, refetch
 from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
@@ -97,12 +98,21 @@ def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -
         entries = manifest.entries(topic=topic, stages=ALL_STAGES)
         files = [file for file in files_of(entries) if not file.holds_dead_letters]
         own = [file for file in files if file.zone == zone]
-        begun = {partition: first for partition, first in first_offsets(files).items() if partition in numbers}
-        continued = ready_ends([Cover(file.ranges, readable=True) for file in own], begun)
+        continued = _next_offsets(files, own, numbers)
         for partition in numbers:
-            landed = frozenset(file.ranges[partition] for file in own if partition in file.ranges)
-            found[Place(topic, partition)] = Start(continued.get(partition), landed)
+            found[Place(topic, partition)] = Start(continued.get(partition), _landed(own, partition))
     return found
+
+
+def _next_offsets(files: Iterable[DataFile], own: Iterable[DataFile], numbers: Collection[int]) -> dict[int, int]:
+    """Return partition → the first offset that a zone does not have, for the partitions that any zone has."""
+    begun = {partition: first for partition, first in first_offsets(files).items() if partition in numbers}
+    covers = [Cover(file.ranges, readable=True) for file in own]
+    return ready_ends(covers, begun)
+
+
+def _landed(files: Iterable[DataFile], partition: int) -> frozenset[tuple[int, int]]:
+    return frozenset(file.ranges[partition] for file in files if partition in file.ranges)
 
 
 class ZoneTailer:

@@ -42,8 +42,7 @@ def read_checked(path: Path, file: DataFile) -> Iterator[Record]:
         raise
     except Exception as error:  # fastavro and pyarrow raise many types for a damaged file
         raise FileDamaged(file.name, f"cannot be read ({type(error).__name__}: {error})") from error
-    if tally.size != file.size or tally.count != file.count or tally.checksum != file.checksum:
-        raise FileDamaged(file.name, f"holds records with the checksum {tally.checksum}, not {file.checksum}")
+    _require_totals(file, tally)
 
 
 def damage_of(path: Path, file: DataFile) -> FileDamaged | None:
@@ -65,3 +64,8 @@ def _require_in_ranges(file: DataFile, record: Record) -> None:
     first, last = file.ranges.get(record.partition, _NO_OFFSETS)
     if not first <= record.offset <= last:
         raise FileDamaged(file.name, f"holds offset {record.offset} of partition {record.partition}, outside its own")
+
+
+def _require_totals(file: DataFile, tally: Tally) -> None:
+    if tally.size != file.size or tally.count != file.count or tally.checksum != file.checksum:
+        raise FileDamaged(file.name, f"holds records with the checksum {tally.checksum}, not {file.checksum}")

@@ -6,12 +6,12 @@ it. A zone works on the rounds of a shard in order, on each as soon as it has th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from itertools import chain
 
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import last_offsets
+from lake_assets.landing.files.offset_ranges import Ranges, last_offsets
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.compaction_choice import Limits, select
 from lake_assets.landing.manifest.shared_state import Round, SharedState
@@ -73,8 +73,7 @@ def _ready_groups(files: ShardFiles, compaction: Round) -> list[list[DataFile]]:
     """
     ready = []
     for group in compaction.groups:
-        entries = [files.find(ranges) for ranges in group]
-        live = [entry.file for entry in entries if entry and entry.stage == "live"]
+        live = _live_files(files, group)
         is_complete = len(live) == len(group)
         scrubbed_alike = len({file.deletions for file in live}) == 1
         if is_complete and scrubbed_alike:
@@ -92,3 +91,8 @@ def _compact(writer: ZoneWriter, taken: Sequence[DataFile], *, now: datetime) ->
         deletions=taken[0].deletions,
         now=now,
     )
+
+
+def _live_files(files: ShardFiles, group: Iterable[Ranges]) -> list[DataFile]:
+    entries = [files.find(ranges) for ranges in group]
+    return [entry.file for entry in entries if entry and entry.stage == "live"]

@@ -48,11 +48,7 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
     Raises:
         UsageError: The number is not a multiple, or differs from that of an unfinished reshard.
     """
-    if of <= shard.of or of % shard.of or shard.dead_letters:
-        raise UsageError(
-            f"{shard} cannot be resharded to {of}.",
-            remedy=f"Name a multiple of {shard.of}: a shard is split.",
-        )
+    _require_multiple(shard, of)
     current = _current_round(writer, shard, of)
     if current is None:
         return Resharded([], None)
@@ -82,6 +78,14 @@ def reshard_all(
     """
     for writer in [*writers, *writers[:-1]]:
         yield writer.zone.name, reshard(writer, shard, of, distinct_id, now=clock())
+
+
+def _require_multiple(shard: Shard, of: int) -> None:
+    if of <= shard.of or of % shard.of or shard.dead_letters:
+        raise UsageError(
+            f"{shard} cannot be resharded to {of}.",
+            remedy=f"Name a multiple of {shard.of}: a shard is split.",
+        )
 
 
 def _current_round(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:

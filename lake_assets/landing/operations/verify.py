@@ -193,17 +193,23 @@ def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> It
     every = files_of(manifest.entries(stages=ALL_STAGES))
     known = {(file.zone, file.name): file for file in every}
     for file in files_of(entries):
-        parts = []
-        for name in file.made_from:
-            part = known.get((file.zone, name))
-            if part and _holds_same_records(part, file):
-                parts.append(part)
+        parts = _compacted_parts(file, known)
         if not parts or len(parts) < len(file.made_from):
             continue
         expected = total(part.checksum for part in parts)
         if expected != file.checksum:
             problem = f"has the checksum {file.checksum}, but the files that it was made from have {expected}"
             yield Finding(file.zone, file.name, problem)
+
+
+def _compacted_parts(file: DataFile, known: Mapping[tuple[str, str], DataFile]) -> list[DataFile]:
+    """Return the known files that a file was compacted from. known: zone and name → file."""
+    parts = []
+    for name in file.made_from:
+        part = known.get((file.zone, name))
+        if part and _holds_same_records(part, file):
+            parts.append(part)
+    return parts
 
 
 def _holds_same_records(origin: DataFile, file: DataFile) -> bool:

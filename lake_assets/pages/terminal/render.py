@@ -190,6 +190,10 @@ def _plain(value: Any, field: str = "") -> Any:
         return {name: _plain(inner, name) for name, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(inner, field) for inner in value]
+    return _plain_scalar(value, field)
+
+
+def _plain_scalar(value: Any, field: str) -> Any:
     if field in HOUR_FIELDS and isinstance(value, int):
         return hour_key(value)
     return value

@@ -142,8 +142,7 @@ def why(built: Sequence[SessionRecord], hour: int) -> Iterator[Part]:
 
 def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     record = built[-1]
-    reasons = [planned.reason for planned in record.plan.hours if planned.hour == hour]
-    yield "because of", next(iter(reasons), "")
+    yield "because of", _reason(record, hour)
     yield "at", f"{moment(record.ended_at)} UTC" if record.ended_at else "–"
     yield "published snapshot", str(record.published_snapshot_id)
     for source in record.plan.sources:
@@ -151,6 +150,13 @@ def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     yield "run", record.run_id or "–"
     earlier = built[-1 - EARLIER_SESSIONS : -1]
     yield "before that", ", ".join(record.plan.session_id for record in earlier) or "–"
+
+
+def _reason(record: SessionRecord, hour: int) -> str:
+    for planned in record.plan.hours:
+        if planned.hour == hour:
+            return planned.reason
+    return ""
 
 
 def _hours_by_reason(plan: SessionPlan) -> Iterator[_Pair]:

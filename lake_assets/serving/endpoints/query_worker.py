@@ -74,13 +74,12 @@ def main() -> NoReturn:
     """Fork workers until the server closes its end."""
     server = socket.socket(fileno=os.dup(0))
     database = connect()
-    for _ in _frames(database, "select range, count(*) from range(2) group by all"):
-        pass  # what is loaded at the first query is loaded before the forks
+    _warm_up(database)
     workers: dict[int, int] = {}  # the read end of its pipe: the worker
     killed: set[int] = set()
     while True:
         ready, _, _ = select.select([server.fileno(), *workers], [], [], REAP_SECONDS if killed else None)
-        killed -= {worker for worker in killed if os.waitpid(worker, os.WNOHANG)[0]}
+        _reap(killed)
         for closed in workers.keys() & set(ready):
             killed.add(_kill(workers.pop(closed)))
             os.close(closed)
@@ -121,6 +120,20 @@ def restrict(database: duckdb.DuckDBPyConnection, files: Mapping[str, Sequence[s
     for table, of_table in files.items():
         database.read_parquet(list(of_table)).create_view(table)
     database.execute("set lock_configuration = true")
+
+
+def _warm_up(database: duckdb.DuckDBPyConnection) -> None:
+    """Run a query, so that what is loaded at the first query is loaded before the forks."""
+    for _ in _frames(database, "select range, count(*) from range(2) group by all"):
+        pass
+
+
+def _reap(killed: set[int]) -> None:
+    """Remove the workers that have ended from the killed ones."""
+    for worker in tuple(killed):
+        ended, _ = os.waitpid(worker, os.WNOHANG)
+        if ended:
+            killed.remove(worker)
 
 
 def _kill(worker: int) -> int:

@@ -251,13 +251,17 @@ class Registry:
             self._refuse_others(table, registered)
             if not new:
                 return
-            transaction = self._zk.transaction()
-            self._store(transaction, table, state.lineage, state.version)
-            for info in new:
-                transaction.create(_segment_path(table, info.name), encode_segment(info))
-            if _carried_out(transaction):
+            if self._create_segments(table, state, new):
                 return
         raise LineageBusy([table], MAX_TRIES)
+
+    def _create_segments(self, table: str, state: TableState, infos: Iterable[SegmentInfo]) -> bool:
+        """Create the nodes of segments, if the lineage is still the one read. Return whether it was done."""
+        transaction = self._zk.transaction()
+        self._store(transaction, table, state.lineage, state.version)
+        for info in infos:
+            transaction.create(_segment_path(table, info.name), encode_segment(info))
+        return _carried_out(transaction)
 
     def _refuse_others(self, table: str, expected: Sequence[SegmentInfo]) -> None:
         """A registered segment must be this one: then the reply to its registration was lost."""

@@ -49,13 +49,13 @@ def clean_up(
         retention: An entry is old if it is strictly older than this. A timedelta is used for both kinds.
         banned: Segments that nobody may go back to. They are deleted at any age if a completed entry has replaced them.
     """
-    limits = Retention(retention, retention) if isinstance(retention, timedelta) else retention
+    limits = _limits(retention)
     newest = _newest_completed(lineage)
     kept: list[LineageEntry] = []
     deletions: set[str] = set()
     for entry in lineage.entries.values():
         is_completed = entry.state is State.COMPLETED
-        is_newest = is_completed and entry.timestamp == newest
+        is_newest = _is_newest(entry, newest)
         is_old = entry.timestamp < now - limits.of(entry)
         remaining = set(entry.hidden).intersection(present)
         if remaining or not (is_completed or is_old):
@@ -87,3 +87,13 @@ def delete_segments(lineage: SegmentLineage, segments: Iterable[str], *, routed:
 def _newest_completed(lineage: SegmentLineage) -> datetime | None:
     timestamps = [entry.timestamp for entry in lineage.in_state(State.COMPLETED)]
     return max(timestamps, default=None)
+
+
+def _is_newest(entry: LineageEntry, newest: datetime | None) -> bool:
+    return entry.state is State.COMPLETED and entry.timestamp == newest
+
+
+def _limits(retention: Retention | timedelta) -> Retention:
+    if isinstance(retention, timedelta):
+        return Retention(replaced=retention, lineage=retention)
+    return retention

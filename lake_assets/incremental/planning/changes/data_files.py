@@ -143,10 +143,15 @@ class DataFiles:
             return self._accepted_hours(file, self._landed_field)
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
-            limit = landed[1] // HOUR_MICROSECONDS + 1 if landed else self._last_accepted(file)
-            if limit is not None:
-                hours = (hours[0], min(hours[1], limit))
-            return self._from_start(hours)
+            return self._from_start(self._until_landed(file, hours, landed))
+
+    def _until_landed(self, file: DataFile, hours: HourRange, landed: TimeRange | None) -> HourRange:
+        """Return the hours up to the one after the last landing, if the metadata contain the landing."""
+        limit = landed[1] // HOUR_MICROSECONDS + 1 if landed else self._last_accepted(file)
+        if limit is None:
+            return hours
+        first, last = hours
+        return first, min(last, limit)
 
     def _from_start(self, hours: HourRange) -> HourRange | None:
         """Return the hours that are not before the pipeline's start; None if there are none."""

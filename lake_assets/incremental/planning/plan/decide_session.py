@@ -84,20 +84,29 @@ def _plan_stateless(inputs: PlanningInput) -> Decision:
         del hours[hour]
     through = next_complete_through(inputs)
     moves_on = bool(changed) or has_new_snapshots(inputs) or advances(inputs, through)
-    # If no hour that counts has changed, new rows lie in no such hour. A session puts them into quarantine.
-    only_bad_rows = not changed and has_new_rows(inputs)
 
-    load: Load | None = None
+    load: Load
     if hours:
-        can_append = only_appends(inputs) and pending <= held
-        load = "append" if can_append else "overwrite"
-    elif only_bad_rows and only_appends(inputs):
+        load = _load_of(inputs)
+    elif not changed and _can_append_bad_rows(inputs):
         load = "append"
     elif moves_on:
         load = "none"
-    if load is None:
+    else:
         return _nothing_new(inputs)
     return new_session(inputs, load, hours, pending=held_back, complete_through=through)
+
+
+def _load_of(inputs: PlanningInput) -> Load:
+    """Return how changed or pending hours are written."""
+    committed = inputs.committed
+    can_append = only_appends(inputs) and committed.pending <= committed.held_hours
+    return "append" if can_append else "overwrite"
+
+
+def _can_append_bad_rows(inputs: PlanningInput) -> bool:
+    # No hour that counts has changed, so new rows lie in no such hour. A session puts them into quarantine.
+    return has_new_rows(inputs) and only_appends(inputs)
 
 
 def _plan_range(inputs: PlanningInput, mode: RangeMode) -> Decision:
@@ -109,8 +118,7 @@ def _plan_range(inputs: PlanningInput, mode: RangeMode) -> Decision:
         return _rebuild_chunk(inputs, mode, found)
     through = next_complete_through(inputs)
     moves_on = found.skipped or found.has_range or advances(inputs, through)
-    only_compactions = has_new_snapshots(inputs) and not found.later
-    if moves_on or only_compactions:
+    if moves_on or _has_only_compactions(inputs, found):
         return new_session(
             inputs,
             "none",
@@ -122,6 +130,10 @@ def _plan_range(inputs: PlanningInput, mode: RangeMode) -> Decision:
     if found.later:
         return _wait_for_sources(inputs, found)
     return _nothing_new(inputs)
+
+
+def _has_only_compactions(inputs: PlanningInput, found: HoursToRebuild) -> bool:
+    return has_new_snapshots(inputs) and not found.later
 
 
 def _rebuild_chunk(inputs: PlanningInput, mode: RangeMode, found: HoursToRebuild) -> SessionPlan:

@@ -80,8 +80,7 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
     due = found.due
     # The first hour is treated as changed: the one that has changed may be held.
     changed = found.changed | {min(due)}
-    built = inputs.committed.last_built
-    old = [hour for hour in due if built is not None and hour <= built]
+    old = _built_before(due, inputs.committed.last_built)
     new = due.keys() - set(old)
     limit = inputs.grain.rounded_up(mode.chunk_hours)
     if not old or limit is None:
@@ -96,6 +95,12 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
         return Chunk(_only(due, new), pending=changed.intersection(old))
     now, waiting = old[:limit], old[limit:]
     return Chunk(_only(due, now), pending=frozenset(waiting))
+
+
+def _built_before(due: Iterable[int], last_built: int | None) -> list[int]:
+    if last_built is None:
+        return []
+    return [hour for hour in due if hour <= last_built]
 
 
 def _newest_hours(due: Mapping[int, str], now: set[int]) -> Chunk:
