@@ -20,7 +20,7 @@ from lake_assets.landing.files.checksum import NOTHING, checksum
 from lake_assets.landing.files.entries import SUFFIXES, DataFile, Kind
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.zone_folder import Draft
-from lake_assets.landing.manifest.compaction_choice import Limits, select
+from lake_assets.landing.manifest.compaction_choice import GroupLimits, select
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.verify import verify
@@ -32,7 +32,7 @@ RUNS = 3
 PARTITIONS = 4
 MEGABYTE = 1e6
 MAX_FILE_BYTES = 1 << 24
-LIMITS = Limits(100, 1 << 28)
+LIMITS = GroupLimits(100, 1 << 28)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from kazoo.client import KazooClient
 from lake_assets.coordination import zookeeper_client
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper
-from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.endpoints.query import QueryLimits, query
 from lake_assets.serving.lineage.lineage import Change, LineageEntry, SegmentLineage, State, routed
 from lake_assets.serving.lineage.protocol import end_replace, revert_replace, start_replace
 from lake_assets.serving.lineage.registry import Decide, Registry, States
@@ -237,7 +237,7 @@ def pinned(serving: Serving, rounds: int) -> list[float]:
 
 def asked(serving: Serving, rounds: int) -> list[float]:
     sql = "select state, count(*), avg(monthly_price) from accounts group by state"
-    return [timed(lambda: query(serving.broker, sql, Limits())) for _ in range(rounds)]
+    return [timed(lambda: query(serving.broker, sql, QueryLimits())) for _ in range(rounds)]
 
 
 def timed(act: Callable[[], object]) -> float:

@@ -119,12 +119,12 @@ def compact(
     zones: Zones = None,
 ) -> None:
     """Merge verified files into columnar files, the same ones in both zones, and remove old replaced files."""
-    from lake_assets.landing.manifest.compaction_choice import Limits
+    from lake_assets.landing.manifest.compaction_choice import GroupLimits
     from lake_assets.landing.manifest.status import shards_of, topics_of
     from lake_assets.landing.operations.compact import merge, to_columns
     from lake_assets.landing.operations.sweep import sweep
 
-    limits = Limits(max_files, max_mb * BYTES_PER_MB)
+    limits = GroupLimits(max_files, max_mb * BYTES_PER_MB)
     for writer in open_zones(zones):
         now = datetime.now(UTC)
         made: list[str] = []

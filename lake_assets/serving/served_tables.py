@@ -13,7 +13,7 @@ from kazoo.exceptions import KazooException
 from lake_assets.coordination import zookeeper_client
 from lake_assets.errors import ServiceError
 from lake_assets.serving.endpoints.broker import Broker
-from lake_assets.serving.endpoints.query import MB, Limits
+from lake_assets.serving.endpoints.query import MB, QueryLimits
 from lake_assets.serving.lineage.registry import Registry
 from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.store.files import SegmentFiles
@@ -46,7 +46,7 @@ class Serving:
     leases: Leases
     writer: Writer
     broker: Broker
-    limits: Limits
+    limits: QueryLimits
     retention: Retention
 
 
@@ -83,7 +83,7 @@ def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], dat
         leases=leases,
         writer=Writer(registry, files, leases, clock=clock, policy=_policy(settings)),
         broker=Broker(registry, files, leases),
-        limits=Limits(settings.query_seconds, settings.query_rows, settings.query_mb),
+        limits=QueryLimits(settings.query_seconds, settings.query_rows, settings.query_mb),
         retention=Retention(replaced=kept, lineage=kept),
     )
 

@@ -15,7 +15,7 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, shards
 from lake_assets.landing.files.zone_folder import Zone
-from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.manifest.file_rows import FileRows
 from lake_assets.landing.manifest.schema import ALL_STAGES, Verdict
 from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
@@ -34,7 +34,7 @@ WHOLE = Shard(TOPIC)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE = timedelta(minutes=15)
 EVER = datetime.max.replace(tzinfo=UTC)
-LIMITS = Limits(max_files=3, max_bytes=1 << 20)
+LIMITS = GroupLimits(max_files=3, max_bytes=1 << 20)
 PEOPLE = 5
 OF = 2
 BY = Scrub(key_of, lambda identity: f"hash of {identity}")

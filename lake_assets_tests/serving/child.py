@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from lake_assets.errors import ServingError
-from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.endpoints.query import QueryLimits, query
 from lake_assets_tests.processes import Child
 from lake_assets_tests.serving.scenario import AT_ONCE, World, world
 
@@ -45,7 +45,7 @@ def act(found: World, what: str, *words: str) -> None:
     elif what == "churn":
         churn(found, random.Random(int(words[0])))
     elif what == "ask":
-        query(found.broker, " ".join(words), Limits(seconds=60))
+        query(found.broker, " ".join(words), QueryLimits(seconds=60))
     else:
         raise ValueError(what)
 

@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 
 from lake_assets.coordination import zookeeper_client
 from lake_assets.serving.endpoints.broker import Broker
-from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.endpoints.query import QueryLimits, query
 from lake_assets.serving.lineage.lineage import State
 from lake_assets.serving.lineage.registry import Registry
 from lake_assets.serving.lineage.retention import Retention
@@ -24,7 +24,7 @@ from lake_assets.serving.store.push import Policy, PushReport
 from lake_assets.serving.store.writer import Writer
 
 ROWS, SEGMENTS = 40, 4
-LIMITS = Limits(seconds=10, threads=1)
+LIMITS = QueryLimits(seconds=10, threads=1)
 AT_ONCE = Retention(timedelta(0), timedelta(0))
 COUNTED = "select number, count(*), sum(id) from {table} group by number"
 

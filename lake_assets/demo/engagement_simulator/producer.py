@@ -23,7 +23,7 @@ MAX_NAMED = 3
 """An error names this many of the messages that were not delivered."""
 
 
-class Message(Protocol):
+class KafkaMessage(Protocol):
     """A message to send. timestamp: milliseconds since 1970-01-01 UTC."""
 
     @property
@@ -36,7 +36,7 @@ class Message(Protocol):
     def timestamp(self) -> int: ...
 
 
-def send(servers: str, messages: Iterable[Message]) -> Counter[str]:
+def send(servers: str, messages: Iterable[KafkaMessage]) -> Counter[str]:
     """Send messages; the key of a message chooses its partition.
 
     Args:
@@ -68,7 +68,7 @@ class _Sender:
         self._failed: list[str] = []
         self._sent: Counter[str] = Counter()
 
-    def send_all(self, messages: Iterable[Message]) -> Counter[str]:
+    def send_all(self, messages: Iterable[KafkaMessage]) -> Counter[str]:
         for message in messages:
             if message.topic not in self._sent:
                 KafkaTopic(self._servers, message.topic).state()
@@ -80,14 +80,14 @@ class _Sender:
         self._check(unanswered)
         return self._sent
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: KafkaMessage) -> None:
         is_queued = False
         while not is_queued:
             is_queued = self._queue(message)
             # Serve delivery reports; if the queue is full, wait for one.
             self._producer.poll(0 if is_queued else 1)
 
-    def _queue(self, message: Message) -> bool:
+    def _queue(self, message: KafkaMessage) -> bool:
         """Hand a message to the producer. Return False if its queue is full."""
         try:
             self._producer.produce(

@@ -19,7 +19,7 @@ from lake_assets.membership.raw import RAW
 DISTINCT_ID = "account_id"
 
 
-class Message(NamedTuple):
+class MembershipMessage(NamedTuple):
     """A message of a topic.
 
     Attributes:
@@ -35,7 +35,7 @@ class Message(NamedTuple):
     timestamp: int
 
 
-def messages(landing: Landing, *, prefix: str = "") -> Iterator[Message]:
+def messages(landing: Landing, *, prefix: str = "") -> Iterator[MembershipMessage]:
     """Yield a message for each row of a landing, in the order of `RAW` and of the rows.
 
     Args:
@@ -47,7 +47,7 @@ def messages(landing: Landing, *, prefix: str = "") -> Iterator[Message]:
         own_columns = landing.rows[raw.table].select(list(raw.columns))
         for row in own_columns.to_pylist():
             key = (row[DISTINCT_ID] or "").encode()
-            yield Message(f"{prefix}{raw.table}", key, _json(row), timestamp)
+            yield MembershipMessage(f"{prefix}{raw.table}", key, _json(row), timestamp)
 
 
 def heartbeats(landing: Landing, *, prefix: str = "") -> dict[str, datetime]:

@@ -7,7 +7,7 @@ from lake_assets.landing.consume.messages import feed_of
 from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService
-from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.operations.compact import merge
 from lake_assets.landing.operations.reshard import reshard_all
 
@@ -34,7 +34,7 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
     def compact_shard(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
         service: LandingService = context.resources.landing.service()
         shard = parse_shard(context.partition_key)
-        limits = Limits(config.max_files, config.max_mb * _MEGABYTE)
+        limits = GroupLimits(config.max_files, config.max_mb * _MEGABYTE)
         for writer in service.zones:
             made = merge(writer, shard, limits, now=clock())
             context.log.info(f"{shard} in zone {writer.zone.name}: {len(made)} columnar files made")

@@ -15,7 +15,7 @@ from typing import Protocol
 from lake_assets.errors import ConfigurationError, SourceError
 
 
-class Message(Protocol):
+class TimedMessage(Protocol):
     """What cutover needs of a message; a `Record` has it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Span:
     size: int
 
 
-def cut(messages: Iterable[Message], policy: Policy | Sequence[Policy]) -> list[Span]:
+def cut(messages: Iterable[TimedMessage], policy: Policy | Sequence[Policy]) -> list[Span]:
     """Return the closed files of messages of one partition, in order of offset.
 
     The messages after the last closed file belong to the open file. Cutting these messages and the following ones later
@@ -105,7 +105,7 @@ class Cutter:
     _open: _OpenFile | None = field(default=None, init=False)
     _last: int = field(default=-1, init=False)
 
-    def add(self, message: Message) -> Span | None:
+    def add(self, message: TimedMessage) -> Span | None:
         """Add the next message.
 
         Returns:
@@ -132,14 +132,14 @@ class Cutter:
 class _OpenFile:
     __slots__ = ("_began", "count", "first", "policy", "size")
 
-    def __init__(self, message: Message, policy: Policy) -> None:
+    def __init__(self, message: TimedMessage, policy: Policy) -> None:
         self.policy = policy
         self.first = message.offset
         self.count = 0
         self.size = 0
         self._began = message.timestamp
 
-    def add(self, message: Message) -> bool:
+    def add(self, message: TimedMessage) -> bool:
         """Count a message; return whether it closes the file."""
         self.count += 1
         self.size += message.size

@@ -24,7 +24,7 @@ _BEFORE_ALL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GroupLimits:
     """The limits of a group.
 
     Attributes:
@@ -43,7 +43,7 @@ class Limits:
             )
 
 
-def select(files: Iterable[DataFile], limits: Limits) -> list[list[DataFile]]:
+def select(files: Iterable[DataFile], limits: GroupLimits) -> list[list[DataFile]]:
     """Return the groups to compact, each of two or more files of one shard with equal deletions.
 
     The files are taken in a topological order: among the files that no remaining file precedes, the smallest comes
@@ -109,14 +109,14 @@ def graph(files: Iterable[DataFile]) -> nx.DiGraph[str]:
     return found
 
 
-def _groups(files: Sequence[DataFile], limits: Limits) -> Iterator[list[DataFile]]:
+def _groups(files: Sequence[DataFile], limits: GroupLimits) -> Iterator[list[DataFile]]:
     """Yield groups of files of one shard; every file is in one of them."""
     order = _TopologicalOrder(files)
     while not order.is_empty():
         yield _next_group(order, limits)
 
 
-def _next_group(order: _TopologicalOrder, limits: Limits) -> list[DataFile]:
+def _next_group(order: _TopologicalOrder, limits: GroupLimits) -> list[DataFile]:
     first = order.take_first()
     group = [first]
     size = first.size

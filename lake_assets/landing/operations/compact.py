@@ -13,7 +13,7 @@ from itertools import chain
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import Ranges, last_offsets
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.compaction_choice import Limits, select
+from lake_assets.landing.manifest.compaction_choice import GroupLimits, select
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compaction_rounds import ShardFiles, open_round, shard_files, unfinished_rounds
@@ -29,7 +29,7 @@ def to_columns(writer: ZoneWriter, topic: str, *, now: datetime) -> list[str]:
     return made
 
 
-def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) -> list[str]:
+def merge(writer: ZoneWriter, shard: Shard, limits: GroupLimits, *, now: datetime) -> list[str]:
     """Work on the rounds of a shard that this zone has not finished, or else on a new one.
 
     It stops where files are missing or are not scrubbed for the same requests; the next call continues there.
@@ -54,7 +54,7 @@ def merge(writer: ZoneWriter, shard: Shard, limits: Limits, *, now: datetime) ->
     return made
 
 
-def _open_rounds(writer: ZoneWriter, shard: Shard, limits: Limits) -> list[Round]:
+def _open_rounds(writer: ZoneWriter, shard: Shard, limits: GroupLimits) -> list[Round]:
     """Open the next round, up to all files that this zone has verified; empty if there is nothing to merge."""
     settled = shard_files(writer, shard).settled()
     groups = []

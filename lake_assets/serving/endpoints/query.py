@@ -27,7 +27,7 @@ VALUE_BYTES = 100
 
 
 @dataclass(frozen=True)
-class Limits:
+class QueryLimits:
     """The limits of one query.
 
     Attributes:
@@ -63,7 +63,7 @@ class Result:
     versions: Mapping[str, int | None]
 
 
-def query(broker: Broker, sql: str, limits: Limits) -> Result:
+def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
     """Run one SELECT over served tables, all read as of one moment.
 
     Raises:
@@ -86,7 +86,7 @@ def query(broker: Broker, sql: str, limits: Limits) -> Result:
         return result
 
 
-def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
+def _result(worker: Worker, sql: str, limits: QueryLimits, pinned: Pinned) -> Result:
     """Read rows up to the limit. The worker sends batches without being asked, so it computes some more of them."""
     worker.ask(_question(sql, limits, pinned), seconds_left=lambda: pinned.lease.seconds_left)
     streams = _streams(worker, limits, pinned)
@@ -111,7 +111,7 @@ def _result(worker: Worker, sql: str, limits: Limits, pinned: Pinned) -> Result:
     )
 
 
-def _question(sql: str, limits: Limits, pinned: Pinned) -> Question:
+def _question(sql: str, limits: QueryLimits, pinned: Pinned) -> Question:
     return Question(
         sql=sql,
         files=pinned.paths(),
@@ -121,7 +121,7 @@ def _question(sql: str, limits: Limits, pinned: Pinned) -> Question:
     )
 
 
-def _streams(worker: Worker, limits: Limits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
+def _streams(worker: Worker, limits: QueryLimits, pinned: Pinned) -> Iterator[pa.RecordBatchStreamReader]:
     """The first stream has only the columns, each further one a batch. An error of the worker is raised."""
     while True:
         kind, content = worker.frame(most=limits.memory_mb * MB, seconds_left=lambda: pinned.lease.seconds_left)
@@ -158,7 +158,7 @@ def _converted(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         ) from error
 
 
-def _meaning(said: str, limits: Limits, pinned: Pinned) -> QueryRefused | QueryStopped:
+def _meaning(said: str, limits: QueryLimits, pinned: Pinned) -> QueryRefused | QueryStopped:
     """Classify an error of DuckDB by its first words."""
     kind = said.split(":")[0]
     pinned.lease.confirm()  # without the lease, files may be gone
@@ -180,20 +180,20 @@ def _is_of_a_file(said: str, pinned: Pinned) -> bool:
     return any(path in said for path in paths)
 
 
-def _too_slow(limits: Limits) -> QueryStopped:
+def _too_slow(limits: QueryLimits) -> QueryStopped:
     return QueryStopped(
         f"The query took longer than {limits.seconds:g} s.", remedy="Read less, or raise LAKE_QUERY_SECONDS."
     )
 
 
-def _died(limits: Limits) -> QueryStopped:
+def _died(limits: QueryLimits) -> QueryStopped:
     return QueryStopped(
         f"The query's process died: it needed more than {limits.memory_mb} MB, or it was killed.",
         remedy="Run the query again; read less, or raise LAKE_QUERY_MB.",
     )
 
 
-def _too_large(limits: Limits) -> QueryStopped:
+def _too_large(limits: QueryLimits) -> QueryStopped:
     return QueryStopped(
         f"The query needs more than {limits.memory_mb} MB.", remedy="Read less, or raise LAKE_QUERY_MB."
     )

@@ -16,7 +16,7 @@ from lake_assets.incremental.metadata.tables import complete_through, load
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.loading.batch import Batch, commit
 from lake_assets.landing.loading.progress import read_progress
-from lake_assets.landing.manifest.compaction_choice import Limits
+from lake_assets.landing.manifest.compaction_choice import GroupLimits
 from lake_assets.landing.operations.compact import merge
 from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
@@ -136,7 +136,7 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
         landings.tail(zone)
     feed, writers = landings.feeds[0], [landings.writer(zone) for zone in ("a", "b")]
     for writer in writers:
-        merge(writer, Shard(feed.topic), Limits(3, 1 << 20), now=NOW)
+        merge(writer, Shard(feed.topic), GroupLimits(3, 1 << 20), now=NOW)
     for zone in (0, 1, 0):
         reshard(writers[zone], Shard(feed.topic), 2, feed.distinct_id_of, now=NOW)
     files = [e.file for e in landings.manifest.entries("b", feed.topic)]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from lake_assets.errors import ConfigurationError, OffsetsOverlap
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets, last_offsets, merged_ranges, next_offsets
-from lake_assets.landing.manifest.compaction_choice import Limits, candidates, select
+from lake_assets.landing.manifest.compaction_choice import GroupLimits, candidates, select
 from lake_assets_tests.landing.made import file
 
-WIDE = Limits(max_files=100, max_bytes=10_000)
-LIMITS = st.builds(Limits, st.integers(2, 5), st.integers(1, 20))
+WIDE = GroupLimits(max_files=100, max_bytes=10_000)
+LIMITS = st.builds(GroupLimits, st.integers(2, 5), st.integers(1, 20))
 A = file("A", {1: (1, 2), 2: (1, 2)})
 B = file("B", {3: (2, 3), 4: (2, 3)})
 C = file("C", {2: (4, 6), 3: (4, 6)})
@@ -94,7 +94,7 @@ def cycle_by_replacing(files: Sequence[DataFile], group: Sequence[DataFile]) -> 
 
 @settings(max_examples=300, deadline=None)
 @given(lakes(), LIMITS)
-def test_every_group_is_consecutive_convex_and_within_limits(files: list[DataFile], limits: Limits) -> None:
+def test_every_group_is_consecutive_convex_and_within_limits(files: list[DataFile], limits: GroupLimits) -> None:
     groups = select(files, limits)
     for group in groups:
         assert 2 <= len(group) <= limits.max_files
@@ -108,7 +108,7 @@ def test_every_group_is_consecutive_convex_and_within_limits(files: list[DataFil
 
 @settings(max_examples=150, deadline=None)
 @given(lakes(), LIMITS, st.randoms(use_true_random=False))
-def test_the_order_of_files_does_not_matter(files: list[DataFile], limits: Limits, chance: random.Random) -> None:
+def test_the_order_of_files_does_not_matter(files: list[DataFile], limits: GroupLimits, chance: random.Random) -> None:
     shuffled = chance.sample(files, len(files))
     assert select(shuffled, limits) == select(files, limits)
 
@@ -116,7 +116,7 @@ def test_the_order_of_files_does_not_matter(files: list[DataFile], limits: Limit
 @settings(max_examples=150, deadline=None)
 @given(lakes(), LIMITS, st.integers(0, 10), st.integers(0, 10))
 def test_up_to_a_cut_it_does_not_matter_what_lies_beyond(
-    files: list[DataFile], limits: Limits, at: int, seen: int
+    files: list[DataFile], limits: GroupLimits, at: int, seen: int
 ) -> None:
     """A cut at the first `at` files; a zone that has the first `seen` chooses what the other does, or nothing yet."""
     cut = last_offsets(files[:at])
@@ -134,7 +134,7 @@ def test_a_partition_begins_with_its_first_file_and_goes_on_behind_its_last(file
 
 @settings(max_examples=100, deadline=None)
 @given(lakes(), LIMITS)
-def test_rounds_come_to_an_end(files: list[DataFile], limits: Limits) -> None:
+def test_rounds_come_to_an_end(files: list[DataFile], limits: GroupLimits) -> None:
     for _ in range(len(files) + 1):
         groups = select(files, limits)
         if not groups:
@@ -154,7 +154,7 @@ def test_the_worked_example() -> None:
     files = [E, D, C, B, A]
     assert cycle_by_replacing(files, [A, B, E])
     assert not is_consecutive([A, B, E], files)
-    assert select(files, Limits(max_files=4, max_bytes=10)) == [[A, B, C, E]]
+    assert select(files, GroupLimits(max_files=4, max_bytes=10)) == [[A, B, C, E]]
     assert merged_ranges([A, B, C, E]) == {1: (1, 2), 2: (1, 8), 3: (2, 6), 4: (2, 3)}
 
 
@@ -193,4 +193,4 @@ def test_a_cut_that_is_not_reached_has_no_candidates() -> None:
 
 def test_limits_that_allow_nothing_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="at most 1 files"):
-        Limits(1, 10)
+        GroupLimits(1, 10)

@@ -16,7 +16,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from lake_assets.serving.endpoints.http import endpoint
-from lake_assets.serving.endpoints.query import Limits, query
+from lake_assets.serving.endpoints.query import QueryLimits, query
 from lake_assets.serving.endpoints.query_worker import connect, restrict
 from lake_assets.serving.endpoints.sql import tables_of
 from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
@@ -37,7 +37,7 @@ def members(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def test_rows_come_with_their_types_and_the_version_that_they_are_of(members: World) -> None:
-    found = query(members.broker, f"select * from {members.table} order by name desc", Limits())
+    found = query(members.broker, f"select * from {members.table} order by name desc", QueryLimits())
     assert (found.columns, found.truncated) == (("name", "price", "at"), False)
     assert found.types == ("string", "decimal128(3, 2)", "timestamp[us, tz=UTC]")
     assert found.rows == [("c", None, NOON), ("b", Decimal("2.50"), NOON), ("a", Decimal("1.50"), NOON)]
@@ -101,7 +101,7 @@ def test_the_tables_of_a_query(sql: str, tables: set[str]) -> None:
 )
 def test_nothing_but_served_tables_can_be_asked_for(members: World, sql: str) -> None:
     with pytest.raises((QueryRefused, TableNotServed)):
-        query(members.broker, sql, Limits())
+        query(members.broker, sql, QueryLimits())
 
 
 @pytest.mark.parametrize(
@@ -131,31 +131,35 @@ def test_the_database_itself_is_closed_too(members: World, tmp_path: Path, sql: 
 @pytest.mark.parametrize(
     ("limits", "sql", "match"),
     [
-        (Limits(seconds=0.3), "select sum(a.range * b.range) from range(10000000) a, range(100000) b", "longer than"),
-        (Limits(memory_mb=40), "select a.range, count(*) from range(50000000) a group by all", "more than 40 MB"),
-        (Limits(memory_mb=40), "select repeat('x', 1000000) from range(100)", "more than 40 MB"),
-        (Limits(rows=10**9, seconds=0.3), "select range, range + 1 from range(5000000)", "longer than"),
+        (
+            QueryLimits(seconds=0.3),
+            "select sum(a.range * b.range) from range(10000000) a, range(100000) b",
+            "longer than",
+        ),
+        (QueryLimits(memory_mb=40), "select a.range, count(*) from range(50000000) a group by all", "more than 40 MB"),
+        (QueryLimits(memory_mb=40), "select repeat('x', 1000000) from range(100)", "more than 40 MB"),
+        (QueryLimits(rows=10**9, seconds=0.3), "select range, range + 1 from range(5000000)", "longer than"),
     ],
 )
-def test_a_query_beyond_its_limits_is_stopped(members: World, limits: Limits, sql: str, match: str) -> None:
+def test_a_query_beyond_its_limits_is_stopped(members: World, limits: QueryLimits, sql: str, match: str) -> None:
     with pytest.raises(QueryStopped, match=match):
         query(members.broker, sql, limits)
 
 
 def test_a_semicolon_and_a_comment_do_no_harm(members: World) -> None:
-    assert query(members.broker, "select 1; -- one", Limits()).rows == [(1,)]
+    assert query(members.broker, "select 1; -- one", QueryLimits()).rows == [(1,)]
 
 
 def test_a_row_that_fails_late_fails_the_query(members: World) -> None:
     sql = "select cast(case when range = 9000 then 'x' else '1' end as int) from range(9001)"
     with pytest.raises(QueryRefused, match="Could not convert string 'x'"):
-        query(members.broker, sql, Limits())
+        query(members.broker, sql, QueryLimits())
 
 
 @pytest.mark.parametrize("value", ["timestamp 'infinity'", "date '290000-01-01'", "[timestamptz '-infinity']"])
 def test_a_time_that_python_has_not_is_refused(members: World, value: str) -> None:
     with pytest.raises(QueryRefused, match="cannot be converted"):
-        query(members.broker, f"select {value}", Limits())
+        query(members.broker, f"select {value}", QueryLimits())
 
 
 @pytest.mark.parametrize("damage", [slice(0, None), slice(4, 30), slice(-60, -8)])
@@ -182,14 +186,14 @@ def test_a_file_that_is_gone_is_told(members: World, tmp_path: Path) -> None:
 
 
 def test_more_rows_than_allowed_are_left_out_and_said_to_be(members: World) -> None:
-    found = query(members.broker, f"select name from {members.table} order by name", Limits(rows=2))
+    found = query(members.broker, f"select name from {members.table} order by name", QueryLimits(rows=2))
     assert (found.rows, found.truncated) == ([("a",), ("b",)], True)
 
 
 @pytest.fixture
 def serving(members: World) -> Serving:
     return replace(
-        open_serving(members.zk, Settings(serving_folder=members.files.folder), clock=now), limits=Limits(rows=2)
+        open_serving(members.zk, Settings(serving_folder=members.files.folder), clock=now), limits=QueryLimits(rows=2)
     )
 
 

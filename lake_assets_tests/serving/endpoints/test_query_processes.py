@@ -18,14 +18,14 @@ from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from lake_assets.serving.endpoints import query_worker
 from lake_assets.serving.endpoints.http import endpoint
-from lake_assets.serving.endpoints.query import MB, Limits, query
+from lake_assets.serving.endpoints.query import MB, QueryLimits, query
 from lake_assets.serving.errors import QueryStopped
 from lake_assets.serving.served_tables import open_serving
 from lake_assets.settings import Settings
 from lake_assets_tests.serving.child import start
 from lake_assets_tests.serving.scenario import ROWS, World, now
 
-LIMITS = Limits(memory_mb=64, seconds=20)
+LIMITS = QueryLimits(memory_mb=64, seconds=20)
 WORKER_MB = 140
 """What a worker may take, resident, before its query: Python, DuckDB and Arrow, most of it shared."""
 
@@ -92,7 +92,7 @@ def test_memory_that_duckdb_does_not_count_is_limited(served: World, sql: str) -
 def test_what_fits_the_least_limit_is_answered(served: World) -> None:
     served.push(1)
     sql = f"select count(*), count(distinct a.range) from range(50000) a, {served.table}"
-    assert query(served.broker, sql, Limits(memory_mb=32)).rows == [(50_000 * ROWS, 50_000)]
+    assert query(served.broker, sql, QueryLimits(memory_mb=32)).rows == [(50_000 * ROWS, 50_000)]
 
 
 def test_other_questions_are_answered_meanwhile(served: World) -> None:
@@ -134,7 +134,7 @@ def test_other_questions_are_answered_meanwhile(served: World) -> None:
 
 def test_a_query_beyond_its_time_leaves_no_process(served: World) -> None:
     with pytest.raises(QueryStopped, match=r"longer than 0\.5 s"):
-        query(served.broker, ENDLESS, Limits(seconds=0.5))
+        query(served.broker, ENDLESS, QueryLimits(seconds=0.5))
     gone(workers(psutil.Process())[1:])
 
 
