@@ -1,4 +1,4 @@
-"""Which stream may take its turn on a lake after which."""
+"""Which stream may follow which on a lake. This module only declares the order; `coordination.rules.decide` decides."""
 
 from __future__ import annotations
 

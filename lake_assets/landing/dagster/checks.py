@@ -1,6 +1,8 @@
 """Asset checks on the zones: `zones_equal` compares the files of a topic, `lag` checks that a zone is not late.
 
 `zones_equal` runs on demand; every run of a zone's asset evaluates `lag`. The sensor of `sensors.py` evaluates both.
+A new check is also listed in `assets.py`: in `landing_definitions`, or in `check_specs` if a run of an asset evaluates
+it.
 """
 
 from collections.abc import Sequence

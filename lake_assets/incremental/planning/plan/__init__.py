@@ -1,7 +1,8 @@
 """Which hours to rebuild, and why. Pure: no I/O, no clock, no table.
 
 The input is what changed in each source, what the target has committed, and its mode. The result is a session plan, or
-the reason why there is no session.
+the reason why there is no session. `decide_session` decides: it takes the changed hours from `changed_hours`, and the
+range that must be rebuilt for them from `hour_ranges`.
 
 May import `incremental.declaration` and the rest of `incremental.planning`.
 """
