@@ -59,6 +59,16 @@ def test_rows_that_a_source_has_no_more_go_though_the_session_before_them_comes_
     lake.assert_true("signup_fact")
 
 
+def test_an_hour_whose_rows_were_all_deleted_is_emptied(lake: Lake, spark: SparkSession) -> None:
+    lake.append("raw.signups", [signup(1, 1), signup(2, 2)])
+    complete(lake, 2)
+    lake.session("signup_fact")
+    spark.sql("DELETE FROM lake.raw.signups WHERE event_ts >= timestamp'2026-01-01 02:00:00Z'")
+    lake.lose_watermark("signup_fact")
+    assert lake.session("signup_fact").hours_built == (START + 2,)
+    lake.assert_true("signup_fact")
+
+
 def test_what_is_decided_again_and_again_has_one_id(lake: Lake) -> None:
     lake.append("raw.signups", [signup(1, 1)])
     complete(lake, 1)

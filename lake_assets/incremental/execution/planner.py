@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from itertools import count
 
 from pyiceberg.catalog import Catalog
@@ -18,7 +19,14 @@ from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
 from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
-from lake_assets.incremental.planning.plan import PlanningInput, another, plan, plan_acknowledged, plan_rebuild
+from lake_assets.incremental.planning.plan import (
+    Committed,
+    PlanningInput,
+    another,
+    plan,
+    plan_acknowledged,
+    plan_rebuild,
+)
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 
 Heads = Mapping[str, tuple[int | None, int | None]]
@@ -126,12 +134,23 @@ class Planner:
             process=self.target.table,
             mode=self.target.mode,
             changes=tuple(found),
-            committed=state.committed,
+            committed=self._committed(state, reset=reset),
             code_version=self.target.code_version,
             revision=state.revision,
             grain=self.target.grain,
             start=self.pipeline.start_hour,
         )
+
+    def _committed(self, state: ProcessState, *, reset: bool) -> Committed:
+        """Return what is committed; if the watermarks are lost, with all hours of the target pending.
+
+        A source may have lost all rows of an hour since. Only the target's own partitions still name that hour.
+        """
+        table = tables.find(self.catalog, self.target.table)
+        if state.watermarks or reset or table is None:
+            return state.committed
+        present = self.target.grain.whole(hours_present(table, self.target.time_column))
+        return replace(state.committed, pending=state.committed.pending | present)
 
     def _check_target(self, state: ProcessState, *, reset: bool) -> None:
         """Check that the target can be published to. Before its first session its table may not exist."""
