@@ -16,6 +16,7 @@ from lake_assets.demo.engagement_simulator.flaws import flaws
 from lake_assets.demo.engagement_simulator.model import Simulation
 from lake_assets.demo.engagement_simulator.people import org_names
 from lake_assets.demo.engagement_simulator.producer import send
-from lake_assets.demo.engagement_simulator.traffic import Message, batches, generate
+from lake_assets.demo.engagement_simulator.traffic import batches, generate
+from lake_assets.demo.message import Message
 
 __all__ = ["Message", "Simulation", "batches", "flaws", "generate", "org_names", "send"]

@@ -15,7 +15,7 @@ import networkx as nx
 import numpy as np
 
 from lake_assets.demo.engagement_simulator.flaws import Values, encode, flaws
-from lake_assets.demo.engagement_simulator.traffic import Message
+from lake_assets.demo.message import Message
 from lake_assets.engagement.model.lake import EngagementLake, StreamName
 
 Person = tuple[str, str]

@@ -13,6 +13,7 @@ from lake_assets.demo.engagement_simulator.flaws import TIME_FIELDS, Values, enc
 from lake_assets.demo.engagement_simulator.model import Simulation
 from lake_assets.demo.engagement_simulator.people import Ints, People, id_name, org_name, org_names
 from lake_assets.demo.engagement_simulator.requests import Request, Requests
+from lake_assets.demo.message import Message
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
 from lake_assets.engagement.model.messages import PATTERNS
 
@@ -24,22 +25,6 @@ DISTINCT_NUMBERS = 10
 """How many different values a field of an engagement has."""
 
 DATE_LENGTH = len("2026-01-01")
-
-
-class Message(NamedTuple):
-    """A message of a topic.
-
-    Attributes:
-        topic: The topic.
-        key: The org, so that the messages of an org stay in order.
-        value: The JSON object.
-        timestamp: Milliseconds since 1970-01-01 UTC.
-    """
-
-    topic: str
-    key: bytes
-    value: bytes
-    timestamp: int
 
 
 class _Row(NamedTuple):

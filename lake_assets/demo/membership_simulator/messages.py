@@ -10,32 +10,17 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 from lake_assets.base.hours import hour_start
 from lake_assets.demo.membership_simulator.batches import Landing, microseconds
+from lake_assets.demo.message import Message
 from lake_assets.membership.raw import RAW
 
 DISTINCT_ID = "account_id"
 
 
-class MembershipMessage(NamedTuple):
-    """A message of a topic.
-
-    Attributes:
-        topic: The topic.
-        key: The account, so that the messages of an account stay in order.
-        value: The JSON object.
-        timestamp: Milliseconds since 1970-01-01 UTC.
-    """
-
-    topic: str
-    key: bytes
-    value: bytes
-    timestamp: int
-
-
-def messages(landing: Landing, *, prefix: str = "") -> Iterator[MembershipMessage]:
+def messages(landing: Landing, *, prefix: str = "") -> Iterator[Message]:
     """Yield a message for each row of a landing, in the order of `RAW` and of the rows.
 
     Args:
@@ -47,7 +32,7 @@ def messages(landing: Landing, *, prefix: str = "") -> Iterator[MembershipMessag
         own_columns = landing.rows[raw.table].select(list(raw.columns))
         for row in own_columns.to_pylist():
             key = (row[DISTINCT_ID] or "").encode()
-            yield MembershipMessage(f"{prefix}{raw.table}", key, _json(row), timestamp)
+            yield Message(f"{prefix}{raw.table}", key, _json(row), timestamp)
 
 
 def heartbeats(landing: Landing, *, prefix: str = "") -> dict[str, datetime]:
