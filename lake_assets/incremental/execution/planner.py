@@ -146,9 +146,10 @@ class Planner:
 
         A source may have lost all rows of an hour since. Only the target's own partitions still name that hour.
         """
-        table = tables.find(self.catalog, self.target.table)
-        if state.watermarks or reset or table is None:
+        are_lost = state.session is not None and not state.watermarks
+        if reset or not are_lost:
             return state.committed
+        table = tables.load(self.catalog, self.target.table)
         present = self.target.grain.whole(hours_present(table, self.target.time_column))
         return replace(state.committed, pending=state.committed.pending | present)
 
