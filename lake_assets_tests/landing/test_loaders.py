@@ -46,6 +46,21 @@ def test_who_is_overtaken_between_reading_and_staging_begins_anew(landed: Landed
     assert rows(home) == named(range(6))
 
 
+def test_a_batch_that_ends_within_a_file_leaves_the_rest_to_the_next(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lake_assets.landing.loading.loader.MAX_OFFSETS", 2)
+    for first in (0, 3):
+        land(landed, first)
+    batches = list(loader(landed.settings).load())
+    assert [(dict(batch.offsets), batch.rows) for batch in batches] == [
+        ({0: (0, 2)}, 2),
+        ({0: (2, 4)}, 2),
+        ({0: (4, 6)}, 2),
+    ]
+    assert rows(landed.settings) == named(range(6))
+
+
 def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
     land(landed, 0)
     for zone in "aba":
