@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.cli.common import AsJson, create_tables, open_engine
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 
 def init() -> None:
     """Create missing namespaces and tables. Safe to repeat."""
-    created = open_engine().create_tables()
+    created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
     if created:

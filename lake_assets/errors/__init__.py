@@ -7,6 +7,9 @@ LakeError
 ├── UsageError              an invalid argument of a command or request
 ├── ServiceError            a local service or one of its dependencies is not available
 ├── ErasureStopped          an erasure did not finish; the same call continues it
+├── StoredStateError        stored state is lost or damaged; nothing was changed
+│   ├── CatalogLost
+│   └── TableDamaged
 ├── SourceError             a source cannot be read as declared; nothing was staged
 │   ├── TableMissing
 │   ├── ColumnMismatch
@@ -86,9 +89,11 @@ from lake_assets.errors.incremental import (
     WriteAuditPublishDisabled,
 )
 from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
+from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
 
 __all__ = [
     "AuditFailed",
+    "CatalogLost",
     "ChangesExpired",
     "CheckpointLost",
     "ClaimRefused",
@@ -118,8 +123,10 @@ __all__ = [
     "SourceError",
     "SourceReplaced",
     "StateMoved",
+    "StoredStateError",
     "StreamError",
     "SumsDisagree",
+    "TableDamaged",
     "TableMissing",
     "TargetError",
     "TargetRolledBack",
