@@ -75,7 +75,7 @@ def complete(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.cancels.")],
     hour: Annotated[str, typer.Argument(metavar="HOUR", help="The last complete hour, such as 2026-01-01-05:00.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also move complete-through back, if the table is complete further.")
+        bool, typer.Option("--force", help="Also move complete-through back, or replace a malformed one.")
     ] = False,
 ) -> None:
     """Declare the raw table TABLE complete through HOUR, inclusive.

@@ -14,6 +14,7 @@ LakeError
 │   ├── TableMissing
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
+│   │   └── InvalidCompleteThrough
 │   ├── SourceReplaced
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
@@ -76,6 +77,7 @@ from lake_assets.errors.incremental import (
     ColumnMismatch,
     HistoryCut,
     HoursHeld,
+    InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
@@ -106,6 +108,7 @@ __all__ = [
     "FilesDiffer",
     "HistoryCut",
     "HoursHeld",
+    "InvalidCompleteThrough",
     "InvalidHourKey",
     "LakeError",
     "LandingError",

@@ -47,6 +47,7 @@ class TableDamaged(StoredStateError):
         super().__init__(f"{table} cannot be read, because its file {file} {cause}.", remedy=remedy)
         self.table = table
         self.file = file
+        self.cause = cause
 
 
 def _named(tables: Collection[str]) -> str:
