@@ -29,6 +29,16 @@ def open_engine() -> Engine:
     return open_engine(settings())
 
 
+def create_tables() -> list[str]:
+    """Create the missing tables, and record all tables in the data directory. Return the names of those created."""
+    from lake_assets.connections.catalog import remember_tables, table_names
+
+    engine = open_engine()
+    created = engine.create_tables()
+    remember_tables(engine.catalog, table_names(engine.catalog), settings())
+    return created
+
+
 def kafka_servers() -> str:
     """Return the bootstrap servers of Kafka. Raises `ServiceError` if none are known."""
     from lake_assets.connections.addresses import kafka_address, required

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.cli.common import AsJson, create_tables
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import settings
 
@@ -30,7 +30,7 @@ def up() -> None:
     """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
     from lake_assets.services import lifecycle
 
-    open_engine().create_tables()
+    create_tables()
     lifecycle.up(settings(), report=typer.echo)
 
 

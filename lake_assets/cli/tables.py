@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.cli.common import AsJson, create_tables, open_engine
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 
 def init() -> None:
     """Create missing namespaces and tables. Safe to repeat."""
-    created = open_engine().create_tables()
+    created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
     if created:
@@ -75,7 +75,7 @@ def complete(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.cancels.")],
     hour: Annotated[str, typer.Argument(metavar="HOUR", help="The last complete hour, such as 2026-01-01-05:00.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also move complete-through back, if the table is complete further.")
+        bool, typer.Option("--force", help="Also move complete-through back, or replace a malformed one.")
     ] = False,
 ) -> None:
     """Declare the raw table TABLE complete through HOUR, inclusive.

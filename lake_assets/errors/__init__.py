@@ -7,10 +7,14 @@ LakeError
 ├── UsageError              an invalid argument of a command or request
 ├── ServiceError            a local service or one of its dependencies is not available
 ├── ErasureStopped          an erasure did not finish; the same call continues it
+├── StoredStateError        stored state is lost or damaged; nothing was changed
+│   ├── CatalogLost
+│   └── TableDamaged
 ├── SourceError             a source cannot be read as declared; nothing was staged
 │   ├── TableMissing
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
+│   │   └── InvalidCompleteThrough
 │   ├── SourceReplaced
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
@@ -73,6 +77,7 @@ from lake_assets.errors.incremental import (
     ColumnMismatch,
     HistoryCut,
     HoursHeld,
+    InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
@@ -86,9 +91,11 @@ from lake_assets.errors.incremental import (
     WriteAuditPublishDisabled,
 )
 from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
+from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
 
 __all__ = [
     "AuditFailed",
+    "CatalogLost",
     "ChangesExpired",
     "CheckpointLost",
     "ClaimRefused",
@@ -101,6 +108,7 @@ __all__ = [
     "FilesDiffer",
     "HistoryCut",
     "HoursHeld",
+    "InvalidCompleteThrough",
     "InvalidHourKey",
     "LakeError",
     "LandingError",
@@ -118,8 +126,10 @@ __all__ = [
     "SourceError",
     "SourceReplaced",
     "StateMoved",
+    "StoredStateError",
     "StreamError",
     "SumsDisagree",
+    "TableDamaged",
     "TableMissing",
     "TargetError",
     "TargetRolledBack",

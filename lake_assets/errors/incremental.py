@@ -31,10 +31,24 @@ class ColumnMismatch(SourceError):
 class InvalidHourKey(SourceError):
     """A text is not an hour key."""
 
-    def __init__(self, where: str, value: object) -> None:
+    def __init__(
+        self, where: str, value: object, *, remedy: str = "Write the hour in UTC, as YYYY-MM-DD-HH:00."
+    ) -> None:
         super().__init__(
             f"{where} is {value!r}, which is not an hour key such as 2026-01-01-05:00.",
-            remedy="Write the hour in UTC, as YYYY-MM-DD-HH:00.",
+            remedy=remedy,
+        )
+
+
+class InvalidCompleteThrough(InvalidHourKey):
+    """A table's property complete-through is not an hour key."""
+
+    def __init__(self, table: str, name: str, value: object) -> None:
+        super().__init__(
+            f"Property {name} of {table}",
+            value,
+            remedy=f"For a raw table, run `lake complete {table} HOUR --force`. `lake doctor --repair` sets it to the "
+            "last hour that sessions have recorded, for targets, too.",
         )
 
 

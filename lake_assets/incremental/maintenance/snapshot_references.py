@@ -14,7 +14,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.incremental.execution.session_log import OPEN
+from lake_assets.incremental.execution.session_log.store import FORGETS
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.damaged_files import naming_damaged_file
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
 
 Row = Mapping[str, Any]
@@ -124,8 +126,9 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
     """Return the rows of each process's newest revision."""
-    scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
-    rows: list[Row] = scan.to_arrow().to_pylist()
+    with naming_damaged_file(catalog, name, repair=FORGETS):
+        scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
+        rows: list[Row] = scan.to_arrow().to_pylist()
     newest: dict[str, int] = {}
     for row in rows:
         process = row["process_name"]
