@@ -14,6 +14,10 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
+"""The folder of the package's folder: of a checkout, or site-packages."""
+
+CHECKOUT = PROJECT if (PROJECT / "requirements.lock").is_file() else None
+"""The folder of the checkout that the package is in; None if the package was installed."""
 
 
 class Settings(BaseSettings):

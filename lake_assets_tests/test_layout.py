@@ -36,7 +36,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "pages": FOUNDATION | ENGINES | STAGES,
     "demo": FOUNDATION | ENGINES | STAGES | {"services", "pages"},
     "cli": FOUNDATION | ENGINES | STAGES | {"services", "pages", "demo"},
-    "__init__": set(),
+    "__init__": FOUNDATION | ENGINES | {"resources"},
 }
 """Part of the package → the other parts that it may import, at its top, inside functions, or for types alone."""
 
