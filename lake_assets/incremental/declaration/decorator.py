@@ -11,6 +11,7 @@ from typing import Literal
 
 from lake_assets.base.grain import GRAINS, Grain
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.arguments import check_arguments
 from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Target, Transform
@@ -61,6 +62,7 @@ def incremental_asset(
 
     def declare(transform: Transform) -> Target:
         table = f"{namespace}.{transform.__name__}"
+        check_arguments(table, mode=mode, sources=sources, key=key, columns=columns, audits=audits, owners=owners)
         keyed = tuple(_with_default_key(source, mode, key) for source in sources)
         target = Target(
             table=table,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
+from lake_assets.incremental.declaration.arguments import check_items, suggestion
 from lake_assets.incremental.declaration.tables import RawTable, Subject
 from lake_assets.incremental.declaration.target import Target
-from lake_assets.incremental.declaration.validation import check_entity, check_raw_source, check_subject
+from lake_assets.incremental.declaration.validation import (
+    check_entity,
+    check_raw_source,
+    check_source_columns,
+    check_subject,
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,7 @@ class Pipeline:
     subjects: tuple[Subject, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_arguments()
         self._check_start()
         self._check_declared_once()
         self._check_sources()
@@ -97,6 +104,29 @@ class Pipeline:
         found.reverse()
         return found
 
+    def check_undeclared_sources(self, exists: Callable[[str], bool]) -> None:
+        """Check that every source that the pipeline does not declare is a table that another program has created.
+
+        Args:
+            exists: Whether the catalog has a table.
+
+        Raises:
+            ConfigurationError: A source is neither declared nor in the catalog.
+        """
+        declared = [raw.table for raw in self.raw] + [target.table for target in self.targets]
+        for target in self.targets:
+            for table in target.source_tables:
+                if table not in declared and not exists(table):
+                    raise ConfigurationError(
+                        f"{target.table} reads {table}, which is neither declared nor in the catalog.",
+                        remedy=f"{suggestion(table, declared)} A new raw table is declared in raw= of the pipeline.",
+                    )
+
+    def _check_arguments(self) -> None:
+        check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
+        check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
+        check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
+
     def _check_start(self) -> None:
         try:
             parse_hour(self.start)
@@ -111,14 +141,26 @@ class Pipeline:
         for table, times in declared.items():
             if times > 1:
                 raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
+        named: dict[str, str] = {}
+        for target in self.targets:
+            other = named.setdefault(target.name, target.table)
+            if other != target.table:
+                raise ConfigurationError(
+                    f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
+                    remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
+                )
 
     def _check_sources(self) -> None:
         targets = self._targets_by_table()
         raw_tables = {raw.table: raw for raw in self.raw}
         for target in self.targets:
             for source in target.sources:
-                if source.table in raw_tables:
-                    check_raw_source(target, source, raw_tables[source.table])
+                raw = raw_tables.get(source.table)
+                if raw is not None:
+                    check_source_columns(target, source, raw.all_columns)
+                    check_raw_source(target, source, raw)
+                elif source.table in targets:
+                    check_source_columns(target, source, targets[source.table].columns)
             check_entity(target, targets)
 
     def _targets_by_table(self) -> dict[str, Target]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE, require_columns, require_name
 
 LANDED = "landed_at"
@@ -75,11 +76,25 @@ class RawTable:
     def __post_init__(self) -> None:
         require_name(TABLE, self.table, "The raw table")
         require_columns(self.table, self.columns)
+        self._check_time()
 
     @property
     def all_columns(self) -> dict[str, str]:
         """Column → Iceberg type, with `LANDING_COLUMNS`."""
         return {**self.columns, **LANDING_COLUMNS}
+
+    def _check_time(self) -> None:
+        found = self.all_columns.get(self.time_column)
+        if found is None:
+            raise ConfigurationError(
+                f"{self.table} has the time column {self.time_column!r}, which is not among its columns.",
+                remedy=f"Add it to columns=, or name one of: {', '.join(self.columns)}.",
+            )
+        if found != "timestamptz":
+            raise ConfigurationError(
+                f"{self.table} has the time column {self.time_column!r}, which is {found}.",
+                remedy="Declare it as timestamptz, or name another column as time_column=.",
+            )
 
 
 @dataclass(frozen=True)

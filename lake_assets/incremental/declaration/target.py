@@ -177,9 +177,11 @@ class Audit:
         run: Evaluates it.
         description: What it checks.
         blocking: Whether the hours that it fails in are not published.
+        columns: The columns of the target that it names. A declaration without one of them is refused.
     """
 
     name: str
     run: Callable[[AuditScope], Verdict | Offenders]
     description: str
     blocking: bool = True
+    columns: tuple[str, ...] = ()

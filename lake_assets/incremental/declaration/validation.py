@@ -7,24 +7,44 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.modes import Sequential, Stateless
 from lake_assets.incremental.declaration.names import TABLE, require_columns, require_name
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject
 from lake_assets.incremental.declaration.target import Target
 
 
-def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
-    """Check a source that is a raw table: it has the columns, and a key that identifies repeated deliveries.
+def check_source_columns(target: Target, source: Source, columns: Mapping[str, str]) -> None:
+    """Check that a source has the columns that a target's `Source` names, and that its time is a timestamptz.
+
+    Args:
+        target: The target.
+        source: One of its sources.
+        columns: Column → Iceberg type, as the source is declared.
 
     Raises:
-        ConfigurationError: A column or the key is missing.
+        ConfigurationError: A column is missing, or the time column has another type.
     """
     for column in (source.time_column, source.key):
-        if column is not None and column not in raw.all_columns:
+        if column is not None and column not in columns:
             raise ConfigurationError(
-                f"{target.table} reads {column!r} of {raw.table}, which declares no such column.",
-                remedy=f"Name one of: {', '.join(raw.all_columns)}.",
+                f"{target.table} reads {column!r} of {source.table}, which declares no such column.",
+                remedy=suggestion(column, tuple(columns)),
             )
+    time_type = columns[source.time_column]
+    if time_type != "timestamptz":
+        raise ConfigurationError(
+            f"{target.table} reads {source.table} by the time column {source.time_column!r}, which is {time_type}.",
+            remedy="Name a timestamptz column as time_column=, or declare this one as timestamptz.",
+        )
+
+
+def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
+    """Check that a source that is a raw table has a key, which identifies repeated deliveries.
+
+    Raises:
+        ConfigurationError: The key is missing.
+    """
     if source.key is None:
         raise ConfigurationError(
             f"{target.table} reads {raw.table} without a key.",
@@ -105,7 +125,8 @@ def check_target(target: Target) -> None:
     for column in (*target.key, target.time_column):
         if column not in target.columns:
             raise ConfigurationError(
-                f"{target.table} has no column {column!r}, which is its key or time.", remedy="Add it to columns=."
+                f"{target.table} has no column {column!r}, which is its key or time.",
+                remedy=f"Add it to columns=. {suggestion(column, tuple(target.columns))}",
             )
     if target.columns[target.time_column] != "timestamptz":
         raise ConfigurationError(
@@ -117,8 +138,19 @@ def check_target(target: Target) -> None:
             f"{target.table} is stateless and has {len(target.sources)} sources.",
             remedy="A stateless target is built from each row of one source; use Stateful() for more.",
         )
+    _check_audits(target)
     _check_options(target)
     _check_transform(target)
+
+
+def _check_audits(target: Target) -> None:
+    for audit in target.audits:
+        for column in audit.columns:
+            if column not in target.columns:
+                raise ConfigurationError(
+                    f"The audit {audit.name} of {target.table} names the column {column!r}, which the target lacks.",
+                    remedy=suggestion(column, tuple(target.columns)),
+                )
 
 
 def _check_options(target: Target) -> None:

@@ -68,7 +68,11 @@ class Engine:
 
         Returns:
             The names of the tables that were created.
+
+        Raises:
+            ConfigurationError: A source is neither declared nor in the catalog. No table was created.
         """
+        self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         for raw in self.pipeline.raw:
             if tables.create_raw(self.catalog, raw):

@@ -86,6 +86,7 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
         run=run,
         description=f"{', '.join(columns)} is never null",
         blocking=blocking,
+        columns=columns,
     )
 
 
@@ -121,6 +122,7 @@ def accepted_values(column: str, values: Sequence[str], *, blocking: bool = True
         run=run,
         description=f"{column} is one of {', '.join(values)}",
         blocking=blocking,
+        columns=(column,),
     )
 
 
@@ -147,6 +149,7 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
         run=run,
         description=f"{column} is in {to}.{ref_column}",
         blocking=blocking,
+        columns=(column,),
     )
 
 
