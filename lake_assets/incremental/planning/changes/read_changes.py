@@ -61,6 +61,7 @@ def changes(
         how=how,
         snapshots=snapshots,
         added=_added_files(snapshots),
+        since_expired=since is not None and not reader.is_retained(since.snapshot_id),
     )
 
 

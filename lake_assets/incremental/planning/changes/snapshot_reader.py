@@ -26,7 +26,7 @@ class Chain:
 
     Attributes:
         snapshots: The retained ones.
-        complete: Whether the given snapshot was found.
+        complete: Whether they are all: the given snapshot is the parent of the last one, whether it is retained or not.
     """
 
     snapshots: Sequence[Snapshot]
@@ -103,17 +103,21 @@ class SnapshotReader:
             raise HistoryCut(self.name, snapshot_id)
         return self.by_id[snapshot_id]
 
+    def is_retained(self, snapshot_id: int | None) -> bool:
+        """Whether a snapshot can be read; None, the table before its first snapshot, can."""
+        return snapshot_id is None or snapshot_id in self.by_id
+
     def ancestors(self, head: Snapshot | None, until: int | None) -> Chain:
         """Return the head and its ancestors that come after the snapshot `until`."""
         chain: list[Snapshot] = []
-        current = head
-        while current is not None:
-            if current.snapshot_id == until:
-                return Chain(chain, complete=True)
+        next_id = head.snapshot_id if head is not None else None
+        while next_id is not None and next_id != until:
+            current = self.by_id.get(next_id)
+            if current is None:
+                return Chain(chain, complete=False)
             chain.append(current)
-            parent = current.parent_snapshot_id
-            current = self.by_id.get(parent) if parent is not None else None
-        return Chain(chain, complete=False)
+            next_id = current.parent_snapshot_id
+        return Chain(chain, complete=next_id is not None)
 
     def history(self, chain: Sequence[Snapshot]) -> Iterator[SnapshotChange]:
         """Yield what each snapshot of a chain (newest first) did, oldest first.

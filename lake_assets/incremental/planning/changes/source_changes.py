@@ -12,8 +12,8 @@ Effect = Literal["append", "rewrite", "none"]
 """`append`: rows were added, none changed or removed. `rewrite`: rows changed or were removed. `none`: compaction."""
 
 HowFound = Literal["initial", "history", "expired", "rewound"]
-"""`initial`: there is no watermark yet, and all live files are new. `history`: the snapshots after the watermark were
-read. `expired`: the watermark's snapshot is gone, and files are new if their sequence number is higher. `rewound`: the
+"""`initial`: there is no watermark yet, and all live files are new. `history`: all snapshots after the watermark were
+read. `expired`: some of these are gone, and files are new if their sequence number is higher. `rewound`: the
 watermark's snapshot is no ancestor of the head, and the two sets of files were compared."""
 
 
@@ -92,6 +92,7 @@ class SourceChanges:
         how: How the changes were found.
         snapshots: The snapshots after the watermark, oldest first.
         added: The data files that they added.
+        since_expired: Whether the watermark's snapshot cannot be read any more.
     """
 
     source: str
@@ -101,6 +102,7 @@ class SourceChanges:
     how: HowFound = "history"
     snapshots: tuple[SnapshotChange, ...] = ()
     added: tuple[FileChange, ...] = field(default=(), repr=False)
+    since_expired: bool = False
 
     @property
     def effective(self) -> tuple[SnapshotChange, ...]:
