@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.planning.changes.data_files import FileChange, HourRange
+from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.changes.row_hours import HourRange
 
 Effect = Literal["append", "rewrite", "none"]
 """`append`: rows were added, none changed or removed. `rewrite`: rows changed or were removed. `none`: compaction."""
@@ -69,6 +70,7 @@ class SnapshotChange:
         added: The data files that it added.
         hours: Event hours touched: ranges that do not overlap, ascending.
         rows_gone: Rows of the data files that it removed, and rows that its delete files name.
+        files_opened: Data files that were opened, because the hours of their rows do not follow from metadata.
     """
 
     snapshot_id: int
@@ -78,6 +80,7 @@ class SnapshotChange:
     added: tuple[FileChange, ...] = ()
     hours: tuple[HourRange, ...] = ()
     rows_gone: int = 0
+    files_opened: int = 0
 
 
 @dataclass(frozen=True)
@@ -145,4 +148,8 @@ def describe(changes: SourceChanges, snapshot: SnapshotChange, hours: HourRange)
     span = hour_key(first)
     if last != first:
         span += f"..{hour_key(last)}"
-    return f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {span}"
+    reason = f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {span}"
+    if snapshot.files_opened:
+        noun = "file" if snapshot.files_opened == 1 else "files"
+        reason += f" (by the rows of {snapshot.files_opened} {noun})"
+    return reason

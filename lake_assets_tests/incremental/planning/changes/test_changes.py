@@ -287,8 +287,8 @@ def test_absurd_times_in_a_file_that_is_no_more_are_limited_by_its_landing(event
     append(events, 2)
     since = head(events)
     append(events, 24 * 365 * 100, 3, landed=6)
-    for f in read(events, since).added:
-        events.io.delete(f.path)
+    for task in events.scan().plan_files():
+        events.io.delete(task.file.file_path)
     assert touched(read(events, since)) == [3, 4, 5, 6, 7]
 
 
