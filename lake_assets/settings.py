@@ -63,6 +63,12 @@ class Settings(BaseSettings):
     settle_seconds: int = Field(
         60, description="maximum number of seconds that a target waits for upstream targets to settle", ge=0
     )
+    exact_hours_bytes: int = Field(
+        64 << 20,
+        description="size in bytes up to which planning opens a data file whose rows span many hours, to rebuild the"
+        " hours of its rows only; 0 opens none",
+        ge=0,
+    )
     retain_hours: int = Field(72, description="snapshots younger than this number of hours are always kept", ge=0)
     keep_snapshots: int = Field(
         10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1

@@ -14,6 +14,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from pyiceberg.table import Table
+
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
@@ -22,8 +24,8 @@ from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord, SessionStore
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.run_context import is_published
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan, SourceRange
 
 Result = TypeVar("Result")
 Decide = Callable[[ProcessState], Decision]
@@ -137,12 +139,10 @@ class Driver:
     def _source_snapshots_exist(self, plan: SessionPlan) -> bool:
         reads_both_ends = plan.load == "append" or plan.changed_through is not None
         for source, span in zip(self.target.sources, plan.sources, strict=True):
-            needed = {span.to_snapshot_id}
-            if reads_both_ends:
-                needed.add(span.from_snapshot_id)
             table = self.planner.source_table(source)
-            retained = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            if not needed - {None} <= retained:
+            if not _is_retained(table, span.to_snapshot_id):
+                return False
+            if reads_both_ends and not _shows_start(table, plan, span):
                 return False
         return True
 
@@ -163,6 +163,23 @@ class Driver:
         attempt = Attempt(self.target, state, recorded)
         reach("after-planned")
         return attempt
+
+
+def _shows_start(table: Table, plan: SessionPlan, span: SourceRange) -> bool:
+    """Return whether the rows that changed since the start of a range can be read.
+
+    Rows that were appended can be read if all snapshots after the start exist.
+    """
+    start = span.from_snapshot_id
+    if _is_retained(table, start):
+        return True
+    only_appended = plan.load == "append" or span.appends_only
+    history = publish.ancestors(table, span.to_snapshot_id)
+    return only_appended and any(snapshot.parent_snapshot_id == start for snapshot in history)
+
+
+def _is_retained(table: Table, snapshot_id: int | None) -> bool:
+    return snapshot_id is None or table.snapshot_by_id(snapshot_id) is not None
 
 
 def _fits_declaration(attempt: Attempt) -> bool:

@@ -18,7 +18,14 @@ from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
-from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
+from lake_assets.incremental.planning.changes import (
+    Head,
+    ReadBudget,
+    SourceChanges,
+    Watermark,
+    changes,
+    hours_present,
+)
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
@@ -28,18 +35,32 @@ from lake_assets.incremental.planning.plan import (
     plan_rebuild,
 )
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.settings import settings
 
 Heads = Mapping[str, tuple[int | None, int | None]]
 """Source → (snapshot id, complete-through) to plan up to."""
 
 
 class Planner:
-    """Plans the sessions of one target."""
+    """Plans the sessions of one target.
 
-    def __init__(self, catalog: Catalog, pipeline: Pipeline, target: Target) -> None:
+    Args:
+        exact_hours_bytes: Size up to which a source's data file is opened to plan the hours of its rows; None for that
+            of the settings.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        target: Target,
+        *,
+        exact_hours_bytes: int | None = None,
+    ) -> None:
         self.catalog = catalog
         self.pipeline = pipeline
         self.target = target
+        self.exact_hours_bytes = exact_hours_bytes
 
     def next_session(
         self,
@@ -126,10 +147,11 @@ class Planner:
     ) -> PlanningInput:
         self._check_target(state, reset=reset)
         found = []
+        budget = self._read_budget()
         for source in self.target.sources:
             since = None if reset else state.watermarks.get(source.table)
             up_to = heads.get(source.table) if heads else None
-            found.append(self._changes(source, since, up_to))
+            found.append(self._changes(source, since, up_to, budget))
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
@@ -164,13 +186,25 @@ class Planner:
         if not reset:
             publish.check_not_rolled_back(table, name, state.published_snapshot_id)
 
-    def _changes(self, source: Source, since: Watermark | None, up_to: Head | None) -> SourceChanges:
+    def _read_budget(self) -> ReadBudget:
+        if self.exact_hours_bytes is None:
+            return ReadBudget(settings().exact_hours_bytes)
+        return ReadBudget(self.exact_hours_bytes)
+
+    def _changes(
+        self,
+        source: Source,
+        since: Watermark | None,
+        up_to: Head | None,
+        budget: ReadBudget,
+    ) -> SourceChanges:
         return changes(
             self.source_table(source),
             source,
             since,
             start=self.pipeline.start_hour,
             up_to=up_to,
+            budget=budget,
         )
 
     def _declared_columns(self, source: Source) -> dict[str, str | None]:
