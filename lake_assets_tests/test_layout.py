@@ -121,6 +121,15 @@ def test_no_folder_imports_itself_in_a_circle() -> None:
     assert_no_cycle(edges)
 
 
+def test_audits_read_by_code_that_the_stager_does_not_use() -> None:
+    reads = [module for module in MODULES if module.parent.name == "audit_reads"]
+    imported = {name for module in reads for name in modules_imported(module)}
+    shared = {name for name in imported if name.startswith("lake_assets.incremental.staging")}
+    assert not shared | (imported & {"lake_assets.base.time_filters", "lake_assets.incremental.planning.changes"})
+    used = {dotted(module) for module in MODULES if set(map(dotted, reads)) & modules_imported(module)}
+    assert used - set(map(dotted, reads)) == {"lake_assets.incremental.staging.audit_scope"}
+
+
 @pytest.mark.parametrize("module", MODULES, ids=name_of)
 def test_only_the_folders_for_it_import_dagster(module: Path) -> None:
     if module.parent.name != "dagster" and name_of(module) not in KNOW_DAGSTER:

@@ -149,6 +149,13 @@ class AuditScope:
         staged: The rows of the staged snapshot within `hours` (columns of the target).
         kept: The rows of the driving (first) source that should be in `staged`: neither quarantined rows nor repeated
             deliveries (columns of the source).
+        valid: The valid rows of the driving source that the session covers, each as often as it was delivered (columns
+            of the source). The audits read them by a query of their own: a fault in how `kept` was read or filtered
+            does not change them.
+        staged_everywhere: The rows of the staged snapshot in all hours that rows of `valid` may lie in. They are more
+            than `staged` if an append brings a row once more that was published before.
+        rows_in_source: Counts the rows that the session covers, by the metadata of the source if these contain the
+            number, else by a query.
         counts: Rows of the driving source by outcome: `read`, `duplicates`, `quarantined`; and `written`, the rows
             staged.
         table: Returns another table by name, as this session reads it.
@@ -161,6 +168,9 @@ class AuditScope:
     hours: tuple[int, ...]
     staged: DataFrame
     kept: DataFrame
+    valid: DataFrame
+    staged_everywhere: DataFrame
+    rows_in_source: Callable[[], int]
     counts: Mapping[str, int]
     table: Callable[[str], DataFrame]
     staged_rows: RowsByHour

@@ -222,6 +222,7 @@ class RowCounts:
 
     Attributes:
         read: All rows.
+        outside: Rows in none of the planned hours, which an overwrite reads because they belong in quarantine.
         duplicates: Repeated deliveries, left out.
         quarantined: Rows that were quarantined.
         contested: Deliveries that may replace a row stored already.
@@ -233,6 +234,7 @@ class RowCounts:
     """
 
     read: int = 0
+    outside: int = 0
     duplicates: int = 0
     quarantined: int = 0
     contested: int = 0

@@ -35,8 +35,9 @@ def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tup
     if staged.prepared is None:
         return ()
     of_quarantine = _quarantine_results(attempt.target, staged)
-    if staged.snapshot_id is None and not staged.unchanged:
+    if staged.prepared.load == "none":
         return of_quarantine
+    # Without a staged row the audits evaluate what is published: a source that was not read has rows, too.
     scope = audit_scope(
         context.catalog,
         context.spark(),
@@ -47,6 +48,7 @@ def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tup
         parent=staged.parent,
         hours=staged.audited_hours,
         rows=staged.rows,
+        start=context.start_hour,
     )
     return evaluate(attempt.target.audits, scope) + of_quarantine
 
