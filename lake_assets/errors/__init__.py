@@ -16,7 +16,10 @@ LakeError
 ├── TargetError             a target cannot be published to
 │   ├── WriteAuditPublishDisabled
 │   ├── PublishConflict
-│   └── TargetRolledBack
+│   ├── TargetRolledBack
+│   ├── TargetDropped
+│   ├── TargetReplaced
+│   └── TargetChanged
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
@@ -81,7 +84,10 @@ from lake_assets.errors.incremental import (
     SourceReplaced,
     StateMoved,
     TableMissing,
+    TargetChanged,
+    TargetDropped,
     TargetError,
+    TargetReplaced,
     TargetRolledBack,
     WriteAuditPublishDisabled,
 )
@@ -121,7 +127,10 @@ __all__ = [
     "StreamError",
     "SumsDisagree",
     "TableMissing",
+    "TargetChanged",
+    "TargetDropped",
     "TargetError",
+    "TargetReplaced",
     "TargetRolledBack",
     "TopicReplaced",
     "TurnRefused",
