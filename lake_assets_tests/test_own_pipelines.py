@@ -53,7 +53,7 @@ SENSORS_OF_THE_PLATFORM = {
 }
 
 SAME_ROWS = {"source_target_counts", "no_missing_events"}
-EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit"}
+EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "intact"}
 PLACED = "not_null_carrier_origin_dest"
 COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"
 
@@ -94,7 +94,7 @@ class Own:
     def sensors(self) -> set[str]:
         """Its own ones, and the platform's."""
         targets = {f"{table.split('/')[1]}_sensor" for table in self.checks}
-        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor"}
+        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor", "targets_sensor"}
 
 
 def of_the_readme(folder: Path) -> Own:

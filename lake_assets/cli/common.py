@@ -39,6 +39,17 @@ def create_tables() -> list[str]:
     return created
 
 
+def show_problems(engine: Engine) -> None:
+    """Print what is wrong with targets that are not as their sessions left them, and exit with 1 if there are any."""
+    from lake_assets.incremental.monitoring.targets import target_problems
+
+    problems = target_problems(engine)
+    for problem in problems:
+        typer.echo(f"Error: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
 def kafka_servers() -> str:
     """Return the bootstrap servers of Kafka. Raises `ServiceError` if none are known."""
     from lake_assets.connections.addresses import kafka_address, required

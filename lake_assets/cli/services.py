@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables
+from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import settings
 
@@ -42,7 +42,11 @@ def down() -> None:
 
 
 def status(as_json: AsJson = False) -> None:
-    """Show each local service: its state, process, port, memory and log file."""
+    """Show each local service: its state, process, port, memory and log file.
+
+    The exit code is 1 if a target is not as its sessions left it: dropped, replaced, rolled back, or changed by others.
+    """
     from lake_assets.services import lifecycle
 
     render(lifecycle.status(settings()), _SERVICES, as_json=as_json)
+    show_problems(open_engine())

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables, open_engine
+from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 
 def init() -> None:
-    """Create missing namespaces and tables. Safe to repeat."""
+    """Create missing namespaces and tables. Safe to repeat.
+
+    A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
+    rebuild it.
+    """
     created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
@@ -21,6 +25,7 @@ def init() -> None:
         typer.echo(f"{len(created)} tables created.")
     else:
         typer.echo("Nothing to create.")
+    show_problems(open_engine())
 
 
 def new(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
 from lake_assets.errors import UsageError
 from lake_assets.pages.terminal.render import print_json, render, show
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.planning.session import NoSession, SessionReport
 
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
@@ -33,7 +36,7 @@ def catch_up(
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
-    The exit code is 1 if a session failed.
+    The exit code is 1 if a session failed, or if others have changed a target.
     """
     from lake_assets.incremental.execution.catch_up import Outcome, catch_up
     from lake_assets.pages.terminal import sessions as views
@@ -50,14 +53,16 @@ def catch_up(
     outcomes = catch_up(engine, wanted, report=report, again=again)
     if as_json:
         print_json(outcomes)
-    if any(outcome.failure for outcome in outcomes):
+    if any(outcome.failure or outcome.problem for outcome in outcomes):
         sys.exit(1)
 
 
 def rebuild(
     target: TargetName,
-    first: Annotated[str, typer.Argument(metavar="FROM", help="The first hour, such as 2026-01-01-05:00.")],
-    last: Annotated[str, typer.Argument(metavar="TO", help="The last hour, inclusive.")],
+    first: Annotated[
+        str | None, typer.Argument(metavar="FROM", help="The first hour, such as 2026-01-01-05:00.")
+    ] = None,
+    last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
     reset: Annotated[
         bool, typer.Option(help="Read the sources as they are now, and set the watermark to their heads.")
     ] = False,
@@ -65,19 +70,59 @@ def rebuild(
 ) -> None:
     """Rebuild the hours FROM to TO of TARGET from its sources as of the watermark, which does not move: a backfill.
 
+    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again.
     The exit code is 1 if a failed audit held hours back.
     """
-    from lake_assets.base.hours import parse_hour
-    from lake_assets.incremental.planning.session import SessionReport
-    from lake_assets.pages.terminal import sessions as views
-
     engine = open_engine()
+    declared = engine.pipeline.target(target)
+    hours = _hours_between(first, last, reset=reset)
+    engine.create_tables()
+    if hours is None:
+        report = engine.rebuild_all(declared, run_id=_run_id())
+    else:
+        report = engine.rebuild(declared, hours, run_id=_run_id(), reset=reset)
+    _show_report(report, as_json=as_json)
+
+
+def repair(target: TargetName, as_json: AsJson = False) -> None:
+    """Rebuild the hours of TARGET in which others have deleted, changed or added rows, from its sources.
+
+    The exit code is 1 if a failed audit held hours back, or if TARGET is not as its sessions left it afterwards.
+    """
+    engine = open_engine()
+    declared = engine.pipeline.target(target)
+    report = engine.repair(declared, run_id=_run_id())
+    _show_report(report, as_json=as_json)
+    problem = engine.problem(declared)
+    if problem is not None:
+        raise problem
+
+
+def _hours_between(first: str | None, last: str | None, *, reset: bool) -> range | None:
+    """Return the hours from the first to the last one, inclusive; None for all hours."""
+    from lake_assets.base.hours import parse_hour
+
+    if first is None and reset:
+        return None
+    if first is None or last is None:
+        raise UsageError(
+            "FROM and TO are missing.",
+            remedy="Name the first and the last hour, or use --reset without hours to rebuild all of them.",
+        )
     hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
     if not hours:
         raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
-    engine.create_tables()
-    run_id = f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
-    report = engine.rebuild(engine.pipeline.target(target), hours, run_id=run_id, reset=reset)
+    return hours
+
+
+def _run_id() -> str:
+    return f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
+
+
+def _show_report(report: SessionReport | NoSession, *, as_json: bool) -> None:
+    from lake_assets.incremental.planning.session import SessionReport
+    from lake_assets.pages.terminal import sessions as views
+
     render(report, views.report, as_json=as_json)
     if isinstance(report, SessionReport) and report.held:
         sys.exit(1)

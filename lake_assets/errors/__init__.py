@@ -20,7 +20,10 @@ LakeError
 ├── TargetError             a target cannot be published to
 │   ├── WriteAuditPublishDisabled
 │   ├── PublishConflict
-│   └── TargetRolledBack
+│   ├── TargetRolledBack
+│   ├── TargetDropped
+│   ├── TargetReplaced
+│   └── TargetChanged
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
@@ -86,7 +89,10 @@ from lake_assets.errors.incremental import (
     SourceReplaced,
     StateMoved,
     TableMissing,
+    TargetChanged,
+    TargetDropped,
     TargetError,
+    TargetReplaced,
     TargetRolledBack,
     WriteAuditPublishDisabled,
 )
@@ -131,7 +137,10 @@ __all__ = [
     "SumsDisagree",
     "TableDamaged",
     "TableMissing",
+    "TargetChanged",
+    "TargetDropped",
     "TargetError",
+    "TargetReplaced",
     "TargetRolledBack",
     "TopicReplaced",
     "TurnRefused",

@@ -23,12 +23,16 @@ class Outcome:
     """The outcome of one decision on a target: a session (report), no session (waiting), or an error (failure).
 
     A session that published some hours and holds others back has both a report and a failure.
+
+    Attributes:
+        problem: In which way the target is not as its sessions left it, if others have changed it.
     """
 
     table: str
     report: SessionReport | None = None
     waiting: NoSession | None = None
     failure: str | None = None
+    problem: str | None = None
 
 
 def catch_up(
@@ -67,7 +71,13 @@ def _run_due_sessions(engine: Engine, target: Target, run_id: str, *, again: boo
             return
         if isinstance(result, NoSession):
             failure = result.reason if result.kind == "blocked" else None
-            yield Outcome(target.table, waiting=result, failure=failure)
+            problem = engine.problem(target)
+            yield Outcome(
+                table=target.table,
+                waiting=result,
+                failure=failure,
+                problem=str(problem) if problem else None,
+            )
             return
         yield _outcome_of(target, result)
 

@@ -19,12 +19,15 @@ from pyiceberg.table import Table
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.execution import target_check
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord, SessionStore
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.run_context import is_published
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.outside_changes import version_of
+from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan, SourceRange
 
 Result = TypeVar("Result")
@@ -122,7 +125,7 @@ class Driver:
         state = self.store.state(self.target.table)
         if state.open_session is None:
             return None
-        attempt = Attempt(self.target, state, state.open_session)
+        attempt = _attempt(self.target, state, state.open_session)
         if self._can_be_finished(attempt):
             return attempt
         abandoned = replace(attempt.record, state="abandoned", ended_at=self.clock())
@@ -131,7 +134,9 @@ class Driver:
 
     def _can_be_finished(self, attempt: Attempt) -> bool:
         """Return whether a session is published, or fits today's declaration and its source snapshots exist."""
-        table = tables.load(self.planner.catalog, self.target.table)
+        table = target_check.target_table(self.planner.catalog, attempt.state)
+        if not _was_planned_for(attempt, table):
+            return False
         if is_published(attempt, table):
             return True
         return _fits_declaration(attempt) and self._source_snapshots_exist(attempt.plan)
@@ -151,6 +156,9 @@ class Driver:
         reach("before-planned")
         if state.session is None:
             self.create_tables()
+        if plan.target is None:
+            table = tables.load(self.planner.catalog, self.target.table)
+            plan = replace(plan, target=version_of(table))
         planned = SessionRecord(
             plan=plan,
             state="planned",
@@ -160,7 +168,7 @@ class Driver:
             started_at=self.clock(),
         )
         recorded = self.store.record(planned, after=state.session)
-        attempt = Attempt(self.target, state, recorded)
+        attempt = _attempt(self.target, state, recorded)
         reach("after-planned")
         return attempt
 
@@ -180,6 +188,18 @@ def _shows_start(table: Table, plan: SessionPlan, span: SourceRange) -> bool:
 
 def _is_retained(table: Table, snapshot_id: int | None) -> bool:
     return snapshot_id is None or table.snapshot_by_id(snapshot_id) is not None
+
+
+def _attempt(target: Target, state: ProcessState, record: SessionRecord) -> Attempt:
+    if record.plan.starts_anew:
+        state = replace(state, committed=Committed())
+    return Attempt(target, state, record)
+
+
+def _was_planned_for(attempt: Attempt, table: Table) -> bool:
+    """Return whether a session was planned for this table, and not for one that was dropped since."""
+    planned = attempt.plan.target
+    return planned is None or planned.table_uuid == str(table.metadata.table_uuid)
 
 
 def _fits_declaration(attempt: Attempt) -> bool:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import count
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.incremental.declaration import Pipeline, Source, Target
+from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
+from lake_assets.incremental.execution import target_check
+from lake_assets.incremental.execution.decisions import (
+    buildable_hours,
+    changed_hours,
+    heads_at,
+    left_by,
+    wait_if_blocked,
+    with_problem,
+    with_unpublished_id,
+)
 from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
@@ -29,9 +37,10 @@ from lake_assets.incremental.planning.changes import (
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
-    another,
+    last_buildable_hour,
     plan,
     plan_acknowledged,
+    plan_no_hours,
     plan_rebuild,
 )
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
@@ -82,10 +91,10 @@ class Planner:
         known = self._planning_input(state, heads)
         decision = plan(known)
         decision = self._narrow_to_changed_entities(known, state, decision)
-        decision = self._with_unpublished_id(decision)
+        decision = self._completed(state, decision)
         if retry_blocked:
             return decision
-        return _wait_if_blocked(state, decision)
+        return wait_if_blocked(state, decision)
 
     def external_session(self, state: ProcessState) -> Decision:
         """Plan the next session for another program, which recomputes all entities.
@@ -93,12 +102,12 @@ class Planner:
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
         known = self._planning_input(state)
-        return self._with_unpublished_id(plan(known))
+        return self._completed(state, plan(known))
 
     def acknowledgement(self, state: ProcessState) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
         known = self._planning_input(state)
-        return self._with_unpublished_id(plan_acknowledged(known))
+        return self._completed(state, plan_acknowledged(known))
 
     def rebuild(
         self,
@@ -112,21 +121,72 @@ class Planner:
 
         Args:
             reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
-                of the watermarks, which stay.
+                of the watermarks, which stay. If the target was dropped and created again, all hours are rebuilt.
         """
-        heads: dict[str, Head] = {}
-        if not reset:
-            for source, mark in state.watermarks.items():
-                heads[source] = Head(mark.snapshot_id, mark.complete_through)
-        known = self._planning_input(state, heads, reset=reset)
-        present = _changed_hours(known)
+        table = tables.find(self.catalog, self.target.table)
+        if reset and table is not None and target_check.is_replaced(table, state):
+            return self.rebuild_all(state)
+        known = self._planning_input(state, {} if reset else heads_at(state), reset=reset)
+        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=reset)
+        return self._completed(state, decision, repaired=table if reset else None)
+
+    def rebuild_all(self, state: ProcessState) -> Decision:
+        """Plan to rebuild all hours that the sources or the target have, as if the target had no watermark."""
+        table = tables.load(self.catalog, self.target.table)
+        known = self._planning_input(state, reset=True)
+        present = self.target.grain.whole(hours_present(table, self.target.time_column))
+        decision = plan(replace(known, committed=Committed(pending=present)))
+        if isinstance(decision, SessionPlan):
+            decision = replace(decision, kind="rebuild", starts_anew=True)
+        return self._completed(state, decision, repaired=table)
+
+    def repair(self, state: ProcessState, *, run_id: str) -> Decision:
+        """Plan to rebuild the hours in which others have changed the target; all hours if nothing says which.
+
+        Raises:
+            TargetDropped: The target does not exist any more.
+            TargetReplaced: The target is another table than the one that was built.
+        """
+        table = target_check.target_table(self.catalog, state)
+        target_check.check_same_table(table, state)
+        found = target_check.changed_by_others(table, self.target, state)
+        if found is None:
+            return NoSession("idle", f"nobody else has changed rows of {self.target.table}")
+        if found.hours is None:
+            return self.rebuild_all(state)
+        known = self._planning_input(state, heads_at(state), as_it_is=True)
+        hours = buildable_hours(known, found)
+        if not hours:
+            note = "others have changed no hour that a session builds"
+            return self._completed(state, plan_no_hours(known, note, token=run_id), repaired=table)
+        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=False)
+        is_complete = isinstance(decision, SessionPlan) and hours <= set(decision.hour_numbers)
+        return self._completed(state, decision, repaired=table if is_complete else None)
+
+    def buildable_range(self, state: ProcessState) -> tuple[int, int | None]:
+        """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
+        known = self._planning_input(state, heads_at(state), as_it_is=True)
+        if isinstance(self.target.mode, Stateless):
+            return self.pipeline.start_hour, None
+        last = last_buildable_hour(known)
+        return self.pipeline.start_hour, self.pipeline.start_hour - 1 if last is None else last
+
+    def _plan_rebuild(
+        self,
+        state: ProcessState,
+        known: PlanningInput,
+        hours: Collection[int],
+        *,
+        run_id: str,
+        reset: bool,
+    ) -> Decision:
+        present = changed_hours(known)
         if reset:
             # A replaced source may lack hours that the former one had: they are to be emptied.
             table = tables.load(self.catalog, self.target.table)
             present |= hours_present(table, self.target.time_column)
         token = f"{run_id}|{self.target.code_version}|{state.revision}"
-        decision = plan_rebuild(known, hours, present=present, token=token)
-        return self._with_unpublished_id(decision)
+        return plan_rebuild(known, hours, present=present, token=token)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -144,8 +204,16 @@ class Planner:
         heads: Mapping[str, Head] | None = None,
         *,
         reset: bool = False,
+        as_it_is: bool = False,
     ) -> PlanningInput:
-        self._check_target(state, reset=reset)
+        """Collect the input of a plan.
+
+        Args:
+            heads: Source → the head to read it up to; the current one for other sources.
+            reset: Read the sources from the beginning.
+            as_it_is: Also plan for a target that is not as its sessions left it.
+        """
+        self._check_target(state, as_it_is=reset or as_it_is)
         found = []
         budget = self._read_budget()
         for source in self.target.sources:
@@ -175,15 +243,16 @@ class Planner:
         present = self.target.grain.whole(hours_present(table, self.target.time_column))
         return replace(state.committed, pending=state.committed.pending | present)
 
-    def _check_target(self, state: ProcessState, *, reset: bool) -> None:
+    def _check_target(self, state: ProcessState, *, as_it_is: bool) -> None:
         """Check that the target can be published to. Before its first session its table may not exist."""
         name = self.target.table
-        if state.session is None and tables.find(self.catalog, name) is None:
+        if state.session is None and not state.watermarks and tables.find(self.catalog, name) is None:
             return
-        table = tables.load(self.catalog, name)
+        table = target_check.target_table(self.catalog, state)
         tables.check_write_audit_publish(table, name)
         check_grain(table, self.target.time_column, self.target.grain)
-        if not reset:
+        if not as_it_is:
+            target_check.check_same_table(table, state)
             publish.check_not_rolled_back(table, name, state.published_snapshot_id)
 
     def _read_budget(self) -> ReadBudget:
@@ -236,44 +305,22 @@ class Planner:
         intact = publish.only_compacted_since(table, state.published_snapshot_id)
         return entities.narrowed(known, decision, rows=rows, intact=intact)
 
-    def _with_unpublished_id(self, decision: Decision) -> Decision:
-        """Return the plan under a session id that was never published.
+    def _completed(self, state: ProcessState, decision: Decision, *, repaired: Table | None = None) -> Decision:
+        """Return a decision with what the target's table adds to it.
 
-        If watermarks are lost, a plan of the past is made again. Under its former id it would be taken for an attempt
-        that has published and died.
+        A plan gets a session id that was never published, and the version of the target. If others have changed the
+        target, the decision says so.
+
+        Args:
+            repaired: The target in a state of which the plan rebuilds everything that others have changed; None if
+                it does not.
         """
-        table = tables.find(self.catalog, self.target.table)
-        if not isinstance(decision, SessionPlan) or table is None:
+        table = repaired or tables.find(self.catalog, self.target.table)
+        if table is None:
             return decision
-        candidate = decision
-        for number in count(1):
-            if not publish.is_published(table, candidate.session_id):
-                break
-            candidate = another(decision, number)
-        return candidate
-
-
-def _changed_hours(known: PlanningInput) -> set[int]:
-    found: set[int] = set()
-    for change in known.changes:
-        for snapshot in change.snapshots:
-            for first, last in snapshot.hours:
-                found.update(range(first, last + 1))
-    return found
-
-
-def _wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
-    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
-    last = state.session
-    if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
-        return decision
-    same_plan = last.plan.session_id == decision.session_id
-    same_code = last.plan.code_version == decision.code_version
-    if not (same_plan and same_code):
-        return decision
-    failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
-    return NoSession(
-        "blocked",
-        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
-        f" or with `lake catch-up {decision.process} --again`",
-    )
+        found = None if repaired else target_check.changed_by_others(table, self.target, state)
+        if isinstance(decision, SessionPlan):
+            found = left_by(decision, found)
+            version = target_check.version_to_record(table, state, found)
+            decision = replace(with_unpublished_id(table, decision), target=version)
+        return decision if found is None else with_problem(decision, self.target, found)

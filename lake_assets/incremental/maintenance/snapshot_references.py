@@ -28,6 +28,7 @@ _WATERMARK_COLUMNS = (
     "latest_snapshot_id",
     "previous_snapshot_id",
     "metadata",
+    "target_snapshot_id",
 )
 _SESSION_COLUMNS = ("process_name", "session_id", "revision", "state", "sources", "staged_snapshot_id")
 
@@ -59,7 +60,7 @@ class SnapshotReferences:
         - a watermark names, at present or before its last move,
         - an open session reads,
         - an open session staged, or a blocked one, which people may inspect,
-        - a process published last,
+        - a process published last, or up to which the engine answers for the rows of a target,
         - a branch or tag names.
         """
         ids = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -92,7 +93,8 @@ class SnapshotReferences:
     def _published(self, name: str) -> Iterator[int]:
         for watermark in self.watermarks:
             if watermark["process_name"] == name:
-                yield from _known(json.loads(watermark["metadata"]).get("published_snapshot_id"))
+                published = json.loads(watermark["metadata"]).get("published_snapshot_id")
+                yield from _known(published, watermark.get("target_snapshot_id"))
 
     def _read(self, name: str) -> Iterator[int]:
         for _, source in self._open_reads(name):
@@ -125,9 +127,11 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
-    """Return the rows of each process's newest revision."""
+    """Return the rows of each process's newest revision. A table of an older version lacks some columns."""
     with naming_damaged_file(catalog, name, repair=FORGETS):
-        scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
+        table = tables.load(catalog, name)
+        present = [column for column in columns if column in table.schema().column_names]
+        scan = table.scan(selected_fields=tuple(present))
         rows: list[Row] = scan.to_arrow().to_pylist()
     newest: dict[str, int] = {}
     for row in rows:

@@ -13,10 +13,12 @@ from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import DataScan, FileScanTask
+from pyiceberg.table import DataScan, FileScanTask, Table
 
+from lake_assets.errors import TargetDropped
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.execution.session_log import SessionStore
+from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
+from lake_assets.incremental.execution.target_check import find_problem, target_table
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_by_hour
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
@@ -69,6 +71,7 @@ class TargetOverview:
         skipped: Hours beyond the catch-up threshold that are not built.
         quarantine: Rows in quarantine, most first.
         held: Hours that audits hold back.
+        problem: In which way it is not as its sessions left it, and what to do; None if it is.
     """
 
     table: str
@@ -78,6 +81,7 @@ class TargetOverview:
     skipped: tuple[int, ...]
     quarantine: tuple[QuarantinedRows, ...]
     held: tuple[HeldHour, ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
 
     Raises:
         ColumnMismatch: A raw table lacks its time columns.
-        TableMissing: A table is not in the catalog.
+        TableMissing: A table is not in the catalog. A target that was dropped after sessions had built it is not an
+            error, but a problem of the target.
     """
     quarantine = _quarantine(catalog)
     targets = []
@@ -154,22 +159,34 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
-    kinds = {raw.table: "raw" for raw in pipeline.raw}
+    for raw in pipeline.raw:
+        through = tables.complete_through(tables.load(catalog, raw.table), raw.table)
+        yield TableProgress(raw.table, "raw", through)
+    store = SessionStore(catalog)
     for target in pipeline.in_order():
-        kinds[target.table] = type(target.mode).__name__.lower()
-    for name, kind in kinds.items():
-        through = tables.complete_through(tables.load(catalog, name), name)
-        yield TableProgress(name, kind, through)
+        table = _built_table(catalog, store.state(target.table))
+        through = tables.complete_through(table, target.table) if table else None
+        yield TableProgress(target.table, type(target.mode).__name__.lower(), through)
+
+
+def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
+    """Return a target's table; None if it was dropped."""
+    try:
+        return target_table(catalog, state)
+    except TargetDropped:
+        return None
 
 
 def _target_overview(
     catalog: Catalog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
 ) -> TargetOverview:
     store = SessionStore(catalog)
-    committed = store.state(target.table).committed
+    state = store.state(target.table)
+    table = _built_table(catalog, state)
+    problem = find_problem(catalog, target, state)
     sessions = costs(
         store.history(target.table),
-        rows_by_hour=rows_by_hour(tables.load(catalog, target.table), target.time_column),
+        rows_by_hour=rows_by_hour(table, target.time_column) if table else {},
         start=start,
         hours=LOOKBACK_HOURS,
         grain=target.grain,
@@ -178,10 +195,11 @@ def _target_overview(
         table=target.table,
         sessions=sessions,
         saving=compare_with_lookback(sessions),
-        pending=tuple(sorted(committed.pending)),
-        skipped=tuple(sorted(committed.skipped)),
+        pending=tuple(sorted(state.committed.pending)),
+        skipped=tuple(sorted(state.committed.skipped)),
         quarantine=tuple(quarantine),
-        held=committed.held,
+        held=state.committed.held,
+        problem=f"{problem.problem} {problem.remedy}" if problem else None,
     )
 
 

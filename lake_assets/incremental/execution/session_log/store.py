@@ -19,13 +19,19 @@ from lake_assets.incremental.execution.session_log.process_log import (
     equal_to,
 )
 from lake_assets.incremental.execution.session_log.records import ProcessState, SessionRecord
+from lake_assets.incremental.execution.session_log.schemas import add_missing_columns
 from lake_assets.incremental.execution.session_log.session_rows import session_record, session_row
-from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, watermark, watermark_rows
+from lake_assets.incremental.execution.session_log.watermark_rows import (
+    decode_committed,
+    decode_target,
+    watermark,
+    watermark_rows,
+)
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import naming_damaged_file
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.planning.session import SessionPlan, TargetVersion
 
 Row = Mapping[str, Any]
 
@@ -53,13 +59,15 @@ class SessionStore:
         if not marks:
             return ProcessState(process, session)
         metadata = json.loads(marks[0]["metadata"])
+        published = metadata.get("published_snapshot_id")
         return ProcessState(
             process=process,
             session=session,
             watermarks={row["source"]: watermark(row) for row in marks},
             committed=decode_committed(metadata),
             revision=marks[0]["revision"],
-            published_snapshot_id=metadata.get("published_snapshot_id"),
+            published_snapshot_id=published,
+            target=decode_target(marks[0], published),
         )
 
     def watermark_session(self, process: str) -> str | None:
@@ -91,17 +99,21 @@ class SessionStore:
         plan: SessionPlan,
         committed: Committed,
         published: int | None,
+        *,
+        target: TargetVersion | None = None,
     ) -> None:
         """Move all watermarks of a process to where the ranges of a plan end.
 
         Args:
             state: The state of the process that the move starts from.
             published: The target's snapshot after the session.
+            target: The state of the target in which the engine answers for every row.
 
         Raises:
             StateMoved: The watermarks are not where `state` has them.
         """
-        rows = watermark_rows(state, plan, committed, published)
+        add_missing_columns(self.catalog)
+        rows = watermark_rows(state, plan, committed, published, target)
         self._append(HIGH_WATERMARK, plan.process, rows, expected=state.revision)
 
     def quarantine(self, target: str, rows: Sequence[Row]) -> int:
