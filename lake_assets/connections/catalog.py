@@ -79,6 +79,14 @@ def connect(settings: Settings) -> Catalog:
         ) from error
 
 
+def is_blank(settings: Settings) -> bool:
+    """Return whether the catalog is an SQLite file that is missing or empty. To connect to it would write it."""
+    if _kind(settings.catalog_address) != "sqlite":
+        return False
+    file = sqlite_file(settings.catalog_address)
+    return not file.exists() or file.stat().st_size == 0
+
+
 def table_names(catalog: Catalog) -> frozenset[str]:
     """Return the tables of a catalog, as `namespace.name`."""
     found = []
