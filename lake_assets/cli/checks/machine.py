@@ -36,8 +36,10 @@ BUSY_COMMANDS = ("lake_assets", "dagster")
 
 def check_settings() -> Iterator[Finding]:
     """Yield malformed and unknown variables, and pipelines that cannot be loaded. Secret values are not shown."""
-    found = [*_malformed(), *_unknown()]
-    yield from found
+    malformed = list(_malformed())
+    yield from malformed
+    unknown = list(_unknown())
+    yield from unknown
     if valid_settings() is None:
         return
     try:
@@ -45,7 +47,7 @@ def check_settings() -> Iterator[Finding]:
     except ConfigurationError as error:
         yield Finding(SETTINGS, "error", error.problem, error.remedy)
         return
-    if not found:
+    if not malformed and not unknown:
         yield Finding(SETTINGS, "ok", f"All variables are known and valid; the home is {settings().home}.")
 
 
@@ -53,7 +55,7 @@ def valid_settings() -> Settings | None:
     """Return the settings; None if they are malformed, which the check of settings reports."""
     try:
         return settings()
-    except (ValidationError, ValueError, OSError):
+    except Exception:  # a file that is no text, a value that is no JSON, a home of an unknown user
         return None
 
 
