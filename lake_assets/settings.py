@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -198,8 +199,35 @@ class Settings(BaseSettings):
         return self.warehouse or f"file://{self.home / 'warehouse'}"
 
 
+ENVIRONMENT_FILE = "lake.env"
+SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}
+"""Variables that are not fields: the data directory itself, and the mark of processes that `lake up` started."""
+
+
+def home_directory() -> Path:
+    """Return the data directory of this process."""
+    return Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+
+
+def unknown_variables() -> dict[str, str]:
+    """Return the variables `LAKE_...` that name no setting: variable → where it is set."""
+    file = home_directory() / ENVIRONMENT_FILE
+    places = {**dict.fromkeys(dotenv_values(file), str(file)), **dict.fromkeys(os.environ, "the environment")}
+    known = {variable_name(name) for name in Settings.model_fields} | SET_BY_COMMANDS
+    found = {}
+    for variable, place in sorted(places.items()):
+        if variable.upper().startswith("LAKE_") and variable.upper() not in known:
+            found[variable] = place
+    return found
+
+
+def variable_name(field: str) -> str:
+    """Return the variable of a setting."""
+    return f"LAKE_{field.upper()}"
+
+
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process, read once: from the environment, then from `lake.env`."""
-    home = Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
-    return Settings(_env_file=home / "lake.env", home=home)  # type: ignore[call-arg]
+    home = home_directory()
+    return Settings(_env_file=home / ENVIRONMENT_FILE, home=home)  # type: ignore[call-arg]

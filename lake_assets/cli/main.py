@@ -9,6 +9,7 @@ import typer
 from pydantic import ValidationError
 
 from lake_assets.cli import erasure, report, services, tables, targets
+from lake_assets.cli.checks.doctor import doctor
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
@@ -30,6 +31,7 @@ _SERVICES = "Services"
 app.command(rich_help_panel=_SERVICES)(services.up)
 app.command(rich_help_panel=_SERVICES)(services.down)
 app.command(rich_help_panel=_SERVICES)(services.status)
+app.command(rich_help_panel=_SERVICES)(doctor)
 app.command(rich_help_panel=_SERVICES)(report.demo)
 
 _TABLES = "Tables"

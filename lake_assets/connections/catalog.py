@@ -44,7 +44,12 @@ def open_catalog(settings: Settings) -> Catalog:
         CatalogLost: It has no tables, but the data directory had some.
     """
     catalog = connect(settings)
-    present = table_names(catalog)
+    try:
+        present = table_names(catalog)
+    except Exception as error:  # as for `connect`
+        if _kind(settings.catalog_address) == "http":
+            return catalog  # a REST server may let its clients read tables but not list them
+        raise _unreachable(settings, error) from error
     if not present:
         _check_not_lost(catalog, settings)
     remember_tables(catalog, present, settings)
@@ -72,11 +77,24 @@ def connect(settings: Settings) -> Catalog:
     try:
         return _open_once_more(lambda: load_catalog(NAME, **properties))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
-        message = str(error) or type(error).__name__
-        raise ServiceError(
-            f"The catalog {safe_address(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
-            remedy="Check LAKE_CATALOG_URI, and that its server or folder can be reached from here.",
-        ) from error
+        raise _unreachable(settings, error) from error
+
+
+def _unreachable(settings: Settings, error: Exception) -> ServiceError:
+    message = str(error) or type(error).__name__
+    return ServiceError(
+        f"The catalog {safe_address(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
+        remedy="Check LAKE_CATALOG_URI, and that its server or folder can be reached from here. "
+        "`lake doctor` says more, also if a file is damaged.",
+    )
+
+
+def is_blank(settings: Settings) -> bool:
+    """Return whether the catalog is an SQLite file that is missing or empty. To connect to it would write it."""
+    if _kind(settings.catalog_address) != "sqlite":
+        return False
+    file = sqlite_file(settings.catalog_address)
+    return not file.exists() or file.stat().st_size == 0
 
 
 def table_names(catalog: Catalog) -> frozenset[str]:

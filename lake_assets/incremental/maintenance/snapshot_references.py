@@ -13,6 +13,7 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.execution.session_log import OPEN
 from lake_assets.incremental.execution.session_log.store import FORGETS
 from lake_assets.incremental.metadata import publish, tables
@@ -25,12 +26,24 @@ _WATERMARK_COLUMNS = (
     "process_name",
     "source",
     "revision",
+    "table_uuid",
     "latest_snapshot_id",
     "previous_snapshot_id",
+    "complete_through",
+    "session_id",
     "metadata",
     "target_snapshot_id",
 )
-_SESSION_COLUMNS = ("process_name", "session_id", "revision", "state", "sources", "staged_snapshot_id")
+_SESSION_COLUMNS = (
+    "process_name",
+    "session_id",
+    "revision",
+    "state",
+    "sources",
+    "staged_snapshot_id",
+    "run_id",
+    "started_at",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,21 @@ class SnapshotReferences:
                 session_id: str = session["session_id"]
                 return session_id
         return None
+
+    def open_sessions(self) -> list[Row]:
+        """Return the open sessions of all processes."""
+        return [session for session in self.sessions if _is_open(session)]
+
+    def complete_through(self, name: str) -> int | None:
+        """Return the last hour through which a table was complete, as its sessions or its readers recorded it."""
+        keys = []
+        for watermark in self.watermarks:
+            if watermark["source"] == name:
+                keys.append(watermark["complete_through"])
+            if watermark["process_name"] == name:
+                keys.append(json.loads(watermark["metadata"]).get("complete_through"))
+        hours = [parse_hour(key) for key in keys if key is not None]
+        return max(hours, default=None)
 
     def pinned(self, table: Table, name: str) -> frozenset[int]:
         """Return the ids of the snapshots of a table that must not expire.
