@@ -6,9 +6,11 @@ The data directory may contain a file `lake.env` with the same variables. Enviro
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+import sys
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr
@@ -21,21 +23,43 @@ CHECKOUT = PROJECT if (PROJECT / "requirements.lock").is_file() else None
 """The folder of the checkout that the package is in; None if the package was installed."""
 
 
+def default_home() -> Path:
+    """Return the data directory if LAKE_HOME is not set: `.lake` in the checkout, else in the current folder."""
+    return (CHECKOUT or Path.cwd()) / ".lake"
+
+
+def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
+    """Return a folder of jars in the virtual environment; if there is none, in the data directory."""
+    if CHECKOUT is not None:
+        return CHECKOUT / ".venv" / name
+    if sys.prefix != sys.base_prefix:
+        return Path(sys.prefix) / name
+    home: Path = found["home"]
+    return home / name
+
+
 class Settings(BaseSettings):
     """What may differ from one machine to the next. Each field is the variable `LAKE_<NAME>`."""
 
     model_config = SettingsConfigDict(env_prefix="LAKE_", extra="ignore")
 
     home: Path = Field(
-        PROJECT / ".lake", description="data directory: catalog, warehouse, jars, logs and the data of local services"
+        default_factory=default_home,
+        description="data directory: catalog, warehouse, logs and the data of local services; "
+        "default: .lake in the checkout, or in the current folder if the package was installed",
     )
     catalog_uri: str | None = Field(
         None, description="catalog database or REST address; default: SQLite in the data directory"
     )
     warehouse: str | None = Field(None, description="location of all tables; default: a folder in the data directory")
-    jars: Path = Field(PROJECT / ".venv" / "jars", description="folder of the jars that `make setup` resolved")
+    jars: Path = Field(
+        default_factory=partial(_jars_folder, "jars"),
+        description="folder of the jars that `lake setup` downloads; default: in the virtual environment, "
+        "otherwise in the data directory",
+    )
     kafka_jars: Path = Field(
-        PROJECT / ".venv" / "kafka-jars", description="folder of the jars of the local Kafka broker"
+        default_factory=partial(_jars_folder, "kafka-jars"),
+        description="folder of the jars of the local Kafka broker; default: beside the other jars",
     )
     spark_remote: str | None = Field(
         None,
@@ -206,7 +230,7 @@ SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}
 
 def home_directory() -> Path:
     """Return the data directory of this process."""
-    return Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+    return Path(os.environ.get("LAKE_HOME", default_home())).expanduser().resolve()
 
 
 def unknown_variables() -> dict[str, str]:

@@ -8,12 +8,14 @@ import sys
 import typer
 from pydantic import ValidationError
 
+from lake_assets.base.extras import missing_extra
 from lake_assets.cli import erasure, report, services, tables, targets
 from lake_assets.cli.checks.doctor import doctor
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
+from lake_assets.cli.shell.about import PROGRAM, completion, options, prepare_completion
 from lake_assets.errors import LakeError
 
 TERMINATED = 128 + signal.SIGTERM
@@ -28,6 +30,7 @@ app = typer.Typer(
 )
 
 _SERVICES = "Services"
+app.command(rich_help_panel=_SERVICES)(services.setup)
 app.command(rich_help_panel=_SERVICES)(services.up)
 app.command(rich_help_panel=_SERVICES)(services.down)
 app.command(rich_help_panel=_SERVICES)(services.status)
@@ -59,15 +62,25 @@ app.add_typer(landing, name="landing", rich_help_panel=_STAGES)
 app.add_typer(engagement, name="engagement", rich_help_panel=_STAGES)
 app.add_typer(serving, name="serving", rich_help_panel=_STAGES)
 
+app.callback()(options)
+app.command(rich_help_panel="Shell")(completion)
+
 
 def main() -> None:
     """Run a command. An error of this project, or of a setting, is printed without a traceback."""
     # A terminated command cleans up as an interrupted one does: `lake up` leaves no half-started service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    prepare_completion()
     try:
-        app(prog_name="lake")
+        app(prog_name=PROGRAM)
     except LakeError as error:
         typer.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        typer.echo(f"Error: {missing}", err=True)
         sys.exit(1)
     except ValidationError as error:
         for problem in error.errors():

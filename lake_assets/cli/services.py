@@ -1,4 +1,4 @@
-"""`lake up`, `lake down` and `lake status`: the local services."""
+"""`lake setup`, `lake up`, `lake down` and `lake status`: the local services."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def down() -> None:
     from lake_assets.services import lifecycle
 
     lifecycle.down(settings(), report=typer.echo)
+
+
+def setup() -> None:
+    """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once."""
+    from lake_assets.services.setup import set_up
+
+    for folder in set_up(settings()):
+        typer.echo(f"The jars are in {folder}")
 
 
 def status(as_json: AsJson = False) -> None:
