@@ -29,6 +29,7 @@ from lake_assets.incremental.execution.session_log import (
     SessionRecord,
     SessionStore,
     create_tables,
+    process_log,
 )
 from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
 from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
@@ -343,6 +344,31 @@ def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:
     assert table.scan().to_arrow().num_rows == 2 * moves, "every move is still there"
     assert len(list(table.scan().plan_files())) <= MERGE_FILES
     assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
+
+
+def test_a_lookup_finds_the_newest_move_in_a_merged_file_and_large_files_stay(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_log, "MERGE_FILES", 2)
+    monkeypatch.setattr(process_log, "MERGE_ROWS", 5)
+    large: set[str] = set()
+    for number in range(1, 10):
+        move(store, planned(number=number), Committed(last_built=START + number))
+        state = store.state("core.fact")
+        assert (state.revision, state.committed.last_built) == (number, START + number)
+        assert store.watermark_session("core.fact") == f"fact-{number}"
+        tasks = list(tables.load(store.catalog, HIGH_WATERMARK).scan().plan_files())
+        assert large <= {task.file.file_path for task in tasks}
+        large |= {task.file.file_path for task in tasks if task.file.record_count >= 5}
+    assert large
+
+
+def test_the_history_is_ordered_by_the_last_move_of_each_session(store: SessionStore) -> None:
+    first = store.record(record_of(planned(number=1)), after=None)
+    second = store.record(record_of(planned(number=2)), after=first)
+    store.record(replace(first, state="abandoned"), after=second)
+    found = [(each.plan.session_id, each.state) for each in store.history("core.fact")]
+    assert found == [("fact-2", "planned"), ("fact-1", "abandoned")]
 
 
 def test_what_a_tag_holds_on_to_is_not_forgotten(store: SessionStore) -> None:
