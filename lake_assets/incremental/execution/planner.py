@@ -23,6 +23,7 @@ from lake_assets.incremental.execution.decisions import (
     with_unpublished_id,
 )
 from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.source_heads import usable_head
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
@@ -81,17 +82,12 @@ class Planner:
         """Plan the next session.
 
         Args:
-            up_to: Heads of the sources to plan up to; None for the current ones.
+            up_to: Heads of the sources to plan up to; None for the current ones. A head that another process has
+                passed, or that does not exist any more, does not count.
             retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
         """
-        heads: dict[str, Head] = {}
-        if up_to is not None:
-            for source, (snapshot_id, complete_through) in up_to.items():
-                heads[source] = Head(snapshot_id, complete_through)
-        known = self._planning_input(state, heads)
-        decision = plan(known)
-        decision = self._narrow_to_changed_entities(known, state, decision)
-        decision = self._completed(state, decision)
+        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
+        decision = self._completed(state, self._cheapest(known, state))
         if retry_blocked:
             return decision
         return wait_if_blocked(state, decision)
@@ -287,6 +283,29 @@ class Planner:
         if source.key:
             columns[source.key] = None
         return columns
+
+    def _usable_heads(self, state: ProcessState, up_to: Heads) -> dict[str, Head]:
+        heads: dict[str, Head] = {}
+        for source, (snapshot_id, complete_through) in up_to.items():
+            table = tables.load(self.catalog, source)
+            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
+            if head is not None:
+                heads[source] = head
+        return heads
+
+    def _cheapest(self, known: PlanningInput, state: ProcessState) -> Decision:
+        """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.
+
+        Only the first session after a change can tell its entities apart, so it goes as far as it may.
+        """
+        whole_chunk = plan(replace(known, whole_chunks=True))
+        narrowed = self._narrow_to_changed_entities(known, state, whole_chunk)
+        if isinstance(narrowed, SessionPlan) and narrowed.changed_through is not None:
+            return narrowed
+        small_chunk = plan(known)
+        if small_chunk == whole_chunk:
+            return narrowed
+        return self._narrow_to_changed_entities(known, state, small_chunk)
 
     def _narrow_to_changed_entities(
         self,

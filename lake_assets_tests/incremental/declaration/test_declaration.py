@@ -118,6 +118,9 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
         (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
+        (lambda: Sequential(load="changed"), r"The load type of a sequential target is 'changed'"),  # type: ignore[arg-type]
+        (lambda: Sequential(load="all"), r"has no catch-up threshold"),
+        (lambda: Sequential(load="all", catchup_threshold=2, entity="account_id"), r"the entity 'account_id'"),
         (lambda: Sequential(few_rows=-1), r"few_rows is -1"),
         (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
         (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),

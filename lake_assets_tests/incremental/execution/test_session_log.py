@@ -167,9 +167,10 @@ def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore
     assert (newest.audits, newest.held) == ((failed,), ())
 
 
-def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
+def test_what_was_committed_before_hours_were_held_back_or_chunks_grew_is_read() -> None:
     metadata = encode_committed(Committed(last_built=START), None)
-    del metadata["held"]
+    for later in ("held", "following", "chunk_hours"):
+        del metadata[later]
     assert decode_committed(metadata) == Committed(last_built=START)
 
 
@@ -182,6 +183,8 @@ def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
         held=(HeldHour(START + 6, "audit x: 1 bad", "fact-0"),),
         code_version="abc",
         uniform_from=START + 1,
+        following=frozenset({START + 7}),
+        chunk_hours=4,
     )
     move(store, planned(), committed, published=11)
     state = store.state("core.fact")

@@ -81,6 +81,8 @@ def encode_committed(committed: Committed, published_snapshot_id: int | None) ->
         "uniform_from": optional_hour_key(committed.uniform_from),
         "published_snapshot_id": published_snapshot_id,
         "held": held_hours_as_json(committed.held),
+        "following": _hour_keys(committed.following),
+        "chunk_hours": committed.chunk_hours,
     }
 
 
@@ -98,6 +100,8 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
         held=tuple(held),
         code_version=metadata.get("code_version", ""),
         uniform_from=_parse_optional_hour(metadata.get("uniform_from")),
+        following=_parse_hours(metadata.get("following", ())),
+        chunk_hours=metadata.get("chunk_hours", 0),
     )
 
 

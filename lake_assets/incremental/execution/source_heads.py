@@ -1,0 +1,56 @@
+"""The heads of sources that a catch-up works up to.
+
+A busy writer moves its table on all the time. A catch-up that always read the present heads would never come to its
+second target. So the heads are read once, and every session plans up to them, unless another process has gone further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+
+from lake_assets.errors import InvalidHourKey
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.changes import Head, Watermark
+
+
+def present_heads(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[int | None, int | None]]:
+    """Return the heads of tables now: table → (snapshot id, complete-through).
+
+    A table that cannot be read is left out: the session that reads it reports why.
+    """
+    heads: dict[str, tuple[int | None, int | None]] = {}
+    for name in names:
+        table = tables.find(catalog, name)
+        if table is None:
+            continue
+        try:
+            heads[name] = (publish.main_id(table), tables.complete_through(table, name))
+        except InvalidHourKey:
+            continue
+    return heads
+
+
+def usable_head(table: Table, head: Head, mark: Watermark | None) -> Head | None:
+    """Return the head to plan up to, for one that was read earlier.
+
+    Args:
+        table: The source, as it is now.
+        head: The head that was read earlier.
+        mark: The watermark of the target that reads the source.
+
+    Returns:
+        The watermark itself, if another process has moved it beyond the head: planning up to the head would take the
+        target back. None for the present head, if the earlier one is no ancestor of it or has expired.
+    """
+    main = [snapshot.snapshot_id for snapshot in publish.ancestors(table)]
+    read = mark.snapshot_id if mark is not None else None
+    if head.snapshot_id is not None and head.snapshot_id not in main:
+        return None
+    if mark is None or read not in main or read == head.snapshot_id:
+        return head
+    # Main is listed from the newest on.
+    is_beyond = head.snapshot_id is None or main.index(read) < main.index(head.snapshot_id)
+    return Head(read, mark.complete_through) if is_beyond else head
