@@ -33,8 +33,9 @@ def with_unpublished_id(table: Table, decision: SessionPlan) -> SessionPlan:
 
 
 def left_by(planned: SessionPlan, found: OutsideChanges | None) -> OutsideChanges | None:
-    """Return what others have done to a target, unless the plan is a rebuild of all suspect hours."""
-    if found is not None and planned.kind == "rebuild" and found.covered_by(planned.hour_numbers):
+    """Return what others have done to a target, unless the plan builds all suspect hours from the sources alone."""
+    is_rebuild = planned.load == "overwrite" and planned.changed_through is None
+    if found is not None and is_rebuild and found.covered_by(planned.hour_numbers):
         return None
     return found
 

@@ -5,11 +5,9 @@ A rebuild cannot empty these hours. Nobody reads them from a session, so no audi
 
 from __future__ import annotations
 
-from functools import reduce
-
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan, Or
+from pyiceberg.expressions import BooleanExpression, GreaterThanOrEqual, IsNull, LessThan
 
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Target
@@ -29,6 +27,7 @@ def delete_stray_rows(catalog: Catalog, target: Target, first: int, last: int | 
         How many rows were deleted.
     """
     column = target.time_column
+    # Rows without a time go first: pyiceberg cannot compare the partition that has none with a time.
     # The expressions are typed as their JSON form, not as their constructors.
     outside: list[BooleanExpression] = [
         IsNull(column),  # type: ignore[call-arg, arg-type]
@@ -37,10 +36,13 @@ def delete_stray_rows(catalog: Catalog, target: Target, first: int, last: int | 
     if last is not None:
         after = hour_start(last + 1).isoformat()
         outside.append(GreaterThanOrEqual(column, after))  # type: ignore[call-arg, arg-type]
-    condition = reduce(Or, outside)
+    return sum(_delete(catalog, target.table, condition) for condition in outside)
+
+
+def _delete(catalog: Catalog, name: str, condition: BooleanExpression) -> int:
     for attempt in tables.retrying(ValidationException):
         with attempt:
-            table = tables.load(catalog, target.table)
+            table = tables.load(catalog, name)
             rows = table.scan(condition).count()
             if rows:
                 table.delete(condition)
