@@ -359,6 +359,7 @@ def test_a_lookup_finds_the_newest_move_in_a_merged_file_and_large_files_stay(
         move(store, planned(number=number), Committed(last_built=START + number))
         state = store.state("core.fact")
         assert (state.revision, state.committed.last_built) == (number, START + number)
+        assert state.watermarks["raw.a"].snapshot_id == 2**62 + number
         assert store.watermark_session("core.fact") == f"fact-{number}"
         tasks = list(tables.load(store.catalog, HIGH_WATERMARK).scan().plan_files())
         assert large <= {task.file.file_path for task in tasks}

@@ -68,9 +68,11 @@ def test_segments_are_registered_only_while_their_entry_is_in_progress(served: W
 def test_segments_are_deleted_with_the_lineage_that_gives_them_up(served: World) -> None:
     write(served, PUSH)
     served.registry.register(served.table, "push", [A, B])
+    write(served, PUSH, deletions=frozenset({"b"}))  # also if the lineage stays as it is
+    assert served.zk.get_children(f"{SEGMENTS}/{served.table}") == ["a"]
     write(served, PUSH.changed(State.REVERTED, AT), deletions=frozenset({"a", "b", "never registered"}))
     assert served.zk.get_children(f"{SEGMENTS}/{served.table}") == []
-    assert version(served) == 2
+    assert version(served) == 3
 
 
 def test_a_lost_compare_and_set_is_decided_again(served: World) -> None:

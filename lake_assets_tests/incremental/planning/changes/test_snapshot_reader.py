@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
 from pyiceberg.transforms import BucketTransform, HourTransform
 from pyiceberg.typedef import Record
 
@@ -82,3 +91,29 @@ def test_a_delete_file_touches_the_hours_of_the_files_that_it_may_refer_to(fact:
     assert touched(delete(BY_HOUR, START + 9)) == [3]
     assert touched(delete(BY_BUCKET, 0)) == [1, 2, 3]
     assert touched(delete(UNPARTITIONED)) == [1, 2, 3]
+
+
+class DeleteManifestWriter(ManifestWriterV2):
+    """What pyiceberg lacks: a manifest of delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+
+def test_an_append_with_a_delete_file_is_none(fact: Table, tmp_path: Path) -> None:
+    """By the specification, an append adds data files alone. Nobody but the manifests holds another program to that."""
+    current = fact.current_snapshot()
+    assert current is not None
+    output = fact.io.new_output(str(tmp_path / "deletes.avro"))
+    with DeleteManifestWriter(fact.specs()[BY_HOUR], fact.schema(), output, current.snapshot_id, "null") as writer:
+        added = ManifestEntryStatus.ADDED
+        deletes = delete(BY_HOUR, START + 2)
+        writer.add(ManifestEntry.from_args(status=added, snapshot_id=current.snapshot_id, data_file=deletes))
+    written = writer.to_manifest_file()
+    written.sequence_number = written.min_sequence_number = current.sequence_number or 0
+    reader = SnapshotReader(fact, FACT, START)
+    own = [manifest for manifest in current.manifests(fact.io) if manifest.added_snapshot_id == current.snapshot_id]
+    assert reader._change(current, own).effect == "append"
+    found = reader._change(current, [*own, written])
+    assert (found.operation, found.effect, found.rows_gone) == ("append", "rewrite", 1)
+    assert found.hours == ((START + 2, START + 3),)
