@@ -86,6 +86,8 @@ def outcome(found: Outcome) -> Iterator[Part]:
         yield from report(found.report)
     elif found.failure:
         yield failed(f"{found.table}: {found.failure}")
+    elif found.overtaken:
+        yield faint(f"· {found.table}: {found.overtaken}")
     elif found.waiting:
         yield faint(f"· {found.table}: {found.waiting.reason}")
 
