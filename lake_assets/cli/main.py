@@ -41,6 +41,7 @@ _TABLES = "Tables"
 app.command(rich_help_panel=_TABLES)(tables.init)
 app.command(rich_help_panel=_TABLES)(tables.new)
 app.command(rich_help_panel=_TABLES)(tables.complete)
+app.command(rich_help_panel=_TABLES)(tables.inspect)
 app.command(rich_help_panel=_TABLES)(tables.maintain)
 app.command(rich_help_panel=_TABLES)(report.report)
 

@@ -1,4 +1,4 @@
-"""`lake init`, `new`, `maintain` and `complete`: the tables themselves."""
+"""`lake init`, `new`, `inspect`, `maintain` and `complete`: the tables themselves."""
 
 from __future__ import annotations
 
@@ -54,6 +54,32 @@ def new(
     for path in files.write(wanted, out):
         typer.echo(f"wrote {path}")
     typer.echo(files.next_steps(wanted, out))
+
+
+def inspect(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="Any table of the catalog, such as raw.cancels, or a target's name.")
+    ],
+    columns: Annotated[
+        list[str] | None, typer.Argument(metavar="COLUMN", help="Columns to show least and greatest values of.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the partitions of TABLE, with rows, files and bytes, from its metadata alone. Starts no Spark."""
+    from dataclasses import replace
+
+    from lake_assets.incremental.metadata import contents, tables
+    from lake_assets.pages.terminal import contents as views
+
+    engine = open_engine()
+    lineage = {}
+    for target in engine.pipeline.targets:
+        if table in (target.name, target.table):
+            table, lineage = target.table, dict(target.lineage)
+    found = contents.contents(tables.load(engine.catalog, table), table, columns or ())
+    if columns:
+        lineage = {column: sources for column, sources in lineage.items() if column in columns}
+    render(replace(found, lineage=lineage), views.contents, as_json=as_json)
 
 
 def maintain(

@@ -36,6 +36,7 @@ def catch_up(
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
+    Up to date is what the raw tables hold when the command starts. Two of these commands may run at once.
     The exit code is 1 if a session failed, or if others have changed a target.
     """
     from lake_assets.incremental.execution.catch_up import Outcome, catch_up

@@ -19,7 +19,7 @@ from lake_assets.settings import PROJECT
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-catch-up complete completion demo doctor down init maintain new plan rebuild repair report
+catch-up complete completion demo doctor down init inspect maintain new plan rebuild repair report
  sessions setup status up why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify

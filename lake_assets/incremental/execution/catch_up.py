@@ -1,21 +1,36 @@
 """Running every session that is due, in one process: what the sensors would request, without a daemon.
 
-Targets run in topological order, so no target has to wait until the targets upstream of it have settled.
+Targets run in topological order, so no target has to wait until the targets upstream of it have settled. The heads of
+raw tables are read once for the whole call, and those of targets when the target that reads them has its turn: so the
+call ends, however busy the writers are. Two calls may run side by side: where one is overtaken, it goes on from there.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import HoursHeld, LakeError
+from pyiceberg.exceptions import CommitFailedException
+
+from lake_assets.errors import HoursHeld, LakeError, PublishConflict, StateMoved
+from lake_assets.incremental.execution.source_heads import present_heads
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.execution.planner import Heads
+
+MAX_OVERTAKEN = 20
+"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+
+OVERTAKEN_SECONDS = 0.2
+"""Pause after a session was overtaken; it grows by as much each time in a row."""
+
+_Overtaken = (StateMoved, PublishConflict, CommitFailedException)
 
 
 @dataclass(frozen=True)
@@ -26,6 +41,7 @@ class Outcome:
 
     Attributes:
         problem: In which way the target is not as its sessions left it, if others have changed it.
+        overtaken: How another process has overtaken the session; the next outcome is that of the next attempt.
     """
 
     table: str
@@ -33,6 +49,7 @@ class Outcome:
     waiting: NoSession | None = None
     failure: str | None = None
     problem: str | None = None
+    overtaken: str | None = None
 
 
 def catch_up(
@@ -43,7 +60,7 @@ def catch_up(
     run_id: str = "catch-up",
     again: bool = False,
 ) -> list[Outcome]:
-    """Run every due session of the targets. An error of one target does not stop the others.
+    """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
 
     Args:
         report: Called with each outcome as soon as it is known.
@@ -52,23 +69,56 @@ def catch_up(
     """
     outcomes: list[Outcome] = []
     wanted = {target.table for target in targets}
-    for target in engine.pipeline.in_order():
-        if target.table not in wanted:
-            continue
-        for outcome in _run_due_sessions(engine, target, run_id, again=again):
+    in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
+    raw_heads = _heads(engine, in_order, derived=False)
+    for target in in_order:
+        up_to = _up_to(engine, target, raw_heads)
+        for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again):
             outcomes.append(outcome)
             if report is not None:
                 report(outcome)
     return outcomes
 
 
-def _run_due_sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterator[Outcome]:
+def _up_to(engine: Engine, target: Target, raw_heads: Heads) -> Heads:
+    """Return the heads of a target's sources to plan up to."""
+    heads = {**raw_heads, **_heads(engine, [target], derived=True)}
+    return {source.table: heads[source.table] for source in target.sources if source.table in heads}
+
+
+def _heads(engine: Engine, targets: Iterable[Target], *, derived: bool) -> Heads:
+    """Return the present heads of those sources of the targets that are targets themselves, or of all others."""
+    of_pipeline = {target.table for target in engine.pipeline.targets}
+    names: set[str] = set()
+    for target in targets:
+        names.update(source.table for source in target.sources if (source.table in of_pipeline) is derived)
+    return present_heads(engine.catalog, sorted(names))
+
+
+def _run_due_sessions(
+    engine: Engine,
+    target: Target,
+    up_to: Heads,
+    run_id: str,
+    *,
+    again: bool,
+) -> Iterator[Outcome]:
+    overtaken = 0
     while True:
         try:
-            result = engine.run(target, again=again, run_id=run_id)
+            result = engine.run(target, up_to=up_to, again=again, run_id=run_id)
+        except _Overtaken as error:
+            overtaken += 1
+            if overtaken > MAX_OVERTAKEN:
+                yield Outcome(target.table, failure=str(error))
+                return
+            yield Outcome(target.table, overtaken=f"another process was faster: {_problem(error)}")
+            time.sleep(OVERTAKEN_SECONDS * overtaken)
+            continue
         except LakeError as error:
             yield Outcome(target.table, failure=str(error))
             return
+        overtaken = 0
         if isinstance(result, NoSession):
             failure = result.reason if result.kind == "blocked" else None
             problem = engine.problem(target)
@@ -80,6 +130,10 @@ def _run_due_sessions(engine: Engine, target: Target, run_id: str, *, again: boo
             )
             return
         yield _outcome_of(target, result)
+
+
+def _problem(error: Exception) -> str:
+    return error.problem if isinstance(error, LakeError) else str(error)
 
 
 def _outcome_of(target: Target, report: SessionReport) -> Outcome:

@@ -46,11 +46,11 @@ def usable_head(table: Table, head: Head, mark: Watermark | None) -> Head | None
         target back. None for the present head, if the earlier one is no ancestor of it or has expired.
     """
     main = [snapshot.snapshot_id for snapshot in publish.ancestors(table)]
-    read = mark.snapshot_id if mark is not None else None
-    if head.snapshot_id is not None and head.snapshot_id not in main:
-        return None
-    if mark is None or read not in main or read == head.snapshot_id:
-        return head
-    # Main is listed from the newest on.
-    is_beyond = head.snapshot_id is None or main.index(read) < main.index(head.snapshot_id)
-    return Head(read, mark.complete_through) if is_beyond else head
+    newer = main  # than the head; main is listed from the newest on
+    if head.snapshot_id is not None:
+        if head.snapshot_id not in main:
+            return None
+        newer = main[: main.index(head.snapshot_id)]
+    if mark is not None and mark.snapshot_id in newer:
+        return Head(mark.snapshot_id, mark.complete_through)
+    return head

@@ -88,6 +88,8 @@ def outcome(found: Outcome) -> Iterator[Part]:
         yield failed(f"{found.table}: {found.failure}")
     elif found.problem:
         yield failed(f"{found.table}: {found.problem}")
+    elif found.overtaken:
+        yield faint(f"· {found.table}: {found.overtaken}")
     elif found.waiting:
         yield faint(f"· {found.table}: {found.waiting.reason}")
 

@@ -88,8 +88,8 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
     changed = found.changed | {min(due)}
     old = _built_before(due, inputs.committed.last_built)
     new = due.keys() - set(old)
-    limit = inputs.grain.rounded_up(mode.chunk_hours)
-    if not old or limit is None or reloads_all(mode):
+    limit = None if reloads_all(mode) else inputs.grain.rounded_up(mode.chunk_hours)
+    if not old or limit is None:
         return Chunk(due)
     if isinstance(mode, Sequential):
         size = min(limit, _least_size(inputs, min(due), limit))
@@ -98,10 +98,7 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
         return Chunk(due)
     if hours_are_independent(mode):
         return _newest_hours(due, new or set(old[-limit:]))
-    if new:
-        return Chunk(_only(due, new), pending=changed.intersection(old))
-    now, waiting = old[:limit], old[limit:]
-    return Chunk(_only(due, now), pending=frozenset(waiting))
+    return _new_hours_first(due, old, changed, limit)
 
 
 def _with_changed_rows(changed: Collection[int], inputs: PlanningInput, mode: RangeMode) -> frozenset[int]:
@@ -129,6 +126,14 @@ def _least_size(inputs: PlanningInput, first: int, limit: int) -> int:
         return limit
     continues = first in inputs.committed.pending
     return max(inputs.grain.hours, 2 * inputs.committed.chunk_hours if continues else 0)
+
+
+def _new_hours_first(due: Mapping[int, str], old: list[int], changed: frozenset[int], limit: int) -> Chunk:
+    new = due.keys() - set(old)
+    if new:
+        return Chunk(_only(due, new), pending=changed.intersection(old))
+    now, waiting = old[:limit], old[limit:]
+    return Chunk(_only(due, now), pending=frozenset(waiting))
 
 
 def _sequential_chunk(
@@ -199,20 +204,26 @@ def _range_of(
     """Return hour → reason, for all hours to recompute because of the changed ones."""
     if hours_are_independent(mode):
         return changed
-    built = inputs.committed.last_built
-    starts = list(changed)
-    if isinstance(mode, Sequential) and built is not None and built < last_hour:
-        starts.append(built + 1)
+    starts = _starts_of(changed, inputs, mode, last_hour)
     if not starts:
         return {}
-    first_within = _first_within_threshold(inputs, mode)
-    if reloads_all(mode) and first_within is not None:
-        starts.append(max(first_within, inputs.grain.first(inputs.start)))
     first_changed = min(changed, default=last_hour + 1)
     found: dict[int, str] = {}
     for hour in range(min(starts), last_hour + 1):
         found[hour] = changed.get(hour) or _why_in_range(hour, first_changed, inputs)
     return found
+
+
+def _starts_of(changed: Collection[int], inputs: PlanningInput, mode: RangeMode, last_hour: int) -> list[int]:
+    """Return the hours from each of which on all later ones are rebuilt; none if nothing is due."""
+    built = inputs.committed.last_built
+    starts = list(changed)
+    if isinstance(mode, Sequential) and built is not None and built < last_hour:
+        starts.append(built + 1)
+    first_within = _first_within_threshold(inputs, mode)
+    if starts and reloads_all(mode) and first_within is not None:
+        starts.append(max(first_within, inputs.grain.first(inputs.start)))
+    return starts
 
 
 def _why_in_range(hour: int, first_changed: int, inputs: PlanningInput) -> str:
