@@ -9,6 +9,7 @@ from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
+from lake_assets.incremental.dagster.verification_checks import verification_definitions
 from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
@@ -43,6 +44,12 @@ defs = dg.Definitions.merge(
         _pipeline,
         clock=utc_now,
         webhook=_webhook,
+    ),
+    verification_definitions(
+        _pipeline,
+        clock=utc_now,
+        hours=_settings.verify_hours,
+        cron=_settings.verify_cron,
     ),
     landing_definitions(
         feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),

@@ -1,4 +1,4 @@
-"""`lake plan`, `catch-up`, `rebuild`, `sessions` and `why`: the sessions of targets."""
+"""`lake plan`, `catch-up`, `rebuild`, `verify`, `sessions` and `why`: the sessions of targets, and their result."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
 from lake_assets.errors import UsageError
 from lake_assets.pages.terminal.render import print_json, render, show
+from lake_assets.settings import settings
 
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
@@ -67,19 +68,45 @@ def rebuild(
 
     The exit code is 1 if a failed audit held hours back.
     """
-    from lake_assets.base.hours import parse_hour
     from lake_assets.incremental.planning.session import SessionReport
     from lake_assets.pages.terminal import sessions as views
 
     engine = open_engine()
-    hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
-    if not hours:
-        raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
+    hours = _hours(first, last)
     engine.create_tables()
     run_id = f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
     report = engine.rebuild(engine.pipeline.target(target), hours, run_id=run_id, reset=reset)
     render(report, views.report, as_json=as_json)
     if isinstance(report, SessionReport) and report.held:
+        sys.exit(1)
+
+
+def verify(
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="The target. Default: all.")] = None,
+    first: Annotated[
+        str | None, typer.Argument(metavar="FROM", help="The first hour. Default: the hours of today.")
+    ] = None,
+    last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare hours of TARGET with a rebuild from its sources. Changes nothing.
+
+    Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
+    1 if an hour differs.
+    """
+    from lake_assets.incremental.monitoring.verification import verify_hours
+    from lake_assets.pages.terminal.verification import verified
+
+    engine = open_engine()
+    targets = engine.pipeline.in_order()
+    if target is not None:
+        targets = [engine.pipeline.target(target)]
+    wanted = None if first is None else _hours(first, last)
+    day = datetime.now(UTC).date().toordinal()
+    limit = settings().verify_hours
+    results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
+    render(results, verified, as_json=as_json)
+    if any(not found.equal for found in results):
         sys.exit(1)
 
 
@@ -102,3 +129,14 @@ def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
     history = engine.store.history(engine.pipeline.target(target).table)
     built = [record for record in history if record.state in ("published", "committed") and number in record.built]
     render(built, lambda records: views.why(records, number), as_json=as_json, document=built[-1:])
+
+
+def _hours(first: str, last: str | None) -> range:
+    from lake_assets.base.hours import parse_hour
+
+    if last is None:
+        raise UsageError(f"FROM is {first}, and TO is missing.", remedy="Name the last hour, too; it is inclusive.")
+    hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
+    if not hours:
+        raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
+    return hours
