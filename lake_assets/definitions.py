@@ -12,6 +12,7 @@ from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
+from lake_assets.incremental.dagster.verification_checks import verification_definitions
 from lake_assets.incremental.dagster.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
@@ -87,6 +88,12 @@ defs = dg.Definitions.merge(
         _pipeline,
         clock=utc_now,
         webhook=_webhook,
+    ),
+    verification_definitions(
+        _pipeline,
+        clock=utc_now,
+        hours=_settings.verify_hours,
+        cron=_settings.verify_cron,
     ),
     *_optional,
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),

@@ -100,6 +100,10 @@ class Settings(BaseSettings):
     )
     orphan_hours: int = Field(72, description="age in hours at which unreferenced files are removed", ge=24)
     maintenance_cron: str = Field("17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
+    verify_hours: int = Field(
+        6, description="maximum number of hours of a target that a day compares with a rebuild", ge=1
+    )
+    verify_cron: str = Field("47 4 * * *", description="schedule of the comparison with a rebuild, in UTC")
     max_delay_minutes: int | None = Field(
         None,
         description="minutes after which a target without its own max_delay is late; default: it is never late",

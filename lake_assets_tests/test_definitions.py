@@ -62,6 +62,7 @@ def test_all_checks_and_which_of_them_block() -> None:
         "quarantine": False,
         "quarantine_limit": True,
         "intact": False,
+        "equals_rebuild": False,
     }
 
 

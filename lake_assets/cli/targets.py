@@ -1,4 +1,4 @@
-"""`lake plan`, `catch-up`, `rebuild`, `sessions` and `why`: the sessions of targets."""
+"""`lake plan`, `catch-up`, `rebuild`, `verify`, `sessions` and `why`: the sessions of targets, and their result."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
 from lake_assets.errors import UsageError
 from lake_assets.pages.terminal.render import print_json, render, show
+from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from lake_assets.incremental.planning.session import NoSession, SessionReport
@@ -126,6 +127,35 @@ def _show_report(report: SessionReport | NoSession, *, as_json: bool) -> None:
 
     render(report, views.report, as_json=as_json)
     if isinstance(report, SessionReport) and report.held:
+        sys.exit(1)
+
+
+def verify(
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="The target. Default: all.")] = None,
+    first: Annotated[
+        str | None, typer.Argument(metavar="FROM", help="The first hour. Default: the hours of today.")
+    ] = None,
+    last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare hours of TARGET with a rebuild from its sources. Changes nothing.
+
+    Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
+    1 if an hour differs.
+    """
+    from lake_assets.incremental.monitoring.verification import verify_hours
+    from lake_assets.pages.terminal.verification import verified
+
+    engine = open_engine()
+    targets = engine.pipeline.in_order()
+    if target is not None:
+        targets = [engine.pipeline.target(target)]
+    wanted = None if first is None else _hours_between(first, last, reset=False)
+    day = datetime.now(UTC).date().toordinal()
+    limit = settings().verify_hours
+    results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
+    render(results, verified, as_json=as_json)
+    if any(not found.equal for found in results):
         sys.exit(1)
 
 

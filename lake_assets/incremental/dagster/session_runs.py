@@ -61,6 +61,8 @@ def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *
     return dg.RunRequest(
         run_key=f"{plan.session_id}:{attempt}",
         asset_selection=[asset.key],
+        # The audits of the step alone: a session does not wait for checks that compare the whole target.
+        asset_check_keys=sorted(asset.check_keys),
         tags=envelope_tags(plan, asset.partitions_def) | tags,
     )
 

@@ -25,6 +25,7 @@ from lake_assets.incremental.dagster.session_runs import (
     retry_remedy,
 )
 from lake_assets.incremental.dagster.target_checks import intact_check, targets_sensor
+from lake_assets.incremental.dagster.verification_checks import verification_alert
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -117,13 +118,14 @@ def alerts(engine: Engine, instance: dg.DagsterInstance) -> Iterator[Alert]:
     """Yield all present problems, target by target.
 
     These are failed audits, hours that audits hold back, sessions without attempts left, late targets, targets that
-    others have changed, and targets that cannot be planned.
+    others have changed or that differ from a rebuild, and targets that cannot be planned.
     """
     for target in engine.pipeline.targets:
         try:
             yield from _changed_target_alerts(engine, target)
             yield from _session_alerts(engine, target, instance)
             yield from _freshness_alerts(engine, target)
+            yield from _verification_alerts(target, instance)
         except LakeError as error:
             yield Alert(target.table, "cannot_plan", error.problem, error.remedy)
 
@@ -182,6 +184,12 @@ def _freshness_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
     found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
     if not found.fresh:
         yield Alert(target.table, "not_fresh", f"{found.what}.", found.remedy)
+
+
+def _verification_alerts(target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:
+    alert = verification_alert(instance, target)
+    if alert is not None:
+        yield alert
 
 
 def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
