@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask
 
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
+from lake_assets.incremental.declaration.column_lineage import column_sources
 from lake_assets.incremental.execution.session_log import SessionStore
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_by_hour
@@ -58,6 +59,23 @@ class QuarantinedRows:
 
 
 @dataclass(frozen=True)
+class ColumnOverview:
+    """One column of a target, as declared.
+
+    Attributes:
+        name: Its name.
+        iceberg_type: Its type.
+        description: What is in it; empty if the declaration does not say.
+        sources: The source columns that it comes from, each `namespace.name.column`.
+    """
+
+    name: str
+    iceberg_type: str
+    description: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TargetOverview:
     """One target.
 
@@ -69,6 +87,7 @@ class TargetOverview:
         skipped: Hours beyond the catch-up threshold that are not built.
         quarantine: Rows in quarantine, most first.
         held: Hours that audits hold back.
+        columns: Its columns, in order.
     """
 
     table: str
@@ -78,6 +97,7 @@ class TargetOverview:
     skipped: tuple[int, ...]
     quarantine: tuple[QuarantinedRows, ...]
     held: tuple[HeldHour, ...] = ()
+    columns: tuple[ColumnOverview, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +130,8 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
     targets = []
     for target in pipeline.in_order():
         quarantined = quarantine.get(target.table, ())
-        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantined))
+        found = _target_overview(catalog, target, pipeline.start_hour, quarantined)
+        targets.append(replace(found, columns=tuple(_columns(pipeline, target))))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
@@ -183,6 +204,12 @@ def _target_overview(
         quarantine=tuple(quarantine),
         held=committed.held,
     )
+
+
+def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:
+    sources = column_sources(pipeline, target)
+    for name, iceberg_type in target.columns.items():
+        yield ColumnOverview(name, iceberg_type, target.descriptions.get(name, ""), sources.get(name, ()))
 
 
 def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:
