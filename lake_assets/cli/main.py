@@ -43,6 +43,7 @@ _SESSIONS = "Sessions"
 app.command(rich_help_panel=_SESSIONS)(targets.plan)
 app.command("catch-up", rich_help_panel=_SESSIONS)(targets.catch_up)
 app.command(rich_help_panel=_SESSIONS)(targets.rebuild)
+app.command(rich_help_panel=_SESSIONS)(targets.audit)
 app.command(rich_help_panel=_SESSIONS)(targets.sessions)
 app.command(rich_help_panel=_SESSIONS)(targets.why)
 app.add_typer(session, name="session", rich_help_panel=_SESSIONS)

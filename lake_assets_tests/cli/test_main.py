@@ -16,7 +16,7 @@ from lake_assets.cli.main import app
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-catch-up complete demo down init maintain new plan rebuild report sessions status up why erase
+audit catch-up complete demo down init maintain new plan rebuild report sessions status up why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
 landing: compact init page policy reshard run scrub simulate status verify
