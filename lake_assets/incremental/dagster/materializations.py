@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import dagster as dg
 from pyiceberg.catalog import Catalog
@@ -24,8 +25,11 @@ def rows_of_session(
 ) -> SnapshotRows | None:
     """Return the rows of a target after a session, by partition; None if its snapshot has expired."""
     table = tables.load(catalog, target.table)
-    snapshot_id = report.published_snapshot_id or publish.main_id(table)
-    return snapshot_rows(table, snapshot_id, target.time_column, hours)
+    published = report.published_snapshot_id
+    rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours)
+    if rows is None or published is not None:
+        return rows
+    return replace(rows, added={})  # the session found all its hours unchanged and wrote none
 
 
 def materializations(

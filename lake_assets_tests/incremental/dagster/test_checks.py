@@ -128,9 +128,15 @@ def a_person_audits_in_a_terminal(home: Settings) -> None:
 
 
 def a_person_rebuilds(daemon: InProcessDaemon, shown: Ui) -> None:
-    result = daemon.execute(TABLE, tags=chosen(3, 3))
+    result = daemon.execute(TABLE, tags=chosen(4, 4))
     assert result.success  # the hour is good; that another one is held back does not stop what is downstream
-    assert daemon.hours_marked(result) == [3]
+    assert daemon.hours_marked(result) == [4]
+    (marked,) = result.asset_materializations_for_node("core__signup_fact")
+    rows = [
+        marked.metadata[name].value for name in ("dagster/partition_row_count", "rows written", "dagster/row_count")
+    ]
+    assert rows == [1, 0, 3]  # it came out as it was
+    assert (marked.tags or {})["dagster/input_event_pointer/raw/signups"] == "NULL"
     assert shown.checks(TABLE) == HELD
     assert not daemon.hours_marked(daemon.execute(TABLE, tags=chosen(9, 9)))  # an hour that no source is complete for
     assert shown.checks(TABLE) == HELD
