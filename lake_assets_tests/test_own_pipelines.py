@@ -53,7 +53,7 @@ SENSORS_OF_THE_PLATFORM = {
 }
 
 SAME_ROWS = {"source_target_counts", "no_missing_events"}
-EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "intact", "equals_rebuild"}
+EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "pending_hours", "intact", "equals_rebuild"}
 PLACED = "not_null_carrier_origin_dest"
 COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"
 

@@ -1,4 +1,4 @@
-"""`lake plan`, `catch-up`, `rebuild`, `verify`, `sessions` and `why`: the sessions of targets, and their result."""
+"""`lake plan`, `catch-up`, `rebuild`, `repair`, `verify`, `audit`, `sessions` and `why`: the sessions of targets."""
 
 from __future__ import annotations
 
@@ -156,6 +156,31 @@ def verify(
     results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
     render(results, verified, as_json=as_json)
     if any(not found.equal for found in results):
+        sys.exit(1)
+
+
+def audit(
+    target: TargetName,
+    hours: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="HOURS",
+            help="Hours, such as 2026-01-01-05:00 or 2026-01-01-05:00..2026-01-01-09:00. Default: the newest complete.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate the audits of TARGET on the rows that it has published. Changes nothing.
+
+    The exit code is 1 if a blocking audit fails.
+    """
+    from lake_assets.base.hours import parse_hours
+    from lake_assets.pages.terminal import audits as views
+
+    engine = open_engine()
+    found = engine.audit(engine.pipeline.target(target), parse_hours(hours or (), where="HOURS"))
+    render(found, views.published, as_json=as_json)
+    if not found.passed:
         sys.exit(1)
 
 

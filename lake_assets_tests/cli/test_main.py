@@ -19,8 +19,8 @@ from lake_assets.settings import PROJECT
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-catch-up complete completion demo doctor down init inspect maintain new plan rebuild repair report
- sessions setup status up why erase
+audit catch-up complete completion demo doctor down init inspect maintain new plan rebuild repair
+ report sessions setup status up verify why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
 landing: compact init page policy reshard run scrub simulate status verify

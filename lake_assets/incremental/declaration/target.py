@@ -79,6 +79,7 @@ class Target:
         lineage: Target column → source columns, where names differ.
         max_delay: The longest time between the end of an hour or day and its completion; None: no freshness check.
         grain: What one partition contains.
+        descriptions: Column → what is in it, for people. Columns may be left out.
     """
 
     table: str
@@ -96,6 +97,7 @@ class Target:
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
     max_delay: timedelta | None = None
     grain: Grain = HOUR
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

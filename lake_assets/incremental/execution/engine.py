@@ -17,6 +17,7 @@ from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.execution.driver import Driver
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Heads, Planner
+from lake_assets.incremental.execution.published_audit import PublishedAudit, PublishedAuditor
 from lake_assets.incremental.execution.run import Runner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore, create_tables
 from lake_assets.incremental.execution.steps.attempt import Attempt
@@ -29,6 +30,7 @@ from lake_assets.incremental.metadata.erasure_registry import create_table as cr
 from lake_assets.incremental.planning import landed
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
+from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
 from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan, SessionReport
 
 if TYPE_CHECKING:
@@ -235,6 +237,32 @@ class Engine:
     def problem(self, target: Target) -> TargetError | None:
         """Return in which way a target is not as its sessions left it; None if it is. Reads metadata only."""
         return self._problem(target, self.store.state(target.table))
+
+    def audit(
+        self, target: Target, hours: Collection[int] = (), *, names: Collection[str] | None = None
+    ) -> PublishedAudit:
+        """Evaluate audits on the published rows of a target. Changes nothing.
+
+        Args:
+            hours: The hours; empty for the newest complete one.
+            names: Names of the audits; None for all.
+
+        Raises:
+            UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
+        """
+        assert self.spark is not None, "an engine without Spark can only decide"
+        auditor = PublishedAuditor(
+            self.catalog,
+            target,
+            self.store.state(target.table),
+            start=self.pipeline.start_hour,
+            open_spark=self.spark,
+        )
+        return auditor.audit(hours, names)
+
+    def pending(self, target: Target) -> PendingHours:
+        """Return which hours of a target wait to be built, and why. Reads metadata only."""
+        return pending_hours(self.store.state(target.table).committed, self.decide(target))
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""

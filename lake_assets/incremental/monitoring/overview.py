@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyiceberg.table import DataScan, FileScanTask, Table
 
 from lake_assets.errors import TargetDropped
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
+from lake_assets.incremental.declaration.column_lineage import column_sources
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
 from lake_assets.incremental.execution.target_check import find_problem, target_table
 from lake_assets.incremental.metadata import tables
@@ -60,6 +61,23 @@ class QuarantinedRows:
 
 
 @dataclass(frozen=True)
+class ColumnOverview:
+    """One column of a target, as declared.
+
+    Attributes:
+        name: Its name.
+        iceberg_type: Its type.
+        description: What is in it; empty if the declaration does not say.
+        sources: The source columns that it comes from, each `namespace.name.column`.
+    """
+
+    name: str
+    iceberg_type: str
+    description: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TargetOverview:
     """One target.
 
@@ -72,6 +90,7 @@ class TargetOverview:
         quarantine: Rows in quarantine, most first.
         held: Hours that audits hold back.
         problem: In which way it is not as its sessions left it, and what to do; None if it is.
+        columns: Its columns, in order.
     """
 
     table: str
@@ -82,6 +101,7 @@ class TargetOverview:
     quarantine: tuple[QuarantinedRows, ...]
     held: tuple[HeldHour, ...] = ()
     problem: str | None = None
+    columns: tuple[ColumnOverview, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,7 +135,8 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
     targets = []
     for target in pipeline.in_order():
         quarantined = quarantine.get(target.table, ())
-        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantined))
+        found = _target_overview(catalog, target, pipeline.start_hour, quarantined)
+        targets.append(replace(found, columns=tuple(_columns(pipeline, target))))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
@@ -201,6 +222,12 @@ def _target_overview(
         held=state.committed.held,
         problem=f"{problem.problem} {problem.remedy}" if problem else None,
     )
+
+
+def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:
+    sources = column_sources(pipeline, target)
+    for name, iceberg_type in target.columns.items():
+        yield ColumnOverview(name, iceberg_type, target.descriptions.get(name, ""), sources.get(name, ()))
 
 
 def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:

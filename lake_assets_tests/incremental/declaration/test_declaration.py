@@ -109,6 +109,11 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
             lambda: declare(lineage={"prize": ["raw.clicks.price"]}),
             r"core\.click_fact declares lineage for prize",
         ),
+        (lambda: declare(descriptions={"prize": "It."}), r"core\.click_fact describes prize, but has no such column"),
+        (
+            lambda: RawTable("raw.clicks", {"id": "string"}, time_column="at", descriptions={"prize": "It."}),
+            r"raw\.clicks describes prize, but has no such column",
+        ),
         (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
         (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),

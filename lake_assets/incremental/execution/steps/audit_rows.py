@@ -31,6 +31,33 @@ def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
     return failed
 
 
+def quarantine_results(target: Target, *, all_rows: int, new_rows: int) -> tuple[AuditResult, AuditResult]:
+    """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine.
+
+    Args:
+        target: The target.
+        all_rows: Rows of the driving source that belong in quarantine.
+        new_rows: Rows of any source that are not in it yet.
+    """
+    limit = target.quarantine_limit
+    quarantined = max(all_rows, new_rows)
+    warning = AuditResult(
+        name="quarantine",
+        passed=quarantined == 0,
+        blocking=False,
+        counts={"quarantined": quarantined},
+        description="no row is quarantined",
+    )
+    blocking = AuditResult(
+        name="quarantine_limit",
+        passed=new_rows <= limit,
+        blocking=True,
+        counts={"quarantined": new_rows, "limit": limit},
+        description=f"at most {limit} rows are new to the quarantine",
+    )
+    return warning, blocking
+
+
 def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tuple[AuditResult, ...]:
     if staged.prepared is None:
         return ()
@@ -54,27 +81,10 @@ def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tup
 
 
 def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, AuditResult]:
-    """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine."""
-    limit = target.quarantine_limit
     new_rows = len(staged.quarantined)
-    if new_rows > limit and staged.prepared is not None:
+    if new_rows > target.quarantine_limit and staged.prepared is not None:
         new_rows = staged.prepared.count_quarantined()  # no more than the limit + 1 were collected
-    all_rows = max(staged.row_counts.quarantined, new_rows)
-    warning = AuditResult(
-        name="quarantine",
-        passed=all_rows == 0,
-        blocking=False,
-        counts={"quarantined": all_rows},
-        description="no row is quarantined",
-    )
-    blocking = AuditResult(
-        name="quarantine_limit",
-        passed=new_rows <= limit,
-        blocking=True,
-        counts={"quarantined": new_rows, "limit": limit},
-        description=f"at most {limit} rows are new to the quarantine",
-    )
-    return warning, blocking
+    return quarantine_results(target, all_rows=staged.row_counts.quarantined, new_rows=new_rows)
 
 
 def _describe(audit: AuditResult) -> str:
