@@ -17,6 +17,9 @@ from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSIO
 
 LOGS = (SESSION, HIGH_WATERMARK)
 
+STARTED_AGAIN = "lake.started-again"
+"""Property of a log table that was created again on purpose: the former one in its folder is damaged."""
+
 
 def forgotten_by(name: str, damaged: DamagedFile) -> str:
     """Return what `forget` does about a damaged file of a log table, in the third person."""
@@ -48,6 +51,8 @@ def _clear(catalog: Catalog, name: str) -> None:
         return
     catalog.drop_table(name)
     create_tables(catalog)
+    with tables.load(catalog, name).transaction() as transaction:
+        transaction.set_properties({STARTED_AGAIN: "true"})
 
 
 def _delete(catalog: Catalog, name: str, process: str | None) -> None:

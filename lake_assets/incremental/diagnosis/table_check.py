@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from pyiceberg.table import Table
 
@@ -10,6 +11,8 @@ from lake_assets.base.findings import Finding, Repair
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import InvalidCompleteThrough, TableDamaged, WriteAuditPublishDisabled
 from lake_assets.incremental.diagnosis.context import Context
+from lake_assets.incremental.diagnosis.forget import STARTED_AGAIN
+from lake_assets.incremental.diagnosis.lost_tables import LostTable, lost_table, register
 from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.metadata import tables
@@ -46,11 +49,39 @@ def _check_table(context: Context, name: str) -> Iterator[Finding]:
     yield from _check_complete_through(context, name, table)
     former = former_tables(table)
     if former:
-        files = ", ".join(sorted(former.values()))
-        text = (
-            f"The folder of {name} also holds the metadata of a former table, so maintenance removes no orphans there."
-        )
-        yield Finding(CHECK, "warning", text, f"If the former table is not needed, delete its metadata: {files}.")
+        yield _former_table(context, name, table, sorted(former.values()))
+
+
+def _former_table(context: Context, name: str, table: Table, files: Sequence[str]) -> Finding:
+    """Return the finding of a folder that also holds a former table, which can be restored if a catalog was lost."""
+    lost = lost_table(name, table.location(), context.catalog.properties)
+    if _is_empty(table) and lost.choice.file and _log_was_started_again(context):
+        text = f"{name} is empty, but its folder holds a former table with rows, and the session log is empty, too: "
+        text += "the catalog was lost, and tables were created anew."
+        repair = Repair(f"registers the former {name} in place of the empty one", partial(_restore, context, lost))
+        step = f"{name} from {lost.metadata_location}"
+        return Finding(CHECK, "error", text, f"Run `lake doctor --repair`, which {repair.what}.", repair, (step,))
+    text = f"The folder of {name} also holds a former table, so maintenance removes no orphans from it."
+    return Finding(CHECK, "warning", text, f"If that table is not needed, delete its metadata: {', '.join(files)}.")
+
+
+def _log_was_started_again(context: Context) -> bool:
+    """Whether the session log is empty over a former one: somebody who drops a table does not drop the log with it."""
+    if SESSION not in context.present:
+        return False
+    log = tables.load(context.catalog, SESSION)
+    on_purpose = STARTED_AGAIN in log.metadata.properties
+    return _is_empty(log) and not on_purpose and bool(former_tables(log))
+
+
+def _is_empty(table: Table) -> bool:
+    return not table.metadata.snapshots
+
+
+def _restore(context: Context, lost: LostTable) -> None:
+    if _is_empty(tables.load(context.catalog, lost.name)):  # nobody has written to it meanwhile
+        context.catalog.drop_table(lost.name)
+        register(context.settings, [lost])
 
 
 def _check_properties(context: Context, name: str, table: Table) -> Iterator[Finding]:

@@ -162,7 +162,8 @@ def former_tables(
             # A writer that died may have left a damaged file, which belongs to no table.
             with suppress(OSError, ValueError, ValidationError):
                 metadata = FromInputFile.table_metadata(table.io.new_input(file.path))
-                found[str(metadata.table_uuid)] = file.path
+                if metadata.snapshots:  # an empty table has nothing to lose
+                    found[str(metadata.table_uuid)] = file.path
     found.pop(str(table.metadata.table_uuid), None)
     return found
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.findings import Finding, Repaired, repair
-from lake_assets.connections.catalog import open_catalog, table_names
+from lake_assets.connections.catalog import connect, open_catalog, table_names
 from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -140,6 +140,21 @@ def test_a_lost_catalog_is_made_again_from_the_metadata_files(home: Home, conten
     assert home.engine.store.state(FACT).session == session
     aside = sorted(home.settings.home.glob("catalog.db.damaged-*"))
     assert [file.read_bytes() for file in aside] == ([content] if content else [])
+
+
+def test_empty_tables_over_lost_ones_give_way_to_them(home: Home) -> None:
+    home.commit_session()
+    session = home.engine.store.state(FACT).session
+    home.file.unlink()
+    # So did a version that did not know a lost catalog.
+    Engine(connect(home.settings), CLICKS, clock=lambda: NOW).create_tables()
+    assert home.rows(RAW) == 0
+    errors = home.problems()
+    assert {found.level for found in errors} == {"error"}
+    assert len(errors) == 3  # raw.clicks and both logs; the other tables were empty
+    home.repair()
+    assert home.rows(RAW) == 1
+    assert home.engine.store.state(FACT).session == session
 
 
 def test_all_tables_are_registered_again_or_none(home: Home) -> None:
