@@ -10,10 +10,10 @@ import dagster as dg
 from lake_assets.base.extras import installed
 from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
-from lake_assets.incremental.dagster.verification_checks import verification_definitions
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
+from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook

@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from lake_assets.connections import addresses
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feed_of, feeds

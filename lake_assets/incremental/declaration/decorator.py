@@ -77,16 +77,20 @@ def incremental_asset(
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
             code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
-            description=inspect.getdoc(transform) or "",
             owners=tuple(owners),
             lineage=dict(lineage or {}),
             max_delay=max_delay,
             grain=_grain(table, grain),
             descriptions=dict(descriptions or {}),
         )
-        return _checked(target)
+        return _checked(_described(target))
 
     return declare
+
+
+def _described(target: Target) -> Target:
+    """Return the target with the docstring of its function."""
+    return replace(target, description=inspect.getdoc(target.transform) or "")
 
 
 def _checked(target: Target) -> Target:

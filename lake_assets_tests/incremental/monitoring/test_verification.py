@@ -14,7 +14,7 @@ from lake_assets.demo.membership_proof import compare, expected_rows
 from lake_assets.demo.membership_simulator import EXAMPLE, worked_example
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.verification_checks import (
+from lake_assets.incremental.dagster.watch.verification_checks import (
     EQUALS_REBUILD,
     check_key,
     verification_alert,

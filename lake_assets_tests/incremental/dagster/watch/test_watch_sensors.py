@@ -16,7 +16,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.metadata.completeness import declare_complete

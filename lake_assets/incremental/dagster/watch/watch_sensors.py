@@ -14,7 +14,6 @@ from dagster import RunsFilter
 
 from lake_assets.errors import AuditFailed, HoursHeld, LakeError, TargetChanged
 from lake_assets.incremental.dagster.asset_specs import asset_key
-from lake_assets.incremental.dagster.freshness_checks import failed_evaluation, freshness_check, freshness_evaluation
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
     FINISHED,
@@ -24,8 +23,13 @@ from lake_assets.incremental.dagster.session_runs import (
     rest_seconds,
     retry_remedy,
 )
-from lake_assets.incremental.dagster.target_checks import intact_check, targets_sensor
-from lake_assets.incremental.dagster.verification_checks import verification_alert
+from lake_assets.incremental.dagster.watch.freshness_checks import (
+    failed_evaluation,
+    freshness_check,
+    freshness_evaluation,
+)
+from lake_assets.incremental.dagster.watch.target_checks import intact_check, targets_sensor
+from lake_assets.incremental.dagster.watch.verification_checks import verification_alert
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
