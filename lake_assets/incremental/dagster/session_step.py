@@ -4,7 +4,7 @@ A run that a sensor requested carries its session in a tag. Any other run was la
 partitions that they chose, or, if they executed checks alone, evaluates those and changes nothing.
 
 A run plans all checks that it selects, and Dagster shows a planned check as skipped if the run did not evaluate it.
-Sessions therefore select none and log the evaluations that they have. A run of a person may have planned checks that
+Sessions therefore select none and yield the evaluations that they have. A run of a person may have planned checks that
 were not evaluated: their last evaluation is repeated.
 """
 
@@ -38,7 +38,7 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
-StepEvent = dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]
+StepEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetCheckResult | dg.MaterializeResult[None]
 
 
 class AuditConfig(dg.Config):
@@ -210,23 +210,23 @@ class SessionStep:
                 yield from self._shown(last)
 
     def _shown(self, evaluation: dg.AssetCheckEvaluation, *, stops_run: bool = False) -> Iterator[StepEvent]:
-        """Yield an evaluation as a result if the run has planned the check; else log it.
+        """Yield an evaluation, as a result if the run has planned the check.
+
+        What is only logged would be lost if the step raises afterwards.
 
         Args:
             evaluation: The evaluation.
             stops_run: Whether a failed blocking check stops the assets downstream in this run. An evaluation that fails
-                because of an earlier session does not: its result is a warning, and the failure is logged after it.
+                because of an earlier session does not: its result is a warning, and the failure comes after it.
         """
         is_planned = evaluation.asset_check_key in self.context.selected_asset_check_keys
-        if not is_planned or evaluation.partition is not None:
-            self.context.log_event(evaluation)
-            return
-        self.evaluated.add(evaluation.check_name)
-        if stops_run or evaluation.passed:
-            yield as_result(evaluation, evaluation.severity)
-        else:
-            yield as_result(evaluation, dg.AssetCheckSeverity.WARN)
-            self.context.log_event(evaluation)
+        if is_planned and evaluation.partition is None:
+            self.evaluated.add(evaluation.check_name)
+            stops = stops_run or evaluation.passed
+            yield as_result(evaluation, evaluation.severity if stops else dg.AssetCheckSeverity.WARN)
+            if stops:
+                return
+        yield evaluation
 
     def _log(self, report: SessionReport) -> None:
         """Log what the session did. A session without hours marks no partition, so only the log shows it."""
