@@ -17,7 +17,7 @@ from rich.markup import escape
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo import membership_proof
-from lake_assets.demo.dagster_api import launch_backfill, materialized_hours, wait_for_backfill
+from lake_assets.demo.dagster_api import launch_backfill, materialized_hours, wait_for_backfill, wait_for_check
 from lake_assets.demo.home import START, prepare_home
 from lake_assets.demo.membership_proof import expected_rows, repaired
 from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, repair, worked_example
@@ -40,7 +40,11 @@ if TYPE_CHECKING:
 
 SIGNUP_FACT = "core.signup_fact"
 DIMENSION = "core.account_state_dim"
+INTACT = "intact"
+"""The check that a target is as its sessions left it."""
+
 BACKFILLED_HOURS = (3, 4)
+DELETED_HOUR = 2
 DIRTY_HOUR = 8
 BAD_HOUR = 9
 
@@ -89,6 +93,8 @@ def _play(home: Settings) -> bool:
         _play_dirty_rows(stage)
         _play_blocking_audit(stage)
         _play_backfill(stage)
+        _play_deleted_rows(stage)
+        _play_dropped_table(stage)
         _check_landed(stage)
         return _compare_with_sent(stage)
     finally:
@@ -208,6 +214,38 @@ def _play_backfill(stage: Stage) -> None:
     check("nothing was published", after.published_snapshot_id, before.published_snapshot_id)
     check("the rows are the same", _checksum(stage, SIGNUP_FACT), checksum)
     check("the watermark is the same", after.watermarks, before.watermarks)
+
+
+def _play_deleted_rows(stage: Stage) -> None:
+    headline(
+        "Somebody deletes rows of a target",
+        f"A statement deletes hour {DELETED_HOUR} of {SIGNUP_FACT}, without the engine. The metadata shows a snapshot"
+        " that no session made.",
+    )
+    checksum = _checksum(stage, SIGNUP_FACT)
+    stage.spark.sql(f"DELETE FROM lake.{SIGNUP_FACT} WHERE hour(signed_up_at) = {DELETED_HOUR}")
+    check("rows are missing", _checksum(stage, SIGNUP_FACT) == checksum, False)
+    status = wait_for_check(stage.home, "signup_fact", INTACT, "FAILED")
+    check(f"the check {INTACT} of signup_fact fails in Dagster", status, "FAILED")
+    check("lake repair rebuilds the hour from the sources", stage.command("repair", SIGNUP_FACT), 0)
+    check("all rows are there again", _checksum(stage, SIGNUP_FACT), checksum)
+    wait_until_idle(stage)
+    status = wait_for_check(stage.home, "signup_fact", INTACT, "SUCCEEDED")
+    check(f"the check {INTACT} of signup_fact passes again", status, "SUCCEEDED")
+
+
+def _play_dropped_table(stage: Stage) -> None:
+    headline(
+        "Somebody drops a target",
+        f"{DIMENSION} is dropped. Its watermark remembers that sessions have built it.",
+    )
+    checksum = _checksum(stage, DIMENSION)
+    stage.engine.catalog.drop_table(DIMENSION)
+    check("lake init refuses to create an empty table in its place", stage.command("init"), 1)
+    check("the table is still missing", stage.engine.catalog.table_exists(DIMENSION), False)
+    check("lake rebuild --reset builds all its hours", stage.command("rebuild", DIMENSION, "--reset"), 0)
+    wait_until_idle(stage)
+    check("all rows are there again", _checksum(stage, DIMENSION), checksum)
 
 
 def _checksum(stage: Stage, table: str) -> int:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from rich.markup import escape
 
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.addresses import kafka_address, required
@@ -83,6 +88,20 @@ class Stage:
         """Write a batch directly to the raw tables, without Kafka and the zones. Print what it holds."""
         land(self.spark, self.engine.catalog, landing)
         _print_landing(landing)
+
+    def command(self, *arguments: str) -> int:
+        """Run a command of `lake` as a person would, print it with its output, and return its exit code."""
+        console.print(f"  [cyan]$[/] lake {' '.join(arguments)}")
+        ran = subprocess.run(
+            [sys.executable, "-m", "lake_assets.cli.main", *arguments],
+            env={**os.environ, "LAKE_HOME": str(self.home.home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for line in (ran.stdout + ran.stderr).splitlines():
+            console.print(f"      [dim]{escape(line)}[/]")
+        return ran.returncode
 
     def dead_letters(self) -> dict[str, list[DeadLetter]]:
         """Return zone → its dead letters, sorted."""
