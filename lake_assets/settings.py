@@ -6,14 +6,20 @@ The data directory may contain a file `lake.env` with the same variables. Enviro
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+OF_TESTS = "LAKE_TEST_"
+"""Prefix of variables that only tests read."""
 
 
 class Settings(BaseSettings):
@@ -188,8 +194,37 @@ class Settings(BaseSettings):
         return self.warehouse or f"file://{self.home / 'warehouse'}"
 
 
+def home_folder() -> Path:
+    """Return the data directory of this process, also if another setting is invalid."""
+    return Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+
+
+def unknown_variables() -> dict[str, str | None]:
+    """Return the variables `LAKE_…` of the environment and of `lake.env` that are no setting, with the nearest one.
+
+    Returns:
+        Variable → the setting that is probably meant; None if none is similar.
+    """
+    prefix = "LAKE_"
+    known = [f"{prefix}{name.upper()}" for name in Settings.model_fields]
+    names = {*os.environ, *_names_in_file(home_folder() / "lake.env")}
+    unknown: dict[str, str | None] = {}
+    for name in sorted(names):
+        if name.startswith(prefix) and name not in known and not name.startswith(OF_TESTS):
+            nearest = get_close_matches(name, known, n=1, cutoff=0.7)
+            unknown[name] = nearest[0] if nearest else None
+    return unknown
+
+
+def _names_in_file(file: Path) -> list[str]:
+    try:
+        return list(dotenv_values(file))
+    except OSError:  # whoever reads the settings reports it
+        return []
+
+
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process, read once: from the environment, then from `lake.env`."""
-    home = Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+    home = home_folder()
     return Settings(_env_file=home / "lake.env", home=home)  # type: ignore[call-arg]

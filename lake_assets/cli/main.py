@@ -7,13 +7,16 @@ import sys
 
 import typer
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from lake_assets.cli import erasure, report, services, tables, targets
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
-from lake_assets.errors import LakeError
+from lake_assets.errors.texts import ErrorText
+from lake_assets.pages.terminal import failures
+from lake_assets.settings import home_folder, unknown_variables
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
@@ -58,21 +61,38 @@ app.add_typer(serving, name="serving", rich_help_panel=_STAGES)
 
 
 def main() -> None:
-    """Run a command. An error of this project, or of a setting, is printed without a traceback."""
+    """Run a command. An error is printed as two lines; a traceback goes to the log in the data directory."""
     # A terminated command cleans up as an interrupted one does: `lake up` leaves no half-started service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
-        app(prog_name="lake")
-    except LakeError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(1)
-    except ValidationError as error:
-        for problem in error.errors():
-            name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
-            typer.echo(f"Error: {name} is {problem['input']!r}: {problem['msg']}.", err=True)
-        sys.exit(1)
+        with failures.own_warnings():
+            _warn_of_unknown_settings()
+            app(prog_name="lake")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except (ValidationError, SettingsError) as error:
+        _show_invalid_settings(error)
+        sys.exit(1)
+    except Exception as error:  # of any library that a command uses
+        failures.show_error(error, home_folder())
+        sys.exit(1)
+
+
+def _warn_of_unknown_settings() -> None:
+    for name, nearest in unknown_variables().items():
+        remedy = f"Did you mean {nearest}?" if nearest else "docs/settings.md lists all settings."
+        failures.show_warning(ErrorText(f"{name} is set, but there is no such setting.", remedy))
+
+
+def _show_invalid_settings(error: ValidationError | SettingsError) -> None:
+    if isinstance(error, SettingsError) or error.title != "Settings":
+        failures.show_error(error, home_folder())
+        return
+    for problem in error.errors():
+        name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
+        remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
+        text = ErrorText(f"{name} is {problem['input']!r}: {problem['msg']}.", remedy)
+        typer.echo(f"Error: {text}", err=True)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
 from lake_assets.errors import UsageError
+from lake_assets.errors.described import has_details
+from lake_assets.pages.terminal import failures
 from lake_assets.pages.terminal.render import print_json, render, show
+from lake_assets.settings import settings
 
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
@@ -33,7 +37,7 @@ def catch_up(
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
-    The exit code is 1 if a session failed.
+    If a session failed, the other targets go on; all failures are listed at the end, and the exit code is 1.
     """
     from lake_assets.incremental.execution.catch_up import Outcome, catch_up
     from lake_assets.pages.terminal import sessions as views
@@ -47,10 +51,26 @@ def catch_up(
     wanted = engine.pipeline.in_order()
     if targets:
         wanted = [engine.pipeline.target(name) for name in targets]
-    outcomes = catch_up(engine, wanted, report=report, again=again)
+    log: Path | None = None
+
+    def log_details(error: Exception) -> None:
+        nonlocal log
+        if has_details(error):
+            log = failures.log(error, settings().home)
+
+    outcomes = catch_up(
+        engine,
+        wanted,
+        report=report,
+        on_error=log_details,
+        again=again,
+    )
     if as_json:
         print_json(outcomes)
-    if any(outcome.failure for outcome in outcomes):
+    failed = [outcome.failure for outcome in outcomes if outcome.failure]
+    if failed:
+        failures.show_failures(failed)
+        failures.show_log(log)
         sys.exit(1)
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from lake_assets.errors import ConfigurationError, ServiceError
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -53,6 +55,9 @@ def open_catalog(settings: Settings) -> Catalog:
     try:
         return _open_once_more(lambda: load_catalog(NAME, **properties))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
+        known = recognise(chain_text(error))
+        if known is not None:
+            raise ServiceError(known.problem, remedy=known.remedy) from error
         message = str(error) or type(error).__name__
         raise ServiceError(
             f"The catalog {_without_password(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
@@ -134,7 +139,13 @@ def _kind(address: str) -> str:
 def _file_with_folder(address: str) -> Path:
     """The SQLite file of an address; its folder is created."""
     file = sqlite_file(address)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServiceError(
+            f"The folder {file.parent} of the catalog cannot be created: {error.strerror}.",
+            remedy="Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
+        ) from None
     return file
 
 

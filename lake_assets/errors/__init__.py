@@ -21,7 +21,9 @@ LakeError
 │   ├── AuditFailed
 │   ├── HoursHeld
 │   ├── StateMoved
-│   └── NotAsPlanned
+│   ├── NotAsPlanned
+│   ├── FunctionFailed
+│   └── AuditBroken
 ├── StreamError             a stream of an engagement lake stopped
 │   ├── TopicReplaced
 │   ├── OffsetsMissing
@@ -68,6 +70,7 @@ from lake_assets.errors.engagement import (
     StreamError,
     TopicReplaced,
 )
+from lake_assets.errors.functions import AuditBroken, FunctionFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
@@ -88,6 +91,7 @@ from lake_assets.errors.incremental import (
 from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
 
 __all__ = [
+    "AuditBroken",
     "AuditFailed",
     "ChangesExpired",
     "CheckpointLost",
@@ -99,6 +103,7 @@ __all__ = [
     "ErasureStopped",
     "FileDamaged",
     "FilesDiffer",
+    "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
     "InvalidHourKey",

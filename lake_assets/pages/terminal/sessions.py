@@ -85,7 +85,7 @@ def outcome(found: Outcome) -> Iterator[Part]:
     if found.report:
         yield from report(found.report)
     elif found.failure:
-        yield failed(f"{found.table}: {found.failure}")
+        yield failed(f"{found.table} failed")
     elif found.waiting:
         yield faint(f"· {found.table}: {found.waiting.reason}")
 
