@@ -1,1 +1,92 @@
-"""Fact and dimension tables that stay right while their data comes late, changes, and must be erased."""
+"""Fact and dimension tables that stay right while their data comes late, changes, and must be erased.
+
+The public API is the names of `__all__`; docs/api.md describes them. Every other name of the package is private and may
+change with any version. A name is loaded when it is first used: `import lake_assets` loads neither Dagster nor Spark.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lake_assets.base.version import __version__
+    from lake_assets.errors import LakeError
+    from lake_assets.incremental.dagster.assets import incremental_definitions
+    from lake_assets.incremental.declaration import (
+        Pipeline,
+        RawTable,
+        Rule,
+        Sequential,
+        SessionContext,
+        Source,
+        Stateful,
+        Stateless,
+        Subject,
+        incremental_asset,
+    )
+    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.incremental.lake import Lake
+    from lake_assets.incremental.staging import audits
+    from lake_assets.resources import lake_resources
+    from lake_assets.settings import Settings
+
+__all__ = [
+    "Lake",
+    "LakeError",
+    "Pipeline",
+    "RawTable",
+    "Rule",
+    "Sequential",
+    "SessionContext",
+    "Settings",
+    "Source",
+    "Stateful",
+    "Stateless",
+    "Subject",
+    "__version__",
+    "audits",
+    "incremental_asset",
+    "incremental_definitions",
+    "lake_resources",
+    "utc_now",
+]
+
+_DECLARATION = "lake_assets.incremental.declaration"
+_MODULES = {
+    "Lake": "lake_assets.incremental.lake",
+    "LakeError": "lake_assets.errors",
+    "Pipeline": _DECLARATION,
+    "RawTable": _DECLARATION,
+    "Rule": _DECLARATION,
+    "Sequential": _DECLARATION,
+    "SessionContext": _DECLARATION,
+    "Settings": "lake_assets.settings",
+    "Source": _DECLARATION,
+    "Stateful": _DECLARATION,
+    "Stateless": _DECLARATION,
+    "Subject": _DECLARATION,
+    "__version__": "lake_assets.base.version",
+    "audits": "lake_assets.incremental.staging.audits",
+    "incremental_asset": _DECLARATION,
+    "incremental_definitions": "lake_assets.incremental.dagster.assets",
+    "lake_resources": "lake_assets.resources",
+    "utc_now": "lake_assets.incremental.execution.engine",
+}
+"""Public name → the module that defines it, or that it is."""
+
+# A type checker reads the imports above. With this function it would accept every misspelt name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Load a public name when it is first used."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(_MODULES[name])
+        value = module if module.__name__.endswith(f".{name}") else getattr(module, name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,29 +1,74 @@
-"""The code location that Dagster loads: the pipelines that the settings name, with their resources."""
+"""The code location that Dagster loads: the pipelines that the settings name, with their resources.
+
+The assets of landing, engagement lakes and serving are left out if their extras are not installed.
+"""
 
 from datetime import timedelta
 
 import dagster as dg
 
-from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.base.extras import installed
 from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.maintenance_assets import maintenance_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
+from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feeds
-from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.landing.erasure.erase import erases_landed
 from lake_assets.resources import lake_resources
-from lake_assets.serving.dagster.assets import serving_definitions
 from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()
 _pipeline = open_pipeline(_settings)
 _webhook = Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
+
+
+def _landing() -> dg.Definitions:
+    from lake_assets.landing.dagster.assets import landing_definitions
+
+    return landing_definitions(
+        feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
+        clock=utc_now,
+        deadline=timedelta(seconds=_settings.landing_deadline_seconds),
+    )
+
+
+def _serving() -> dg.Definitions:
+    from lake_assets.serving.dagster.assets import serving_definitions
+
+    sources = pipeline_sources(_pipeline)
+    if installed("landing"):  # otherwise there are no engagement lakes
+        sources += metrics_sources(metrics_locations(_settings))
+    return serving_definitions(sources, clock=utc_now, groups=_settings.serving_groups)
+
+
+def _engagement() -> dg.Definitions:
+    from lake_assets.engagement.dagster.assets import engagement_definitions
+
+    return engagement_definitions(
+        LAKES,
+        seconds={
+            "ingestion": _settings.ingestion_seconds,
+            "mutation": _settings.mutation_seconds,
+            "retention": _settings.retention_seconds,
+        },
+        maintenance_seconds=_settings.engagement_maintenance_seconds,
+        retain_hours=_settings.retain_hours,
+        max_wait=_settings.turn_seconds,
+        clock=utc_now,
+    )
+
+
+_optional: list[dg.Definitions] = []
+if installed("landing"):
+    _optional += [_landing(), _engagement()]  # the streams of a lake read Kafka, too
+if installed("serving"):
+    _optional.append(_serving())
 
 defs = dg.Definitions.merge(
     incremental_definitions(
@@ -44,27 +89,12 @@ defs = dg.Definitions.merge(
         clock=utc_now,
         webhook=_webhook,
     ),
-    landing_definitions(
-        feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
+    verification_definitions(
+        _pipeline,
         clock=utc_now,
-        deadline=timedelta(seconds=_settings.landing_deadline_seconds),
+        hours=_settings.verify_hours,
+        cron=_settings.verify_cron,
     ),
-    serving_definitions(
-        [*pipeline_sources(_pipeline), *metrics_sources(metrics_locations(_settings))],
-        clock=utc_now,
-        groups=_settings.serving_groups,
-    ),
-    engagement_definitions(
-        LAKES,
-        seconds={
-            "ingestion": _settings.ingestion_seconds,
-            "mutation": _settings.mutation_seconds,
-            "retention": _settings.retention_seconds,
-        },
-        maintenance_seconds=_settings.engagement_maintenance_seconds,
-        retain_hours=_settings.retain_hours,
-        max_wait=_settings.turn_seconds,
-        clock=utc_now,
-    ),
+    *_optional,
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )

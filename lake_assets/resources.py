@@ -101,10 +101,13 @@ class EngagementResource(dg.ConfigurableResource[Any]):
         return required(zookeeper_address(settings()), "ZooKeeper")
 
 
-def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]]:
+def lake_resources(chosen: Settings | None = None) -> dict[str, dg.ConfigurableResource[Any]]:
     """Return the resources by name: `iceberg`, `spark`, `engagement`, `landing` and `serving`.
 
     The Spark session is opened on first use, because a session without rows needs none.
+
+    Args:
+        chosen: Configures Spark. None for the settings of this process.
     """
     from dagster_pyspark import LazyPySparkResource
 
@@ -112,7 +115,7 @@ def lake_resources(settings: Settings) -> dict[str, dg.ConfigurableResource[Any]
 
     return {
         "iceberg": IcebergResource(),
-        "spark": LazyPySparkResource(spark_config=session_conf(settings)),
+        "spark": LazyPySparkResource(spark_config=session_conf(chosen or settings())),
         "engagement": EngagementResource(),
         "landing": LandingResource(),
         "serving": ServingResource(),

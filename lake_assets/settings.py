@@ -6,16 +6,38 @@ The data directory may contain a file `lake.env` with the same variables. Enviro
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
+"""The folder of the package's folder: of a checkout, or site-packages."""
+
+CHECKOUT = PROJECT if (PROJECT / "requirements.lock").is_file() else None
+"""The folder of the checkout that the package is in; None if the package was installed."""
+
+
+def default_home() -> Path:
+    """Return the data directory if LAKE_HOME is not set: `.lake` in the checkout, else in the current folder."""
+    return (CHECKOUT or Path.cwd()) / ".lake"
+
+
+def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
+    """Return a folder of jars in the virtual environment; if there is none, in the data directory."""
+    if CHECKOUT is not None:
+        return CHECKOUT / ".venv" / name
+    if sys.prefix != sys.base_prefix:
+        return Path(sys.prefix) / name
+    home: Path = found["home"]
+    return home / name
 
 
 OF_TESTS = "LAKE_TEST_"
@@ -28,15 +50,22 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="LAKE_", extra="ignore")
 
     home: Path = Field(
-        PROJECT / ".lake", description="data directory: catalog, warehouse, jars, logs and the data of local services"
+        default_factory=default_home,
+        description="data directory: catalog, warehouse, logs and the data of local services; "
+        "default: .lake in the checkout, or in the current folder if the package was installed",
     )
     catalog_uri: str | None = Field(
         None, description="catalog database or REST address; default: SQLite in the data directory"
     )
     warehouse: str | None = Field(None, description="location of all tables; default: a folder in the data directory")
-    jars: Path = Field(PROJECT / ".venv" / "jars", description="folder of the jars that `make setup` resolved")
+    jars: Path = Field(
+        default_factory=partial(_jars_folder, "jars"),
+        description="folder of the jars that `lake setup` downloads; default: in the virtual environment, "
+        "otherwise in the data directory",
+    )
     kafka_jars: Path = Field(
-        PROJECT / ".venv" / "kafka-jars", description="folder of the jars of the local Kafka broker"
+        default_factory=partial(_jars_folder, "kafka-jars"),
+        description="folder of the jars of the local Kafka broker; default: beside the other jars",
     )
     spark_remote: str | None = Field(
         None,
@@ -65,12 +94,22 @@ class Settings(BaseSettings):
     settle_seconds: int = Field(
         60, description="maximum number of seconds that a target waits for upstream targets to settle", ge=0
     )
+    exact_hours_bytes: int = Field(
+        64 << 20,
+        description="size in bytes up to which planning opens a data file whose rows span many hours, to rebuild the"
+        " hours of its rows only; 0 opens none",
+        ge=0,
+    )
     retain_hours: int = Field(72, description="snapshots younger than this number of hours are always kept", ge=0)
     keep_snapshots: int = Field(
         10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
     )
     orphan_hours: int = Field(72, description="age in hours at which unreferenced files are removed", ge=24)
     maintenance_cron: str = Field("17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
+    verify_hours: int = Field(
+        6, description="maximum number of hours of a target that a day compares with a rebuild", ge=1
+    )
+    verify_cron: str = Field("47 4 * * *", description="schedule of the comparison with a rebuild, in UTC")
     max_delay_minutes: int | None = Field(
         None,
         description="minutes after which a target without its own max_delay is late; default: it is never late",
@@ -194,37 +233,64 @@ class Settings(BaseSettings):
         return self.warehouse or f"file://{self.home / 'warehouse'}"
 
 
-def home_folder() -> Path:
+ENVIRONMENT_FILE = "lake.env"
+SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}
+"""Variables that are not fields: the data directory itself, and the mark of processes that `lake up` started."""
+
+SIMILAR = 0.7
+"""How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is probably meant."""
+
+
+def home_directory() -> Path:
     """Return the data directory of this process, also if another setting is invalid."""
-    return Path(os.environ.get("LAKE_HOME", PROJECT / ".lake")).expanduser().resolve()
+    return Path(os.environ.get("LAKE_HOME", default_home())).expanduser().resolve()
 
 
-def unknown_variables() -> dict[str, str | None]:
-    """Return the variables `LAKE_…` of the environment and of `lake.env` that are no setting, with the nearest one.
+@dataclass(frozen=True)
+class UnknownVariable:
+    """A variable `LAKE_…` that names no setting.
 
-    Returns:
-        Variable → the setting that is probably meant; None if none is similar.
+    Attributes:
+        name: The variable.
+        place: Where it is set.
+        nearest: The variable of the setting that is probably meant; None if none is similar.
     """
-    prefix = "LAKE_"
-    known = [f"{prefix}{name.upper()}" for name in Settings.model_fields]
-    names = {*os.environ, *_names_in_file(home_folder() / "lake.env")}
-    unknown: dict[str, str | None] = {}
-    for name in sorted(names):
-        if name.startswith(prefix) and name not in known and not name.startswith(OF_TESTS):
-            nearest = get_close_matches(name, known, n=1, cutoff=0.7)
-            unknown[name] = nearest[0] if nearest else None
-    return unknown
+
+    name: str
+    place: str
+    nearest: str | None
 
 
-def _names_in_file(file: Path) -> list[str]:
+def unknown_variables() -> list[UnknownVariable]:
+    """Return the variables `LAKE_…` of the environment and of `lake.env` that name no setting, sorted by name."""
+    file = home_directory() / ENVIRONMENT_FILE
+    places = {**dict.fromkeys(_names_in(file), str(file)), **dict.fromkeys(os.environ, "the environment")}
+    settable = [variable_name(field) for field in Settings.model_fields]
+    found = []
+    for name, place in sorted(places.items()):
+        variable = name.upper()
+        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS):
+            continue
+        if variable not in SET_BY_COMMANDS.union(settable):
+            nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
+            found.append(UnknownVariable(name, place, nearest[0] if nearest else None))
+    return found
+
+
+def _names_in(file: Path) -> list[str]:
     try:
         return list(dotenv_values(file))
     except OSError:  # whoever reads the settings reports it
         return []
 
 
+def variable_name(field: str) -> str:
+    """Return the variable of a setting."""
+    return f"LAKE_{field.upper()}"
+
+
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process, read once: from the environment, then from `lake.env`."""
-    home = home_folder()
-    return Settings(_env_file=home / "lake.env", home=home)  # type: ignore[call-arg]
+    home = home_directory()
+    return Settings(_env_file=home / ENVIRONMENT_FILE, home=home)  # type: ignore[call-arg]

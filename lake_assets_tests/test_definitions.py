@@ -61,6 +61,9 @@ def test_all_checks_and_which_of_them_block() -> None:
         "row_count_like_earlier": False,
         "quarantine": False,
         "quarantine_limit": True,
+        "intact": False,
+        "equals_rebuild": False,
+        "pending_hours": False,
     }
 
 
@@ -152,6 +155,13 @@ def test_columns_are_traced_to_their_sources() -> None:
         ("raw/signups", "event_ts")
     ]
     assert [(dep.asset_key.to_user_string(), dep.column_name) for dep in deps["plan"]] == [("raw/signups", "plan")]
+
+
+def test_every_column_says_what_is_in_it() -> None:
+    for node in TABLES:
+        columns = node.metadata["dagster/column_schema"].columns
+        assert columns
+        assert [column.name for column in columns if not (column.description or "").endswith(".")] == []
 
 
 def test_what_is_served_follows_its_table_one_push_at_a_time() -> None:

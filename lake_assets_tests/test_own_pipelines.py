@@ -25,7 +25,7 @@ from pydantic import SecretStr
 from lake_assets.connections import addresses
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feed_of, feeds
@@ -53,7 +53,7 @@ SENSORS_OF_THE_PLATFORM = {
 }
 
 SAME_ROWS = {"source_target_counts", "no_missing_events"}
-EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit"}
+EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "pending_hours", "intact", "equals_rebuild"}
 PLACED = "not_null_carrier_origin_dest"
 COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"
 
@@ -94,7 +94,7 @@ class Own:
     def sensors(self) -> set[str]:
         """Its own ones, and the platform's."""
         targets = {f"{table.split('/')[1]}_sensor" for table in self.checks}
-        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor"}
+        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor", "targets_sensor"}
 
 
 def of_the_readme(folder: Path) -> Own:

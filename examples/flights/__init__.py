@@ -8,7 +8,7 @@ from examples.flights.airport_hour_dim import airport_hour_dim
 from examples.flights.departure_fact import departure_fact
 from examples.flights.flight_fact import flight_fact
 from examples.flights.raw import RAW
-from lake_assets.incremental.declaration import Pipeline
+from lake_assets import Pipeline
 
 PIPELINE = Pipeline(raw=RAW, targets=(departure_fact, flight_fact, airport_hour_dim), start="2013-01-01-00:00")
 

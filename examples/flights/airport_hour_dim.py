@@ -8,9 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from examples.flights.flight_fact import CANCELLED
-from lake_assets.base.hours import hour_start
-from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
-from lake_assets.incremental.staging.audits import not_null, sql, unique_key
+from lake_assets import Sequential, SessionContext, Source, audits, incremental_asset
 
 ZONE = "America/New_York"
 """The time zone of the three airports: their day starts at midnight there."""
@@ -37,9 +35,9 @@ SUMMED = ("awaited", *OF_THE_DAY)
         "mean_delay_minutes_today": "double",
     },
     audits=[
-        unique_key(),
-        not_null("origin", *SUMMED),
-        sql(
+        audits.unique_key(),
+        audits.not_null("origin", *SUMMED),
+        audits.sql(
             "a_count_below_zero",
             "select origin from {staged} where awaited < 0 or departed_today < 0 or cancelled_today < 0",
         ),
@@ -80,13 +78,13 @@ def _state_before(session: SessionContext) -> DataFrame:
     """Return origin, hour, `SUMMED`: the state before the session's first hour, as changes of the hour before it."""
     assert session.published is not None, "only an append has no published rows"
     hour = session.hours[0] - 1
-    rows = session.published.where(F.col("state_hour") == F.lit(hour_start(hour)))
+    rows = session.published.where(F.col("state_hour") == _start(hour))
     return rows.select("origin", F.lit(hour).cast("long").alias("hour"), *SUMMED)
 
 
 def _changes(session: SessionContext, flights: DataFrame) -> DataFrame:
     """Return origin, hour, `SUMMED`: the change by each flight when it is scheduled, and when it departs."""
-    start = F.lit(hour_start(session.hours[0]))
+    start = _start(session.hours[0])
     # Iceberg's metadata has the bounds of both columns, so files with earlier flights only are not read.
     flights = flights.where((F.col("scheduled_at") >= start) | (F.col("departed_at") >= start))
     is_cancelled = F.col("status") == CANCELLED
@@ -118,6 +116,10 @@ def _every_hour(session: SessionContext, changes: DataFrame) -> DataFrame:
     own_hours = F.explode(F.sequence(F.min("hour"), last))
     hours = changes.groupBy("origin").agg(own_hours.alias("hour"))
     return hours.join(changes, ["origin", "hour"], "left").fillna(0, list(SUMMED))
+
+
+def _start(hour: int) -> Column:
+    return F.timestamp_seconds(F.lit(hour * HOUR_SECONDS))
 
 
 def _hour(time: str) -> Column:

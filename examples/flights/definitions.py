@@ -3,15 +3,12 @@
 import dagster as dg
 
 from examples.flights import PIPELINE
-from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.resources import lake_resources
-from lake_assets.settings import settings
+from lake_assets import incremental_definitions, lake_resources, utc_now
 
 END = "2014-01-07-00:00"
 """The hour after the last one of the replay."""
 
 defs = dg.Definitions.merge(
     incremental_definitions(PIPELINE, clock=utc_now, end=END),
-    dg.Definitions(resources=lake_resources(settings()), executor=dg.in_process_executor),
+    dg.Definitions(resources=lake_resources(), executor=dg.in_process_executor),
 )

@@ -4,8 +4,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from examples.flights.raw import PLACED
-from lake_assets.incremental.declaration import SessionContext, Source, Stateless, incremental_asset
-from lake_assets.incremental.staging.audits import no_missing_events, not_null, source_target_counts, sql, unique_key
+from lake_assets import SessionContext, Source, Stateless, audits, incremental_asset
 
 
 @incremental_asset(
@@ -28,11 +27,11 @@ from lake_assets.incremental.staging.audits import no_missing_events, not_null, 
         "landed_at": "timestamptz",
     },
     audits=[
-        source_target_counts(),
-        no_missing_events(),
-        not_null("carrier", "origin", "dest"),
-        unique_key(),
-        sql(
+        audits.source_target_counts(),
+        audits.no_missing_events(),
+        audits.not_null("carrier", "origin", "dest"),
+        audits.unique_key(),
+        audits.sql(
             "left_two_hours_early",
             "select flight_id from {staged} where departed_at < scheduled_at - interval 2 hours",
             blocking=False,

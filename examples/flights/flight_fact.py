@@ -7,8 +7,7 @@ No hour depends on another, so only changed hours are built.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
-from lake_assets.incremental.staging.audits import accepted_values, not_null, source_target_counts, sql, unique_key
+from lake_assets import SessionContext, Source, Stateful, audits, incremental_asset
 
 MINUTE_SECONDS = 60
 CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
@@ -37,12 +36,14 @@ CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
         "status": "string",
     },
     audits=[
-        source_target_counts(),
-        not_null("carrier", "origin", "dest", "status"),
-        unique_key(),
-        accepted_values("status", STATUSES),
-        sql("landed_before_it_left", "select flight_id from {staged} where arrived_at <= departed_at"),
-        sql("landed_without_leaving", "select flight_id from {staged} where status = 'landed' and departed_at is null"),
+        audits.source_target_counts(),
+        audits.not_null("carrier", "origin", "dest", "status"),
+        audits.unique_key(),
+        audits.accepted_values("status", STATUSES),
+        audits.sql("landed_before_it_left", "select flight_id from {staged} where arrived_at <= departed_at"),
+        audits.sql(
+            "landed_without_leaving", "select flight_id from {staged} where status = 'landed' and departed_at is null"
+        ),
     ],
     lineage={
         "departure_delay_minutes": ["flights.departure_fact.departed_at", "flights.departure_fact.scheduled_at"],

@@ -4,7 +4,7 @@ The event time of both is the scheduled departure: their targets are partitioned
 late.
 """
 
-from lake_assets.incremental.declaration import RawTable, Rule
+from lake_assets import RawTable, Rule
 
 DEPARTURES = RawTable(
     "flights_raw.departures",

@@ -39,6 +39,27 @@ def parse_hour(key: str, *, where: str = "The hour") -> int:
     return hour_of(moment.replace(tzinfo=UTC))
 
 
+def parse_hours(keys: Iterable[str], *, where: str = "The hour") -> set[int]:
+    """Return the hours of keys and of runs of hours, as `format_hours` joins them.
+
+    Args:
+        keys: Each `2026-01-01-05:00`, or `2026-01-01-05:00..2026-01-01-09:00` with both ends inclusive.
+        where: The origin of the keys, for the error.
+
+    Raises:
+        InvalidHourKey: It is not the key of an hour, or a run ends before it begins.
+    """
+    hours: set[int] = set()
+    for key in keys:
+        first, _, last = key.partition("..")
+        first_hour = parse_hour(first, where=where)
+        last_hour = parse_hour(last, where=where) if last else first_hour
+        if last_hour < first_hour:
+            raise InvalidHourKey(where, key)
+        hours.update(range(first_hour, last_hour + 1))
+    return hours
+
+
 def hour_of(moment: datetime) -> int:
     """Return the hour that contains a time-zone-aware moment."""
     return (moment - _EPOCH) // timedelta(hours=1)

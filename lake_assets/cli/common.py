@@ -29,6 +29,27 @@ def open_engine() -> Engine:
     return open_engine(settings())
 
 
+def create_tables() -> list[str]:
+    """Create the missing tables, and record all tables in the data directory. Return the names of those created."""
+    from lake_assets.connections.catalog import remember_tables, table_names
+
+    engine = open_engine()
+    created = engine.create_tables()
+    remember_tables(engine.catalog, table_names(engine.catalog), settings())
+    return created
+
+
+def show_problems(engine: Engine) -> None:
+    """Print what is wrong with targets that are not as their sessions left them, and exit with 1 if there are any."""
+    from lake_assets.incremental.monitoring.targets import target_problems
+
+    problems = target_problems(engine)
+    for problem in problems:
+        typer.echo(f"Error: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
 def kafka_servers() -> str:
     """Return the bootstrap servers of Kafka. Raises `ServiceError` if none are known."""
     from lake_assets.connections.addresses import kafka_address, required

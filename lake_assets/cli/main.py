@@ -7,16 +7,18 @@ import sys
 
 import typer
 from pydantic import ValidationError
-from pydantic_settings import SettingsError
 
+from lake_assets.base.extras import missing_extra
 from lake_assets.cli import erasure, report, services, tables, targets
+from lake_assets.cli.checks.doctor import doctor
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
+from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
-from lake_assets.settings import home_folder, unknown_variables
+from lake_assets.settings import Settings, home_directory, unknown_variables
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
@@ -30,15 +32,18 @@ app = typer.Typer(
 )
 
 _SERVICES = "Services"
+app.command(rich_help_panel=_SERVICES)(services.setup)
 app.command(rich_help_panel=_SERVICES)(services.up)
 app.command(rich_help_panel=_SERVICES)(services.down)
 app.command(rich_help_panel=_SERVICES)(services.status)
+app.command(rich_help_panel=_SERVICES)(doctor)
 app.command(rich_help_panel=_SERVICES)(report.demo)
 
 _TABLES = "Tables"
 app.command(rich_help_panel=_TABLES)(tables.init)
 app.command(rich_help_panel=_TABLES)(tables.new)
 app.command(rich_help_panel=_TABLES)(tables.complete)
+app.command(rich_help_panel=_TABLES)(tables.inspect)
 app.command(rich_help_panel=_TABLES)(tables.maintain)
 app.command(rich_help_panel=_TABLES)(report.report)
 
@@ -46,6 +51,9 @@ _SESSIONS = "Sessions"
 app.command(rich_help_panel=_SESSIONS)(targets.plan)
 app.command("catch-up", rich_help_panel=_SESSIONS)(targets.catch_up)
 app.command(rich_help_panel=_SESSIONS)(targets.rebuild)
+app.command(rich_help_panel=_SESSIONS)(targets.repair)
+app.command(rich_help_panel=_SESSIONS)(targets.verify)
+app.command(rich_help_panel=_SESSIONS)(targets.audit)
 app.command(rich_help_panel=_SESSIONS)(targets.sessions)
 app.command(rich_help_panel=_SESSIONS)(targets.why)
 app.add_typer(session, name="session", rich_help_panel=_SESSIONS)
@@ -59,35 +67,44 @@ app.add_typer(landing, name="landing", rich_help_panel=_STAGES)
 app.add_typer(engagement, name="engagement", rich_help_panel=_STAGES)
 app.add_typer(serving, name="serving", rich_help_panel=_STAGES)
 
+app.callback()(options)
+app.command(rich_help_panel="Shell")(completion)
+
 
 def main() -> None:
     """Run a command. An error is printed as two lines; a traceback goes to the log in the data directory."""
     # A terminated command cleans up as an interrupted one does: `lake up` leaves no half-started service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    prepare_completion()
     try:
         with failures.own_warnings():
-            _warn_of_unknown_settings()
-            app(prog_name="lake")
+            if not is_completing():
+                _warn_of_unknown_settings()
+            app(prog_name=PROGRAM)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except (ValidationError, SettingsError) as error:
-        _show_invalid_settings(error)
-        sys.exit(1)
     except Exception as error:  # of any library that a command uses
-        failures.show_error(error, home_folder())
+        _show(error)
         sys.exit(1)
 
 
 def _warn_of_unknown_settings() -> None:
-    for name, nearest in unknown_variables().items():
-        remedy = f"Did you mean {nearest}?" if nearest else "docs/settings.md lists all settings."
-        failures.show_warning(ErrorText(f"{name} is set, but there is no such setting.", remedy))
+    for unknown in unknown_variables():
+        remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
+        failures.show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
 
 
-def _show_invalid_settings(error: ValidationError | SettingsError) -> None:
-    if isinstance(error, SettingsError) or error.title != "Settings":
-        failures.show_error(error, home_folder())
-        return
+def _show(error: Exception) -> None:
+    missing = missing_extra(error) if isinstance(error, ImportError) else None
+    if missing is not None:
+        typer.echo(f"Error: {missing}", err=True)
+    elif isinstance(error, ValidationError) and error.title == Settings.__name__:
+        _show_invalid_settings(error)
+    else:
+        failures.show_error(error, home_directory())
+
+
+def _show_invalid_settings(error: ValidationError) -> None:
     for problem in error.errors():
         name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
         remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lake_assets.cli.common import AsJson, OutputFile, open_engine
+from lake_assets.cli.common import AsJson, OutputFile, open_engine, show_problems
 from lake_assets.pages.terminal.render import print_json
 from lake_assets.settings import settings
 
@@ -15,7 +15,8 @@ from lake_assets.settings import settings
 def report(out: OutputFile = None, as_json: AsJson = False) -> None:
     """Write one HTML page about the data path from Kafka to served tables, late rows, and the cost of sessions.
 
-    Starts no Spark and changes nothing. For a stage that does not run, the page says why.
+    Starts no Spark and changes nothing. For a stage that does not run, the page says why. The exit code is 1 if a
+    target is not as its sessions left it: dropped, replaced, rolled back, or changed by others.
     """
     from lake_assets.incremental.monitoring.overview import overview
     from lake_assets.pages import report
@@ -29,6 +30,7 @@ def report(out: OutputFile = None, as_json: AsJson = False) -> None:
     if out or not as_json:
         file = report.write(found, out or settings().home / "report.html", path)
         typer.echo(f"The report is in {file}", err=as_json)
+    show_problems(engine)
 
 
 def demo(

@@ -1,4 +1,4 @@
-"""`lake up`, `lake down` and `lake status`: the local services."""
+"""`lake setup`, `lake up`, `lake down` and `lake status`: the local services."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import settings
 
@@ -30,7 +30,7 @@ def up() -> None:
     """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
     from lake_assets.services import lifecycle
 
-    open_engine().create_tables()
+    create_tables()
     lifecycle.up(settings(), report=typer.echo)
 
 
@@ -41,8 +41,20 @@ def down() -> None:
     lifecycle.down(settings(), report=typer.echo)
 
 
+def setup() -> None:
+    """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once."""
+    from lake_assets.services.setup import set_up
+
+    for folder in set_up(settings()):
+        typer.echo(f"The jars are in {folder}")
+
+
 def status(as_json: AsJson = False) -> None:
-    """Show each local service: its state, process, port, memory and log file."""
+    """Show each local service: its state, process, port, memory and log file.
+
+    The exit code is 1 if a target is not as its sessions left it: dropped, replaced, rolled back, or changed by others.
+    """
     from lake_assets.services import lifecycle
 
     render(lifecycle.status(settings()), _SERVICES, as_json=as_json)
+    show_problems(open_engine())

@@ -1,4 +1,4 @@
-"""`lake init`, `new`, `maintain` and `complete`: the tables themselves."""
+"""`lake init`, `new`, `inspect`, `maintain` and `complete`: the tables themselves."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, open_engine
+from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 
 def init() -> None:
-    """Create missing namespaces and tables. Safe to repeat."""
-    created = open_engine().create_tables()
+    """Create missing namespaces and tables. Safe to repeat.
+
+    A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
+    rebuild it.
+    """
+    created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
     if created:
         typer.echo(f"{len(created)} tables created.")
     else:
         typer.echo("Nothing to create.")
+    show_problems(open_engine())
 
 
 def new(
@@ -51,6 +56,32 @@ def new(
     typer.echo(files.next_steps(wanted, out))
 
 
+def inspect(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="Any table of the catalog, such as raw.cancels, or a target's name.")
+    ],
+    columns: Annotated[
+        list[str] | None, typer.Argument(metavar="COLUMN", help="Columns to show least and greatest values of.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the partitions of TABLE, with rows, files and bytes, from its metadata alone. Starts no Spark."""
+    from dataclasses import replace
+
+    from lake_assets.incremental.metadata import contents, tables
+    from lake_assets.pages.terminal import contents as views
+
+    engine = open_engine()
+    lineage = {}
+    for target in engine.pipeline.targets:
+        if table in (target.name, target.table):
+            table, lineage = target.table, dict(target.lineage)
+    found = contents.contents(tables.load(engine.catalog, table), table, columns or ())
+    if columns:
+        lineage = {column: sources for column, sources in lineage.items() if column in columns}
+    render(replace(found, lineage=lineage), views.contents, as_json=as_json)
+
+
 def maintain(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="TABLE", help="The tables to maintain. Default: all.")
@@ -75,7 +106,7 @@ def complete(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.cancels.")],
     hour: Annotated[str, typer.Argument(metavar="HOUR", help="The last complete hour, such as 2026-01-01-05:00.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also move complete-through back, if the table is complete further.")
+        bool, typer.Option("--force", help="Also move complete-through back, or replace a malformed one.")
     ] = False,
 ) -> None:
     """Declare the raw table TABLE complete through HOUR, inclusive.

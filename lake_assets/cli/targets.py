@@ -1,11 +1,11 @@
-"""`lake plan`, `catch-up`, `rebuild`, `sessions` and `why`: the sessions of targets."""
+"""`lake plan`, `catch-up`, `rebuild`, `repair`, `verify`, `audit`, `sessions` and `why`: the sessions of targets."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,9 @@ from lake_assets.errors.described import has_details
 from lake_assets.pages.terminal import failures
 from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.planning.session import NoSession, SessionReport
 
 
 def plan(target: TargetName, as_json: AsJson = False) -> None:
@@ -37,7 +40,9 @@ def catch_up(
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
-    If a session failed, the other targets go on; all failures are listed at the end, and the exit code is 1.
+    Up to date is what the raw tables hold when the command starts. Two of these commands may run at once.
+    If a session failed, the other targets go on. All failures are listed at the end.
+    The exit code is 1 if a session failed, or if others have changed a target.
     """
     from lake_assets.incremental.execution.catch_up import Outcome, catch_up
     from lake_assets.pages.terminal import sessions as views
@@ -67,17 +72,19 @@ def catch_up(
     )
     if as_json:
         print_json(outcomes)
-    failed = [outcome.failure for outcome in outcomes if outcome.failure]
-    if failed:
-        failures.show_failures(failed)
+    texts = [text for outcome in outcomes for text in (outcome.failure, outcome.problem) if text]
+    if texts:
+        failures.show_failures(texts)
         failures.show_log(log)
         sys.exit(1)
 
 
 def rebuild(
     target: TargetName,
-    first: Annotated[str, typer.Argument(metavar="FROM", help="The first hour, such as 2026-01-01-05:00.")],
-    last: Annotated[str, typer.Argument(metavar="TO", help="The last hour, inclusive.")],
+    first: Annotated[
+        str | None, typer.Argument(metavar="FROM", help="The first hour, such as 2026-01-01-05:00.")
+    ] = None,
+    last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
     reset: Annotated[
         bool, typer.Option(help="Read the sources as they are now, and set the watermark to their heads.")
     ] = False,
@@ -85,21 +92,115 @@ def rebuild(
 ) -> None:
     """Rebuild the hours FROM to TO of TARGET from its sources as of the watermark, which does not move: a backfill.
 
+    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again.
     The exit code is 1 if a failed audit held hours back.
     """
-    from lake_assets.base.hours import parse_hour
-    from lake_assets.incremental.planning.session import SessionReport
-    from lake_assets.pages.terminal import sessions as views
-
     engine = open_engine()
+    declared = engine.pipeline.target(target)
+    hours = _hours_between(first, last, reset=reset)
+    engine.create_tables()
+    if hours is None:
+        report = engine.rebuild_all(declared, run_id=_run_id())
+    else:
+        report = engine.rebuild(declared, hours, run_id=_run_id(), reset=reset)
+    _show_report(report, as_json=as_json)
+
+
+def repair(target: TargetName, as_json: AsJson = False) -> None:
+    """Rebuild the hours of TARGET in which others have deleted, changed or added rows, from its sources.
+
+    The exit code is 1 if a failed audit held hours back, or if TARGET is not as its sessions left it afterwards.
+    """
+    engine = open_engine()
+    declared = engine.pipeline.target(target)
+    report = engine.repair(declared, run_id=_run_id())
+    _show_report(report, as_json=as_json)
+    problem = engine.problem(declared)
+    if problem is not None:
+        raise problem
+
+
+def _hours_between(first: str | None, last: str | None, *, reset: bool) -> range | None:
+    """Return the hours from the first to the last one, inclusive; None for all hours."""
+    from lake_assets.base.hours import parse_hour
+
+    if first is None and reset:
+        return None
+    if first is None or last is None:
+        raise UsageError(
+            "FROM and TO are missing.",
+            remedy="Name the first and the last hour, or use --reset without hours to rebuild all of them.",
+        )
     hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
     if not hours:
         raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
-    engine.create_tables()
-    run_id = f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
-    report = engine.rebuild(engine.pipeline.target(target), hours, run_id=run_id, reset=reset)
+    return hours
+
+
+def _run_id() -> str:
+    return f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
+
+
+def _show_report(report: SessionReport | NoSession, *, as_json: bool) -> None:
+    from lake_assets.incremental.planning.session import SessionReport
+    from lake_assets.pages.terminal import sessions as views
+
     render(report, views.report, as_json=as_json)
     if isinstance(report, SessionReport) and report.held:
+        sys.exit(1)
+
+
+def verify(
+    target: Annotated[str | None, typer.Argument(metavar="TARGET", help="The target. Default: all.")] = None,
+    first: Annotated[
+        str | None, typer.Argument(metavar="FROM", help="The first hour. Default: the hours of today.")
+    ] = None,
+    last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare hours of TARGET with a rebuild from its sources. Changes nothing.
+
+    Without hours, it compares those whose turn it is today, at most LAKE_VERIFY_HOURS of each target. The exit code is
+    1 if an hour differs.
+    """
+    from lake_assets.incremental.monitoring.verification import verify_hours
+    from lake_assets.pages.terminal.verification import verified
+
+    engine = open_engine()
+    targets = engine.pipeline.in_order()
+    if target is not None:
+        targets = [engine.pipeline.target(target)]
+    wanted = None if first is None else _hours_between(first, last, reset=False)
+    day = datetime.now(UTC).date().toordinal()
+    limit = settings().verify_hours
+    results = [verify_hours(engine, each, day=day, limit=limit, wanted=wanted) for each in targets]
+    render(results, verified, as_json=as_json)
+    if any(not found.equal for found in results):
+        sys.exit(1)
+
+
+def audit(
+    target: TargetName,
+    hours: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="HOURS",
+            help="Hours, such as 2026-01-01-05:00 or 2026-01-01-05:00..2026-01-01-09:00. Default: the newest complete.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate the audits of TARGET on the rows that it has published. Changes nothing.
+
+    The exit code is 1 if a blocking audit fails.
+    """
+    from lake_assets.base.hours import parse_hours
+    from lake_assets.pages.terminal import audits as views
+
+    engine = open_engine()
+    found = engine.audit(engine.pipeline.target(target), parse_hours(hours or (), where="HOURS"))
+    render(found, views.published, as_json=as_json)
+    if not found.passed:
         sys.exit(1)
 
 

@@ -6,12 +6,14 @@ failing. A REST or PostgreSQL catalog needs no other change than `LAKE_CATALOG_U
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from lake_assets.errors import ConfigurationError, ServiceError
+from lake_assets.connections import remembered_tables, table_folders
+from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text
 
@@ -37,6 +39,28 @@ KINDS = {
 def open_catalog(settings: Settings) -> Catalog:
     """Return the pyiceberg catalog. Its database and folders are created if they are missing.
 
+    The data directory remembers the tables of the catalog, so that a lost catalog is not taken for a new one.
+
+    Raises:
+        ServiceError: It cannot be reached.
+        CatalogLost: It has no tables, but the data directory had some.
+    """
+    catalog = connect(settings)
+    try:
+        present = table_names(catalog)
+    except Exception as error:  # as for `connect`
+        if _kind(settings.catalog_address) == "http":
+            return catalog  # a REST server may let its clients read tables but not list them
+        raise _unreachable(settings, error) from error
+    if not present:
+        _check_not_lost(catalog, settings)
+    remember_tables(catalog, present, settings)
+    return catalog
+
+
+def connect(settings: Settings) -> Catalog:
+    """Return the pyiceberg catalog, without a check that it is the one of the data directory.
+
     Raises:
         ServiceError: It cannot be reached.
     """
@@ -55,14 +79,81 @@ def open_catalog(settings: Settings) -> Catalog:
     try:
         return _open_once_more(lambda: load_catalog(NAME, **properties))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
-        known = recognise(chain_text(error))
-        if known is not None:
-            raise ServiceError(known.problem, remedy=known.remedy) from error
-        message = str(error) or type(error).__name__
-        raise ServiceError(
-            f"The catalog {_without_password(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
-            remedy="Check LAKE_CATALOG_URI, and that its server or folder can be reached from here.",
-        ) from error
+        raise _unreachable(settings, error) from error
+
+
+def _unreachable(settings: Settings, error: Exception) -> ServiceError:
+    known = recognise(chain_text(error))
+    if known is not None:
+        return ServiceError(known.problem, remedy=known.remedy)
+    message = str(error) or type(error).__name__
+    return ServiceError(
+        f"The catalog {safe_address(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
+        remedy="Check LAKE_CATALOG_URI, and that its server or folder can be reached from here. "
+        "`lake doctor` says more, also if a file is damaged.",
+    )
+
+
+def is_blank(settings: Settings) -> bool:
+    """Return whether the catalog is an SQLite file that is missing or empty. To connect to it would write it."""
+    if _kind(settings.catalog_address) != "sqlite":
+        return False
+    file = sqlite_file(settings.catalog_address)
+    return not file.exists() or file.stat().st_size == 0
+
+
+def table_names(catalog: Catalog) -> frozenset[str]:
+    """Return the tables of a catalog, as `namespace.name`."""
+    found = []
+    for namespace in catalog.list_namespaces():
+        for identifier in catalog.list_tables(namespace):
+            found.append(".".join(identifier))
+    return frozenset(found)
+
+
+def lost_tables(settings: Settings) -> frozenset[str]:
+    """Return the tables that a data directory had, according to what it remembers and to its warehouse."""
+    remembered = remembered_tables.read(settings.home)
+    names = set(remembered.tables) if remembered else set()
+    for name, folder in table_folders.local_tables(settings.warehouse_address).items():
+        if table_folders.has_snapshots(folder):
+            names.add(name)
+    return frozenset(names)
+
+
+def remember_tables(catalog: Catalog, present: Iterable[str], settings: Settings) -> None:
+    """Record the tables of the catalog in the data directory, with their locations.
+
+    Args:
+        catalog: The catalog.
+        present: Its tables.
+        settings: Name the data directory.
+    """
+    from pyiceberg.exceptions import NoSuchTableError, ValidationError
+
+    remembered = remembered_tables.read(settings.home)
+    known = remembered.tables if remembered else {}
+    locations = {}
+    for name in sorted(set(present).difference(known)):
+        # A table may be dropped meanwhile, or its metadata may be damaged: whoever reads it reports that.
+        with suppress(NoSuchTableError, ValidationError, OSError, ValueError):
+            locations[name] = catalog.load_table(name).location()
+    if locations:
+        remembered_tables.remember(settings.home, safe_address(settings.catalog_address), locations)
+
+
+def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
+    had = lost_tables(settings)
+    # Another process may have created the tables meanwhile.
+    if not had or table_names(catalog):
+        return
+    remembered = remembered_tables.read(settings.home)
+    raise CatalogLost(
+        safe_address(settings.catalog_address),
+        home=settings.home,
+        tables=had,
+        former=remembered.catalog if remembered else None,
+    )
 
 
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
@@ -159,6 +250,7 @@ def _open_once_more(load: Callable[[], Catalog]) -> Catalog:
         return load()
 
 
-def _without_password(address: str) -> str:
+def safe_address(address: str) -> str:
+    """Return the address of a catalog without its password."""
     password = urlsplit(address).password
     return address.replace(f":{password}@", ":***@") if password else address

@@ -20,14 +20,17 @@ def checkpoint_rows(rows: DataFrame) -> DataFrame:
     `persist` is not used: Spark's cache is shared by all sessions of a server, outlives a run that died, and is
     computed again whenever a source table is written to. Once that table's snapshot has expired, the write would fail.
     """
-    kept = rows.localCheckpoint()
+    kept: Any = rows.localCheckpoint()
     relation = getattr(kept, "_plan", None)
     if isinstance(relation, CachedRemoteRelation):
         # By default its finalizer releases it on the server, and waits for the answer. If garbage collection runs in
         # the thread that reads answers, it would wait for ever.
         relation._spark_session = None  # type: ignore[assignment]
+        # The client binds them to the process's newest session, although the server keeps them for this one.
+        kept = type(kept)(relation, rows.sparkSession)
         _kept.setdefault(rows.sparkSession, []).append(relation)
-    return kept
+    checkpointed: DataFrame = kept
+    return checkpointed
 
 
 def release_checkpoints(spark: SparkSession) -> None:

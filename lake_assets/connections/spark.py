@@ -149,7 +149,7 @@ def jars(settings: Settings) -> list[Path]:
     """
     found = sorted(settings.jars.glob("*.jar"))
     if not found:
-        raise ServiceError(f"There are no jars in {settings.jars}.", remedy="Run `make setup`, or set LAKE_JARS.")
+        raise ServiceError(f"There are no jars in {settings.jars}.", remedy="Run `lake setup`, or set LAKE_JARS.")
     return found
 
 

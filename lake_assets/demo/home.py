@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from lake_assets.connections import remembered_tables
 from lake_assets.errors import UsageError
 from lake_assets.services import lifecycle
 from lake_assets.settings import settings
@@ -84,6 +85,6 @@ def _write_settings(found: Settings) -> None:
 def _clear(found: Settings) -> None:
     for name in CLEARED_FOLDERS:
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for pattern in ("catalog.db*", "landing.db*"):
+    for pattern in ("catalog.db*", "landing.db*", remembered_tables.FILE):
         for file in found.home.glob(pattern):
             file.unlink()

@@ -44,6 +44,7 @@ class Stage:
         printed: Target → revision of the newest session that was printed.
         played: Target → sessions that ended in this scene.
         sent: Landings that were sent to Kafka.
+        landed: Landings that were written directly to the raw tables, as their producer has left them.
     """
 
     home: Settings
@@ -52,6 +53,7 @@ class Stage:
     printed: dict[str, int] = field(default_factory=dict)
     played: dict[str, list[SessionRecord]] = field(default_factory=dict)
     sent: list[Landing] = field(default_factory=list)
+    landed: list[Landing] = field(default_factory=list)
 
     @cached_property
     def landing_service(self) -> LandingService:

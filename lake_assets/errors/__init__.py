@@ -7,16 +7,23 @@ LakeError
 ├── UsageError              an invalid argument of a command or request
 ├── ServiceError            a local service or one of its dependencies is not available
 ├── ErasureStopped          an erasure did not finish; the same call continues it
+├── StoredStateError        stored state is lost or damaged; nothing was changed
+│   ├── CatalogLost
+│   └── TableDamaged
 ├── SourceError             a source cannot be read as declared; nothing was staged
 │   ├── TableMissing
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
+│   │   └── InvalidCompleteThrough
 │   ├── SourceReplaced
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
 │   ├── WriteAuditPublishDisabled
 │   ├── PublishConflict
-│   └── TargetRolledBack
+│   ├── TargetRolledBack
+│   ├── TargetDropped
+│   ├── TargetReplaced
+│   └── TargetChanged
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
@@ -76,6 +83,7 @@ from lake_assets.errors.incremental import (
     ColumnMismatch,
     HistoryCut,
     HoursHeld,
+    InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
@@ -84,15 +92,20 @@ from lake_assets.errors.incremental import (
     SourceReplaced,
     StateMoved,
     TableMissing,
+    TargetChanged,
+    TargetDropped,
     TargetError,
+    TargetReplaced,
     TargetRolledBack,
     WriteAuditPublishDisabled,
 )
 from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
+from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
 
 __all__ = [
     "AuditBroken",
     "AuditFailed",
+    "CatalogLost",
     "ChangesExpired",
     "CheckpointLost",
     "ClaimRefused",
@@ -106,6 +119,7 @@ __all__ = [
     "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
+    "InvalidCompleteThrough",
     "InvalidHourKey",
     "LakeError",
     "LandingError",
@@ -123,10 +137,15 @@ __all__ = [
     "SourceError",
     "SourceReplaced",
     "StateMoved",
+    "StoredStateError",
     "StreamError",
     "SumsDisagree",
+    "TableDamaged",
     "TableMissing",
+    "TargetChanged",
+    "TargetDropped",
     "TargetError",
+    "TargetReplaced",
     "TargetRolledBack",
     "TopicReplaced",
     "TurnRefused",

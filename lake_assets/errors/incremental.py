@@ -31,10 +31,24 @@ class ColumnMismatch(SourceError):
 class InvalidHourKey(SourceError):
     """A text is not an hour key."""
 
-    def __init__(self, where: str, value: object) -> None:
+    def __init__(
+        self, where: str, value: object, *, remedy: str = "Write the hour in UTC, as YYYY-MM-DD-HH:00."
+    ) -> None:
         super().__init__(
             f"{where} is {value!r}, which is not an hour key such as 2026-01-01-05:00.",
-            remedy="Write the hour in UTC, as YYYY-MM-DD-HH:00.",
+            remedy=remedy,
+        )
+
+
+class InvalidCompleteThrough(InvalidHourKey):
+    """A table's property complete-through is not an hour key."""
+
+    def __init__(self, table: str, name: str, value: object) -> None:
+        super().__init__(
+            f"Property {name} of {table}",
+            value,
+            remedy=f"For a raw table, run `lake complete {table} HOUR --force`. `lake doctor --repair` sets it to the "
+            "last hour that sessions have recorded, for targets, too.",
         )
 
 
@@ -44,8 +58,7 @@ class SourceReplaced(SourceError):
     def __init__(self, table: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"{table} was replaced: its uuid is {found}, but previous sessions read the table with uuid {expected}.",
-            remedy="Restore the previous table, or rebuild the targets that read it: "
-            "`lake rebuild TARGET FROM TO --reset`.",
+            remedy="Restore the previous table, or rebuild the targets that read it: `lake rebuild TARGET --reset`.",
         )
 
 
@@ -55,7 +68,7 @@ class HistoryCut(SourceError):
     def __init__(self, table: str, snapshot_id: int) -> None:
         super().__init__(
             f"The history of {table} no longer contains snapshot {snapshot_id}, which the last session read up to.",
-            remedy=f"Rebuild the targets that read {table}: `lake rebuild TARGET FROM TO --reset`.",
+            remedy=f"Rebuild the targets that read {table}: `lake rebuild TARGET --reset`.",
         )
 
 
@@ -92,7 +105,50 @@ class TargetRolledBack(TargetError):
         super().__init__(
             f"{table} was rolled back behind snapshot {recorded}, which its last session published.",
             remedy=f"Undo the rollback with CALL lake.system.set_current_snapshot('{table}', {recorded}), "
-            "or keep it and rebuild with `lake rebuild TARGET FROM TO --reset`.",
+            f"or keep it and rebuild what is missing with `lake repair {table}`.",
+        )
+
+
+class TargetDropped(TargetError):
+    """The table of a target that sessions have built is not in the catalog."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} was dropped: its watermark says what sessions have built, but the catalog has no such table.",
+            remedy=f"Restore the table, or create it again and rebuild all its hours: `lake rebuild {table} --reset`.",
+        )
+
+
+class TargetReplaced(TargetError):
+    """The catalog now has another table under the name of a target.
+
+    Args:
+        table: The target.
+        expected: The UUID of the table that sessions have built; None if an older version did not record it.
+        found: The UUID of the present table.
+    """
+
+    def __init__(self, table: str, *, expected: str | None, found: str) -> None:
+        built = f"the one with uuid {expected}" if expected else "another one, which had rows"
+        super().__init__(
+            f"{table} was replaced: its uuid is {found}, but its sessions built {built}.",
+            remedy=f"Restore the former table, or rebuild all hours of this one: `lake rebuild {table} --reset`.",
+        )
+
+
+class TargetChanged(TargetError):
+    """Others have changed rows of a target.
+
+    Args:
+        table: The target.
+        what: What happened, as the end of a sentence.
+        hours: The suspect hours, for people.
+    """
+
+    def __init__(self, table: str, what: str, *, hours: str) -> None:
+        super().__init__(
+            f"{table} {what}; suspect: {hours}.",
+            remedy=f"Rebuild the suspect hours from the sources: `lake repair {table}`.",
         )
 
 

@@ -15,13 +15,13 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"No suitable driver found for (?P<what>jdbc:\w+)",
         "Spark has no JDBC driver for {what}, which it needs for the catalog.",
-        "Add the driver's jar to the folder LAKE_JARS, or run `make setup`, which downloads it.",
+        "Add the driver's jar to the folder LAKE_JARS, or run `lake setup`, which downloads it.",
     ),
     (
         r"(?:ClassNotFoundException: |Cannot find catalog plugin class for catalog '\w+': )"
         r"(?P<what>org\.apache\.iceberg\.\S+|io\.delta\.\S+|org\.apache\.spark\.sql\.delta\.\S+)",
         "Spark has no jar with the class {what}.",
-        "Run `make setup`, which downloads the jars, or correct LAKE_JARS.",
+        "Run `lake setup`, which downloads the jars, or correct LAKE_JARS.",
     ),
     (
         r"\[[Ee]rrno 28\]|No space left on device|database or disk is full|ENOSPC",

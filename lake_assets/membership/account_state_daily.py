@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from lake_assets.incremental.declaration import SessionContext, Source, Stateful, incremental_asset
 from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.membership.account_state_dim import STATES
+from lake_assets.membership.columns import described
 
 
 @incremental_asset(
@@ -25,6 +26,7 @@ from lake_assets.membership.account_state_dim import STATES
         "accounts": "long",
         "accounts_entered": "long",
     },
+    descriptions=described("state_day", "state", "plan", "accounts", "accounts_entered"),
     audits=[
         unique_key(),
         not_null("state", "plan", "accounts", "accounts_entered"),

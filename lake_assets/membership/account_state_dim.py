@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
 from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
+from lake_assets.membership.columns import described
 
 ACTIVE, UPGRADED, DOWNGRADED, CANCELED = STATES = ("Active", "Upgraded", "Downgraded", "Canceled")
 
@@ -41,6 +42,9 @@ STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "chur
         "last_event_ts": "timestamptz",
         "churn_type": "string",
     },
+    descriptions=described(
+        "state_hour", "account_id", "state", "plan", "monthly_price", "state_since", "last_event_ts", "churn_type"
+    ),
     audits=[
         unique_key(),
         not_null("account_id", "state", "plan", "monthly_price", "state_since", "last_event_ts"),

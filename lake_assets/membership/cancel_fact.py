@@ -17,6 +17,7 @@ from lake_assets.incremental.staging.audits import (
     source_target_counts,
     unique_key,
 )
+from lake_assets.membership.columns import described
 
 CHURN_TYPES = ("voluntary", "involuntary")
 
@@ -38,6 +39,9 @@ CHURN_TYPES = ("voluntary", "involuntary")
         "requested_at": "timestamptz",
         "reason": "string",
     },
+    descriptions=described(
+        "cancel_id", "account_id", "canceled_at", "churn_type", "request_id", "requested_at", "reason"
+    ),
     audits=[
         source_target_counts(),
         no_missing_events(),

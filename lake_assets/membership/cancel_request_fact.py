@@ -12,6 +12,7 @@ from lake_assets.incremental.staging.audits import (
     source_target_counts,
     unique_key,
 )
+from lake_assets.membership.columns import described
 
 
 @incremental_asset(
@@ -26,6 +27,7 @@ from lake_assets.incremental.staging.audits import (
         "requested_at": "timestamptz",
         "landed_at": "timestamptz",
     },
+    descriptions=described("request_id", "account_id", "reason", "requested_at", "landed_at"),
     audits=[
         source_target_counts(),
         no_missing_events(),

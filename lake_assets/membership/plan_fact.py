@@ -13,6 +13,7 @@ from lake_assets.incremental.staging.audits import (
     source_target_counts,
     unique_key,
 )
+from lake_assets.membership.columns import described
 from lake_assets.membership.raw import PLANS, PRICED
 
 
@@ -29,6 +30,7 @@ from lake_assets.membership.raw import PLANS, PRICED
         "changed_at": "timestamptz",
         "landed_at": "timestamptz",
     },
+    descriptions=described("change_id", "account_id", "plan", "monthly_price", "changed_at", "landed_at"),
     audits=[
         source_target_counts(),
         no_missing_events(),

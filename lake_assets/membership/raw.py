@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from lake_assets.incremental.declaration import RawTable, Rule
+from lake_assets.membership.columns import described
 
 PLANS: Mapping[str, Decimal] = {
     "basic": Decimal("7.99"),
@@ -27,6 +28,7 @@ SIGNUPS = RawTable(
         "monthly_price": "decimal(9, 2)",
         "event_ts": "timestamptz",
     },
+    descriptions=described("signup_id", "account_id", "plan", "monthly_price", "event_ts"),
     time_column="event_ts",
     description="A person signed up, for the first time or again after a cancel.",
 )
@@ -40,6 +42,7 @@ PLAN_CHANGES = RawTable(
         "monthly_price": "decimal(9, 2)",
         "event_ts": "timestamptz",
     },
+    descriptions=described("change_id", "account_id", "plan", "monthly_price", "event_ts"),
     time_column="event_ts",
     description="An account moved to a plan and a price; both are those after the change.",
 )
@@ -47,6 +50,7 @@ PLAN_CHANGES = RawTable(
 CANCEL_REQUESTS = RawTable(
     "raw.cancel_requests",
     columns={"request_id": "string", "account_id": "string", "reason": "string", "event_ts": "timestamptz"},
+    descriptions=described("request_id", "account_id", "reason", "event_ts"),
     time_column="event_ts",
     description="A member asked to leave. Only a cancel says whether and when the membership ends.",
 )
@@ -54,6 +58,7 @@ CANCEL_REQUESTS = RawTable(
 CANCELS = RawTable(
     "raw.cancels",
     columns={"cancel_id": "string", "account_id": "string", "processing_ts": "timestamptz"},
+    descriptions=described("cancel_id", "account_id", "processing_ts"),
     time_column="processing_ts",
     description="A membership ended, at the member's request or not (a failed payment, a ban).",
 )

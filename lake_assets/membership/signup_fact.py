@@ -12,6 +12,7 @@ from lake_assets.incremental.staging.audits import (
     source_target_counts,
     unique_key,
 )
+from lake_assets.membership.columns import described
 from lake_assets.membership.raw import PLANS, PRICED
 
 
@@ -28,6 +29,7 @@ from lake_assets.membership.raw import PLANS, PRICED
         "signed_up_at": "timestamptz",
         "landed_at": "timestamptz",
     },
+    descriptions=described("signup_id", "account_id", "plan", "monthly_price", "signed_up_at", "landed_at"),
     audits=[
         source_target_counts(),
         no_missing_events(),

@@ -173,6 +173,8 @@ def _cards(overview: Overview) -> Iterator[Card]:
     warnings = sum(audit.verdict == WARNING for audit in failed)
     blocked = len(failed) - warnings
     yield Card(f"{blocked:,}", f"failed blocking audits; {warnings:,} warnings", bad=blocked > 0)
+    suspect = sum(target.problem is not None for target in overview.targets)
+    yield Card(f"{suspect:,}", "targets that others have changed, replaced or dropped", bad=suspect > 0)
     quarantined = 0
     for target in overview.targets:
         quarantined += sum(found.rows for found in target.quarantine)

@@ -243,10 +243,10 @@ def install_project(venv: Path, project: Path) -> None:
     command.chmod(0o755)
 
 
-def fetch_jars(venv: Path, ivy: Path, folder: Path) -> None:
-    """Download the jars that an Ivy file names into a folder: all of them, or none."""
+def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None) -> None:
+    """Download the jars that an Ivy file names into a folder: all or none. resolver: Ivy's jar; None: the venv's."""
     say(f"Downloading the jars of {ivy.name}")
-    resolver = next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
+    resolver = resolver or next((venv / "lib").glob("python*/site-packages/pyspark/jars/ivy-*.jar"))
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")

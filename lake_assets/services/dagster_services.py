@@ -10,15 +10,19 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from string import Template
 
 from pydantic import SecretStr
 
 from lake_assets.connections.spark import spark_environment
 from lake_assets.services.service import Service, accepts, answers, log_says, python_module
-from lake_assets.settings import PROJECT, Settings
+from lake_assets.settings import CHECKOUT, Settings
 
 DEFINITIONS = "lake_assets.definitions"
 LOCATION = "lake_assets"
+CONFIGURATION = Path(__file__).with_name("configuration")
+"""The files of the package that configure Dagster, and name the jars."""
+
 LOADED_LOCATIONS_QUERY = (
     "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
 )
@@ -33,7 +37,7 @@ def code_server(settings: Settings, port: int) -> Service:
         port: Port on loopback.
     """
     place = ("--host", "127.0.0.1", "--port", str(port), "--location-name", LOCATION)
-    module = ("--module-name", DEFINITIONS, "--working-directory", str(PROJECT))
+    module = ("--module-name", DEFINITIONS, "--working-directory", str(CHECKOUT or settings.home))
     return Service(
         name="code",
         command=python_module("dagster", "api", "grpc", *place, *module),
@@ -87,13 +91,12 @@ def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
 
 
 def write_dagster_files(settings: Settings, code_port: int) -> None:
-    """Write Dagster's folder in the home: the project's `dagster.yaml`, and the address of the code server."""
+    """Write Dagster's folder in the home: the package's `dagster.yaml`, and the address of the code server."""
     folder = dagster_home(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    if (PROJECT / "dagster.yaml").exists():
-        shutil.copyfile(PROJECT / "dagster.yaml", folder / "dagster.yaml")
-    server = f"{{host: 127.0.0.1, port: {code_port}, location_name: {LOCATION}}}"
-    _workspace(settings).write_text(f"load_from:\n  - grpc_server: {server}\n")
+    shutil.copyfile(CONFIGURATION / "dagster.yaml", folder / "dagster.yaml")
+    workspace = Template((CONFIGURATION / "workspace.yaml").read_text(encoding="utf-8"))
+    _workspace(settings).write_text(workspace.substitute(port=code_port, location=LOCATION))
 
 
 def dagster_home(settings: Settings) -> Path:

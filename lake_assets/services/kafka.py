@@ -48,7 +48,7 @@ def kafka(settings: Settings, port: int, controller_port: int) -> Service:
         port=port,
         files={config: _properties(data, port, controller_port)},
         ready=has_broker(f"127.0.0.1:{port}"),
-        remedy="Run `make setup`, which downloads its jars, or set LAKE_KAFKA_JARS. Kafka needs Java 17 or 21.",
+        remedy="Run `lake setup`, which downloads its jars, or set LAKE_KAFKA_JARS. Kafka needs Java 17 or 21.",
     )
 
 

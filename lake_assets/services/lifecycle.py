@@ -96,6 +96,23 @@ def status(settings: Settings) -> list[ServiceStatus]:
     return [_status(service, started) for service in stack.services_of(settings, ports)]
 
 
+def stale_services(settings: Settings) -> list[str]:
+    """Return the services that are recorded as started and have no process any more."""
+    recorded = addresses.read_records(settings.home)
+    return [record.name for record in recorded if addresses.process_of(settings.home, record.name) is None]
+
+
+def remove_stale_records(settings: Settings) -> None:
+    """Remove the records of services that ended.
+
+    Raises:
+        ServiceError: A process of the home still runs.
+    """
+    if addresses.processes_of(settings.home):
+        raise ServiceError("Some processes of this home still run.", remedy="Run `lake down`, then `lake up`.")
+    _remove_records(settings.home)
+
+
 def ui_address(settings: Settings) -> str | None:
     """Return the address at which Dagster's UI was started last; None if it was not."""
     for record in addresses.read_records(settings.home):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from lake_assets.base.extras import installed
 from lake_assets.services.dagster_services import code_server, daemon, webserver
 from lake_assets.services.kafka import kafka
 from lake_assets.services.service import Service, all_running, free_port
@@ -25,7 +26,8 @@ PORT_NAMES = ("spark", "zookeeper", "kafka", "kafka-controller", "code", "webser
 def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
     """Return the services to run on this machine.
 
-    Spark, ZooKeeper or Kafka is left out if the settings have an address of it: then somebody else runs it.
+    Spark, ZooKeeper or Kafka is left out if the settings have an address of it: then somebody else runs it. Kafka is
+    also left out if the extra `landing` is not installed: nothing could connect to it.
 
     Args:
         settings: The settings of the home.
@@ -36,7 +38,7 @@ def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
         services.append(spark(settings, ports["spark"]))
     if not settings.zookeeper:
         services.append(zookeeper(settings.home, ports["zookeeper"]))
-    if not settings.kafka:
+    if not settings.kafka and installed("landing"):
         services.append(kafka(settings, ports["kafka"], ports["kafka-controller"]))
     connected = _with_addresses(settings, ports)
     services += [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.hours import format_hours, hour_key, hour_of, hour_start, parse_hour, ranges
+from lake_assets.base.hours import format_hours, hour_key, hour_of, hour_start, parse_hour, parse_hours, ranges
 from lake_assets.errors import InvalidHourKey
 
 hours = st.integers(-8_000_000, 70_000_000).filter(lambda h: hour_start(h).year >= 1000)
@@ -57,3 +57,15 @@ def test_ranges_are_maximal_and_hold_exactly_the_hours(found: frozenset[int]) ->
 def test_hours_are_spelled_with_their_runs_joined() -> None:
     assert format_hours([490_899, 490_898, 490_902]) == "2026-01-01-02:00..2026-01-01-03:00, 2026-01-01-06:00"
     assert format_hours([]) == ""
+
+
+@given(st.frozensets(st.integers(490_000, 490_040)))
+def test_hours_are_read_as_they_are_spelled(found: frozenset[int]) -> None:
+    spelled = format_hours(found)
+    assert parse_hours(spelled.split(", ") if spelled else ()) == found
+
+
+@pytest.mark.parametrize("key", ["2026-01-01-03:00..2026-01-01-02:00", "..2026-01-01-02:00", "2026-01-01-03:00..x"])
+def test_a_run_that_ends_before_it_begins_is_refused(key: str) -> None:
+    with pytest.raises(InvalidHourKey, match=r"HOURS is .*not an hour key"):
+        parse_hours([key], where="HOURS")

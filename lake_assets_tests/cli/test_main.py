@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from lake_assets.cli.main import app
+from lake_assets.settings import PROJECT
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-catch-up complete demo down init maintain new plan rebuild report sessions status up why erase
+audit catch-up complete completion demo doctor down init inspect maintain new plan rebuild repair
+ report sessions setup status up verify why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
 landing: compact init page policy reshard run scrub simulate status verify
@@ -134,6 +138,30 @@ def test_a_home_that_cannot_be_is_two_lines(tmp_path: Path) -> None:
         f"Error: The folder {tmp_path}/file/home of the catalog cannot be created: Not a directory.",
         "  → Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
     ]
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert lake(tmp_path, "--version").stdout == f"lake-assets {version}\n"
+
+
+def test_bash_completes_commands_by_the_printed_script(tmp_path: Path) -> None:
+    program = tmp_path / "lake"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m lake_assets.cli.main "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'source <(lake completion bash); COMP_WORDS=(lake ca); COMP_CWORD=1; _lake_completion lake; echo "$COMPREPLY"'
+    )
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "LAKE_HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("catch-up\n", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_asks_lake(shell: str) -> None:
+    done = CliRunner().invoke(app, ["completion", shell])
+    assert done.exit_code == 0
+    assert f"_LAKE_COMPLETE=complete_{shell}" in done.output
 
 
 def test_status_prints_a_row_for_each_service(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
     "no JDBC driver": (
         RuntimeError(JDBC),
         "Spark has no JDBC driver for jdbc:sqlite, which it needs for the catalog.",
-        "Add the driver's jar to the folder LAKE_JARS, or run `make setup`, which downloads it.",
+        "Add the driver's jar to the folder LAKE_JARS, or run `lake setup`, which downloads it.",
     ),
     "S3 unreachable": (
         OSError(S3_OF_PYARROW),

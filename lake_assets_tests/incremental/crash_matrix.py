@@ -8,6 +8,7 @@ plays all and writes docs/crash-matrix.md. The tests play the same, and hold the
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ from lake_assets.base.failpoints import EXIT_CODE, PAUSE, SESSION_POINTS, TICK_P
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership.raw import RAW
 from lake_assets.services.service import free_port, running
@@ -95,6 +98,7 @@ def again_and_again(lake: Lake, home: Settings) -> Outcomes:
     lake.assert_true()
     published = lake.published("core.account_state_dim")
     assert len(published) == len(set(published)) == 2
+    assert set(moves_of_watermarks(lake, "core.account_state_dim").values()) == {1}
     return outcomes
 
 
@@ -158,16 +162,27 @@ def another_hour(lake: Lake) -> None:
 
 
 def assert_settled(lake: Lake, target: str, source: str) -> None:
-    """Nothing is open, all is acknowledged, each session is published once, each bad row is set aside once."""
+    """Nothing is open, all is acknowledged, each session is published and moves the watermarks once, each bad row is
+    set aside once.
+    """
     table = f"core.{target}"
     state = lake.engine.store.state(table)
     assert state.open_session is None
     assert state.watermarks[source].snapshot_id == lake.main(source)
     published = lake.published(table)
     assert len(set(published)) == len(published)
+    moves = moves_of_watermarks(lake, table)
+    assert set(moves.values()) == {1}, moves
     aside = [row["row_hash"] for row in lake.quarantined(table)]
     assert len(set(aside)) == len(aside)
     assert len(aside) == lake.bad_rows(source)
+
+
+def moves_of_watermarks(lake: Lake, process: str) -> Counter[str]:
+    """Session → how many times it has moved the watermarks of a process."""
+    rows = tables.load(lake.catalog, HIGH_WATERMARK).scan(f"process_name = '{process}'").to_arrow().to_pylist()
+    moves = {(row["session_id"], row["revision"]) for row in rows}  # a move has a row for each source
+    return Counter(session for session, _ in moves)
 
 
 def page(found: Mapping[str, Outcomes]) -> str:
@@ -190,7 +205,7 @@ HEAD = """# The crash matrix
 
 A session's process dies at a named point, as a machine does: `os._exit`, nothing tidied up. Then another attempt
 starts, and this is what it does. In every cell, the target afterwards equals a full rebuild, every session is published
-once, every bad row is set aside once, and no session is open.
+once and moves the watermarks once, every bad row is set aside once, and no session is open.
 
 Written by `python -m lake_assets_tests.incremental.crash_matrix`, which plays each cell on real tables; the tests play
 them again, and fail if this page says anything else.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from lake_assets.base.hours import parse_hour
+from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 
@@ -48,8 +48,29 @@ class InProcessDaemon:
             self.instance.report_runless_asset_event(event)
         return found
 
+    def run(self, request: dg.RunRequest) -> dg.ExecuteInProcessResult:
+        """The run that a sensor requested, as the daemon would launch it: of its assets and checks alone."""
+        job = self.repository.get_implicit_job_def_for_assets(request.asset_selection or [])
+        assert job is not None
+        selected = job.get_subset(
+            asset_selection=frozenset(request.asset_selection or ()),
+            asset_check_selection=frozenset(request.asset_check_keys) if request.asset_check_keys is not None else None,
+        )
+        return selected.execute_in_process(tags=dict(request.tags), instance=self.instance, raise_on_error=False)
+
+    def execute_checks(self, table: str, *names: str, hours: Sequence[int] = ()) -> dg.ExecuteInProcessResult:
+        """A run of checks alone, as the button "Execute" launches it. hours: of its configuration; none by default."""
+        key = asset_key(table)
+        job = self.repository.get_implicit_job_def_for_assets([key])
+        assert job is not None
+        checks = frozenset(dg.AssetCheckKey(key, name) for name in names)
+        selected = job.get_subset(asset_selection=frozenset(), asset_check_selection=checks)
+        keys = [hour_key(self.pipeline.start_hour + hour) for hour in hours]
+        config = {"ops": {key.to_python_identifier(): {"config": {"hours": keys}}}} if keys else {}
+        return selected.execute_in_process(run_config=config, instance=self.instance, raise_on_error=False)
+
     def execute(self, *tables: str, tags: dict[str, str]) -> dg.ExecuteInProcessResult:
-        """A run of targets, as the daemon or the UI would launch it."""
+        """A run of targets and all their checks, as the UI would launch it."""
         keys = [asset_key(table) for table in tables]
         job = self.repository.get_implicit_job_def_for_assets(keys)
         assert job is not None
@@ -64,7 +85,7 @@ class InProcessDaemon:
             if names and target.name not in names:
                 continue
             while requests := self.tick(f"{target.name}_sensor").run_requests:
-                result = self.execute(target.table, tags=dict(requests[0].tags))
+                result = self.run(requests[0])
                 marked.setdefault(target.name, []).append(self.hours_marked(result))
         return marked
 

@@ -12,11 +12,14 @@ from pyiceberg.transforms import HourTransform
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.contents import contents
 from lake_assets.incremental.planning.changes import SourceChanges, Watermark, changes
+from lake_assets.incremental.planning.session import SourceRange
+from lake_assets.incremental.staging.reading import read_appended
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 START = parse_hour("2026-01-01-00:00")
 PLAIN = Source("raw.plain", time_column="at", key="id")
@@ -97,6 +100,8 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     assert seen(lake.new(PLAIN)) == ("history", ["rewrite"], [1, 2, 3, 4, 5, 6, 7]), (
         "the file that the delete refers to"
     )
+    held = contents(tables.load(catalog, "raw.plain"), "raw.plain").partitions[0]
+    assert (held.rows, held.delete_files) == (6, 1), "the row of hour 5 still counts"
     lake.sql(f"UPDATE lake.raw.plain SET at = {moment(20)} WHERE id = 'e1'")
     found = lake.new(PLAIN)
     assert {1, 20} <= set(touched(found))
@@ -118,13 +123,19 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     assert seen(lake.new(FACT)) == ("expired", ["rewrite"], [10, 11])
     assert since.snapshot_id not in {s.snapshot_id for s in tables.load(catalog, "core.fact").metadata.snapshots}
 
-    # Updated under merge-on-read, and expired before anybody looked.
+    # One that expires while every snapshot after it stays: read on, and Iceberg reads on as well.
     lake.sql("UPDATE lake.core.fact SET v = 3 WHERE id = 'e10'")
     lake.sql(f"CALL lake.system.expire_snapshots(table => 'core.fact', older_than => {later()}, retain_last => 1)")
-    assert seen(lake.new(FACT)) == ("expired", ["rewrite"], [10])
+    assert seen(lake.new(FACT)) == ("history", ["rewrite"], [10])
+    lake.insert(FACT, 9)
+    lake.sql(f"CALL lake.system.expire_snapshots(table => 'core.fact', older_than => {later()}, retain_last => 1)")
+    found = lake.new(FACT)
+    assert (seen(found), found.since_expired) == (("history", ["append"], [9]), True)
+    assert [row["id"] for row in appended(spark, found).collect()] == ["e9"]
 
     # Compacted and expired before anybody looked: old rows in new files, and files that are gone.
     lake.sql("CALL lake.system.rewrite_data_files(table => 'core.fact', options => map('rewrite-all', 'true'))")
+    lake.insert(FACT, 11)
     lake.sql(f"CALL lake.system.expire_snapshots(table => 'core.fact', older_than => {later()}, retain_last => 1)")
     how, _, hours = seen(lake.new(FACT))
     assert (how, hours) == ("expired", list(range(12))), "all hours that it ever held"
@@ -148,6 +159,15 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     lake.insert(PLAIN, 2)
     found = lake.new(PLAIN)
     assert found.snapshots[0].hours == ((START, max(START, found.head.timestamp_ms // 3_600_000)),)
+
+
+def appended(spark: SparkSession, found: SourceChanges) -> DataFrame:
+    assert found.since
+    head = found.head
+    source = SourceRange(
+        found.source, head.table_uuid, found.since.snapshot_id, head.snapshot_id, head.sequence_number, 0, None
+    )
+    return read_appended(spark, source)
 
 
 def later() -> str:

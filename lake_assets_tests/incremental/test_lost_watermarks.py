@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.errors import TableDamaged
+from lake_assets.incremental.diagnosis.forget import forget
+from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.damaged_files import damaged_file
+from lake_assets.incremental.metadata.state_tables import SESSION
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership.raw import RAW
 from lake_assets_tests.incremental.scenario import START, Lake, signup
@@ -79,3 +85,19 @@ def test_what_is_decided_again_and_again_has_one_id(lake: Lake) -> None:
     assert isinstance(found, SessionPlan)
     assert found == repeated
     assert not publish.is_published(tables.load(lake.catalog, target.table), found.session_id)
+
+
+def test_a_process_that_a_damaged_log_made_forget_doubles_no_row(lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1), signup(2, 2)])
+    complete(lake, 2)
+    lake.session("signup_fact")
+    lake.append("raw.signups", [signup(3, 2, account_id="c")])
+    for path in tables.load(lake.catalog, SESSION).inspect.files()["file_path"].to_pylist():
+        Path(bare_path(path)).write_bytes(b"")
+    with pytest.raises(TableDamaged, match="forgets the sessions"):
+        lake.run("signup_fact")
+    damaged = damaged_file(lake.catalog, SESSION)
+    assert damaged is not None
+    forget(lake.catalog, SESSION, damaged)
+    lake.catch_up("signup_fact")
+    lake.assert_true("signup_fact")

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 import pytest
+from pyiceberg.types import IntegerType
 
-from lake_assets.errors import FileDamaged
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.errors import ColumnMismatch, FileDamaged
+from lake_assets.incremental.metadata import tables
+from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
@@ -46,6 +54,21 @@ def test_who_is_overtaken_between_reading_and_staging_begins_anew(landed: Landed
     assert rows(home) == named(range(6))
 
 
+def test_a_batch_that_ends_within_a_file_leaves_the_rest_to_the_next(
+    landed: Landed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lake_assets.landing.loading.loader.MAX_OFFSETS", 2)
+    for first in (0, 3):
+        land(landed, first)
+    batches = list(loader(landed.settings).load())
+    assert [(dict(batch.offsets), batch.rows) for batch in batches] == [
+        ({0: (0, 2)}, 2),
+        ({0: (2, 4)}, 2),
+        ({0: (4, 6)}, 2),
+    ]
+    assert rows(landed.settings) == named(range(6))
+
+
 def test_a_range_is_read_when_all_its_shards_may_be(landed: Landed) -> None:
     land(landed, 0)
     for zone in "aba":
@@ -79,3 +102,49 @@ def test_a_damaged_file_is_read_in_the_other_zone(landed: Landed) -> None:
         landed.writers[zone].zone.path(landed.files(zone)[1].name).write_bytes(b"")
     with pytest.raises(FileDamaged):
         list(loader(home).load())
+
+
+@dataclass(frozen=True)
+class Overtaken(Zone):
+    """A zone in which something happens between the choice of the files and the first read."""
+
+    happens: list[Callable[[], object]] = field(default_factory=list)
+
+    def records(self, file: DataFile) -> Iterator[Record]:
+        while self.happens:
+            self.happens.pop()()
+        yield from super().records(file)
+
+
+def test_files_that_were_replaced_and_removed_since_they_were_chosen_are_no_damage(landed: Landed) -> None:
+    for first in (0, 3):
+        land(landed, first)
+
+    def replace_all() -> None:
+        """Both zones compact their files, and remove those that were replaced."""
+        for zone in "abab":
+            landed.run("merge", zone)
+        landed.clock = NOW + timedelta(days=1)
+        for zone in "ab":
+            landed.run("sweep", zone)
+
+    found = loader(landed.settings)
+    happens: list[Callable[[], object]] = [replace_all]
+    zones = [Overtaken(zone.name, zone.folder, happens) for zone in found.zones]
+    (loaded,) = replace(found, zones=zones).load()
+    assert (loaded.rows, happens) == (6, [])
+    assert {file.kind for file in landed.files("a")} == {"columnar"}
+    assert rows(landed.settings) == named(range(6))
+
+
+def test_a_raw_table_with_other_columns_than_declared_is_refused(landed: Landed) -> None:
+    land(landed, 0)
+    found = loader(landed.settings)
+    table = tables.load(open_catalog(landed.settings), FEED.raw.table)
+    with table.update_schema(allow_incompatible_changes=True) as schema:
+        schema.delete_column("plan")
+    with table.update_schema() as schema:
+        schema.add_column("plan", IntegerType())
+    with pytest.raises(ColumnMismatch, match="plan"):
+        list(found.load())
+    assert rows(landed.settings) == []

@@ -10,6 +10,7 @@ from lake_assets.base.failpoints import FILE_POINTS
 from lake_assets.errors import FileDamaged, OffsetsOverlap, UsageError
 from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.files.sharding import Shard, shards
+from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import remove_unscrubbed
@@ -123,6 +124,8 @@ def test_a_scrub_before_a_merge_in_one_zone_and_after_it_in_the_other(landed: La
 def test_a_request_from_the_future_is_refused(landed: Landed) -> None:
     with pytest.raises(UsageError, match="Deletion request r1 is of 1767225600001 ms"):
         landed.ask("person 1", "r1", sent_through=int(NOW.timestamp() * 1000) + 1)
+    landed.ask("person 1", "r1", sent_through=int(NOW.timestamp() * 1000))
+    assert [asked.request_id for asked in SharedState(landed.manifest).deletions(TOPIC)] == ["r1"]
 
 
 def test_the_old_shard_is_read_until_every_copy_is_verified(landed: Landed) -> None:

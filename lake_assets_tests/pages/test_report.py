@@ -15,7 +15,13 @@ from plotly.offline import get_plotlyjs
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.monitoring.overview import Overview, QuarantinedRows, TableProgress, TargetOverview
+from lake_assets.incremental.monitoring.overview import (
+    ColumnOverview,
+    Overview,
+    QuarantinedRows,
+    TableProgress,
+    TargetOverview,
+)
 from lake_assets.incremental.monitoring.session_costs import compare_with_lookback, costs
 from lake_assets.incremental.planning.lateness import Arrivals, Cell, LandedHour, Lateness
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
@@ -50,7 +56,13 @@ def hostile() -> Overview:
     record = SessionRecord(plan, "committed", 1, 1, "", NOW, NOW, built=(HOURS,), rows_written=3, audits=(failed,))
     found = costs([record], rows_by_hour={}, start=HOURS, hours=6)
     target = TargetOverview(
-        HOSTILE, found, compare_with_lookback(found), (HOURS,), (HOURS,), (QuarantinedRows(HOSTILE, HOSTILE, 4),)
+        HOSTILE,
+        found,
+        compare_with_lookback(found),
+        (HOURS,),
+        (HOURS,),
+        (QuarantinedRows(HOSTILE, HOSTILE, 4),),
+        columns=(ColumnOverview(HOSTILE, HOSTILE, HOSTILE, (HOSTILE,)),),
     )
     standings = (TableProgress(HOSTILE, HOSTILE, HOURS), TableProgress("core.new", "stateless", None))
     return Overview(NOW, 6, standings, (arrivals((0, 0, 5), (3, 1, 2)),), (target,))
@@ -131,7 +143,9 @@ def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalo
     Engine(catalog, PIPELINE, clock=lambda: NOW).create_tables()
     told = lake(bare_home.home)
     assert told.stdout == f"The report is in {bare_home.home / 'report.html'}\n", told.stderr
-    assert "<h1>lake report</h1>" in (bare_home.home / "report.html").read_text()
+    page = (bare_home.home / "report.html").read_text()
+    assert "<h1>lake report</h1>" in page
+    assert "<td>raw.signups.event_ts</td><td>When the person signed up.</td>" in page
 
     out = tmp_path / "new" / "page.html"
     both = lake(bare_home.home, "--json", "--out", str(out))

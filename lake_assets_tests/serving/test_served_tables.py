@@ -282,6 +282,12 @@ def test_a_lease_ends_with_the_query_limit_for_who_waits_and_for_who_reads(serve
         served.leases.drain(served.table)
         with pytest.raises(QueryStopped, match="lease ended"):
             pinned.lease.confirm()
+    with served.broker.pin(served.table, seconds=10) as pinned:
+        pinned.lease.confirm()
+        for node in served.leases.active(served.table):  # as the end of its session does
+            served.zk.delete(node)
+        with pytest.raises(QueryStopped, match="lease ended"):
+            pinned.lease.confirm()
 
 
 def test_another_push_in_progress_is_told_with_what_to_do(served: World) -> None:

@@ -11,13 +11,7 @@ Created by `lake new`. Declare the columns of the raw table, then compute the ta
 
 $spark_imports
 
-${hours_import}from lake_assets.incremental.declaration import (
-    Pipeline,
-    RawTable,
-    $declaration_imports,
-    incremental_asset,
-)
-from lake_assets.incremental.staging.audits import $audit_imports
+from lake_assets import Pipeline, RawTable, $declaration_imports, audits, incremental_asset
 
 # Your loader writes these columns, and landed_at, landing_date, landing_hour and batch_id. Delete this declaration
 # if another pipeline already declares the table.
@@ -47,50 +41,38 @@ PIPELINE = Pipeline(raw=($constant,), targets=($name,), start="2026-01-01-00:00"
 
 TEST = '''"""`$table` in a temporary data directory: rows land, one of them late, and the table has all of them."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
 from $name import PIPELINE
 
-from lake_assets.base.hours import hour_key, hour_start
-from lake_assets.connections.catalog import open_catalog
-from lake_assets.connections.spark import open_spark
-from lake_assets.incremental.execution.catch_up import catch_up
-from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
-from lake_assets.settings import Settings
+from lake_assets import Lake, Settings
 
-START = PIPELINE.start_hour
 HOURS = PIPELINE.target("$name").grain.hours  # of one partition; partition 0 is the first one
+PARTITION = timedelta(hours=HOURS)
+START = datetime.strptime(PIPELINE.start, "%Y-%m-%d-%H:%M").replace(tzinfo=UTC)
 
 
 def test_late_rows_reach_their_partitions(tmp_path: Path) -> None:
-    home = Settings(home=tmp_path / "home")
-    catalog = open_catalog(home)
-    spark = open_spark(home)
-    try:
-        engine = Engine(catalog, PIPELINE, clock=lambda: hour_start(START), spark=lambda: spark)
-        engine.create_tables()
-        land(catalog, {"a": 0, "b": 2}, through=2)
-        assert built(engine) == $first_built
-        land(catalog, {"c": 1}, through=3)  # late: 1 was already complete. Unchanged partitions are not written
-        assert built(engine) == $late_built
-        assert rows(catalog) == $result
-    finally:
-        spark.stop()
+    with Lake.open(PIPELINE, settings=Settings(home=tmp_path / "home")) as lake:
+        lake.create_tables()
+        land(lake.catalog, {"a": 0, "b": 2}, through=2)
+        assert built(lake) == $first_built
+        land(lake.catalog, {"c": 1}, through=3)  # late: 1 was already complete. Unchanged partitions are not written
+        assert built(lake) == $late_built
+        assert rows(lake.catalog) == $result
 
 
 def land(catalog, partitions, *, through):
     """Land one row for each key in its partition, and move complete-through in the same commit."""
     table = catalog.load_table("$source")
-    end = START + HOURS * (through + 1)
-    landed_at = hour_start(end)
+    landed_at = START + PARTITION * (through + 1)
     landed = [
         {
             "$key": key,
             "amount": 1,
-            "$time": hour_start(START + HOURS * number) + timedelta(minutes=5),
+            "$time": START + PARTITION * number + timedelta(minutes=5),
             "landed_at": landed_at,
             "landing_date": landed_at.date(),
             "landing_hour": landed_at.hour,
@@ -98,24 +80,24 @@ def land(catalog, partitions, *, through):
         }
         for key, number in partitions.items()
     ]
+    last_hour = landed_at - timedelta(hours=1)
     with table.transaction() as transaction:
         transaction.append(pa.Table.from_pylist(landed, schema=table.schema().as_arrow()))
-        transaction.set_properties({COMPLETE_THROUGH: hour_key(end - 1)})
+        transaction.set_properties({"lake.complete-through": last_hour.strftime("%Y-%m-%d-%H:%M")})
 
 
-def built(engine):
+def built(lake):
     """Run all due sessions and return the partitions that they built."""
-    outcomes = catch_up(engine, PIPELINE.in_order())
+    outcomes = lake.catch_up()
     assert not [o.failure for o in outcomes if o.failure]
-    return sorted({(hour - START) // HOURS for o in outcomes if o.report for hour in o.report.hours_built})
+    hours = [hour for o in outcomes if o.report for hour in o.report.hours_built]
+    return sorted({(hour - PIPELINE.start_hour) // HOURS for hour in hours})
 
 
 def rows(catalog):
     """Return (partition, key, amount) of every row."""
     found = catalog.load_table("$table").scan().to_arrow().to_pylist()
-    start = hour_start(START)
-    partition = timedelta(hours=HOURS)
-    return sorted(((row["$target_time"] - start) // partition, row["$key"], row["amount"]) for row in found)
+    return sorted(((row["$target_time"] - START) // PARTITION, row["$key"], row["amount"]) for row in found)
 '''
 
 _WINDOWED = "from pyspark.sql import DataFrame, Window\nfrom pyspark.sql import functions as F"
@@ -124,10 +106,13 @@ _STATELESS = {
     "title": "one row for each row of `$source`",
     "mode_class": "Stateless",
     "spark_imports": "from pyspark.sql import DataFrame",
-    "declaration_imports": "SessionContext,\n    Source,\n    Stateless",
-    "hours_import": "",
-    "audit_imports": "no_missing_events, not_null, source_target_counts, unique_key",
-    "audits": 'source_target_counts(), no_missing_events(), not_null("amount"), unique_key()',
+    "declaration_imports": "SessionContext, Source, Stateless",
+    "audits": """
+        audits.source_target_counts(),
+        audits.no_missing_events(),
+        audits.not_null("amount"),
+        audits.unique_key(),
+    """,
     "target_time": "$time",
     "columns": '"$key": "string", "amount": "long", "$time": "timestamptz"',
     "body": '''    """Describe a row here. It depends on only one row of the source, so new rows are appended."""
@@ -142,7 +127,7 @@ _STATEFUL = {
     "title": "one row for each row of `$source`, with a count of the rows up to it",
     "mode_class": "Stateful",
     "spark_imports": _WINDOWED,
-    "declaration_imports": "SessionContext,\n    Source,\n    Stateful",
+    "declaration_imports": "SessionContext, Source, Stateful",
     "columns": '"$key": "string", "amount": "long", "events": "long", "$time": "timestamptz"',
     "body": '''    """Describe a row here. events: the number of rows with the same key, up to this one.
 
@@ -160,16 +145,14 @@ _SEQUENTIAL = {
     "title": "the state of each $key at the end of every $period",
     "mode_class": "Sequential",
     "spark_imports": _WINDOWED,
-    "declaration_imports": "Sequential,\n    SessionContext,\n    Source",
-    "hours_import": "from lake_assets.base.hours import hour_start\n",
-    "audit_imports": "not_null, unique_key",
-    "audits": 'not_null("amount"), unique_key()',
+    "declaration_imports": "Sequential, SessionContext, Source",
+    "audits": 'audits.not_null("amount"), audits.unique_key()',
     "target_time": "state_$period",
     "columns": '"state_$period": "timestamptz", "$key": "string", "amount": "long"',
     "body": '''    """amount: the sum of all rows up to this $period: of `session.published` and of its own rows."""
     first = $first_of_session
     last = $last_of_session
-    before = session.published.where(F.col("state_$period") == F.lit(hour_start($before_first)))
+    before = session.published.where(F.col("state_$period") == F.timestamp_seconds(F.lit($seconds * (first - 1))))
     before = before.select("$key", F.lit(first).cast("long").alias("$period"), "amount")
     $period = F.floor(F.unix_seconds(F.col("$time")) / $seconds).alias("$period")
     changes = before.unionByName(session.within($rows, "$time").select("$key", $period, "amount"))
@@ -199,7 +182,6 @@ GRAINS: Mapping[str, Mapping[str, str]] = {
         "seconds": "3600",
         "first_of_session": "session.hours[0]",
         "last_of_session": "session.hours[-1]",
-        "before_first": "first - 1",
     },
     "day": {
         "period": "day",
@@ -207,7 +189,6 @@ GRAINS: Mapping[str, Mapping[str, str]] = {
         "seconds": "86400",
         "first_of_session": "session.hours[0] // 24",
         "last_of_session": "session.hours[-1] // 24",
-        "before_first": "24 * (first - 1)",
     },
 }
 """Grain → the words of the templates that depend on it."""

@@ -45,11 +45,11 @@ def vacuum(tables: LakeTables, spark: SparkSession, table: str, hours: int, conf
     """
     location = tables.location(table)
     version_before = tables.version(table)
-    inventory = list(_inventory(location))
-    files = [entry for entry in inventory if not entry["isDir"]]
+    entries = list(inventory(location))
+    files = [entry for entry in entries if not entry["isDir"]]
     if len(files) == len(open_table(location).file_uris()):
         return 0  # the present version needs every file
-    listed = pa.Table.from_pylist(inventory, schema=_INVENTORY_SCHEMA)
+    listed = pa.Table.from_pylist(entries, schema=_INVENTORY_SCHEMA)
     spark.createDataFrame(listed).createOrReplaceTempView(_INVENTORY)
     confirm()
     with session_conf(spark, _RETENTION_CHECK, "false"):
@@ -72,16 +72,23 @@ def session_conf(spark: SparkSession, name: str, value: object) -> Iterator[None
         spark.conf.unset(name)
 
 
-def _inventory(location: str) -> Iterator[dict[str, Any]]:
-    """Yield the files and folders of a table as VACUUM needs them, except its log and hidden ones."""
+def inventory(location: str) -> Iterator[dict[str, Any]]:
+    """Yield the files and folders of a table as VACUUM needs them, except its log and hidden ones.
+
+    Files that are older than the table are left out, so VACUUM keeps them: if the log was lost and the table created
+    again, they are rows of the former table.
+    """
+    created_at = open_table(location).metadata().created_time or 0
     store, folder = FileSystem.from_uri(location)
     root = folder.rstrip("/") + "/"
     base = location.replace("file:///", "file:/")  # Hadoop's spelling
     for info in store.get_file_info(FileSelector(folder, recursive=True)):
         path = info.path.removeprefix(root)
         is_excluded = any(part.startswith(".") or part == "_delta_log" for part in path.split("/"))
-        if not is_excluded:
-            yield _inventory_entry(info, f"{base}/{path}")
+        entry = _inventory_entry(info, f"{base}/{path}")
+        is_of_table = entry["isDir"] or entry["modificationTime"] >= created_at
+        if is_of_table and not is_excluded:
+            yield entry
 
 
 def _inventory_entry(info: FileInfo, path: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import dagster as dg
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.base.hours import hour_of, hour_start, parse_hour
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
+from lake_assets.incremental.declaration.column_lineage import column_sources
 
 Metadata = dict[str, Any]
 
@@ -56,7 +57,7 @@ def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg
         group_name=raw.table.split(".")[0],
         kinds={"iceberg"},
         partitions_def=partitions,
-        metadata=_table_metadata(raw.table, raw.all_columns),
+        metadata=_table_metadata(raw.table, raw.all_columns, raw.all_descriptions),
     )
 
 
@@ -73,35 +74,16 @@ def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPar
         owners=list(target.owners),
         code_version=target.code_version,
         partitions_def=partitions,
-        metadata=_table_metadata(target.table, target.columns) | lineage,
+        metadata=_table_metadata(target.table, target.columns, target.descriptions) | lineage,
     )
 
 
 def column_lineage(pipeline: Pipeline, target: Target) -> dg.TableColumnLineage:
-    """Return the source columns of each column of a target.
-
-    A column without declared lineage comes from the columns of the same name in the sources. A column that no source
-    has is left out.
-    """
-    columns = _columns_by_table(pipeline)
+    """Return the source columns of each column of a target; a column that no source has is left out."""
     dependencies = {}
-    for column in target.columns:
-        names = list(target.lineage.get(column, ()))
-        if not names:
-            sources = [source.table for source in target.sources]
-            names = [f"{source}.{column}" for source in sources if column in columns.get(source, {})]
-        if names:
-            dependencies[column] = [_column_dependency(name) for name in names]
+    for column, names in column_sources(pipeline, target).items():
+        dependencies[column] = [_column_dependency(name) for name in names]
     return dg.TableColumnLineage(dependencies)
-
-
-def _columns_by_table(pipeline: Pipeline) -> dict[str, Mapping[str, str]]:
-    columns: dict[str, Mapping[str, str]] = {}
-    for raw in pipeline.raw:
-        columns[raw.table] = raw.all_columns
-    for target in pipeline.targets:
-        columns[target.table] = target.columns
-    return columns
 
 
 def _column_dependency(name: str) -> dg.TableColumnDep:
@@ -128,8 +110,8 @@ def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
     return dependencies
 
 
-def _table_metadata(table: str, columns: Mapping[str, str]) -> Metadata:
-    shown = [dg.TableColumn(name, iceberg_type) for name, iceberg_type in columns.items()]
+def _table_metadata(table: str, columns: Mapping[str, str], descriptions: Mapping[str, str]) -> Metadata:
+    shown = [dg.TableColumn(name, found, description=descriptions.get(name)) for name, found in columns.items()]
     return {
         "dagster/table_name": f"lake.{table}",
         "dagster/storage_kind": "iceberg",

@@ -7,13 +7,12 @@ import dagster as dg
 from lake_assets.base.grain import HOUR
 from lake_assets.errors import AuditFailed, LakeError
 from lake_assets.incremental.dagster.asset_specs import PARTITIONS_OF_GRAIN, partitions_of, raw_spec, target_spec
-from lake_assets.incremental.dagster.checks import check_results, check_specs
+from lake_assets.incremental.dagster.checks import check_specs
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming, target_sensor
-from lake_assets.incremental.dagster.session_step import SessionStep, StepEvent
+from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import SessionReport
 
 
 def incremental_definitions(
@@ -67,7 +66,7 @@ def target_asset(
         pool=target.table,
         backfill_policy=dg.BackfillPolicy.single_run(),
     )
-    def step(context: dg.AssetExecutionContext) -> Iterator[StepEvent]:
+    def step(context: dg.AssetExecutionContext, config: AuditConfig) -> Iterator[StepEvent]:
         engine = Engine(
             context.resources.iceberg.catalog(),
             pipeline,
@@ -75,13 +74,9 @@ def target_asset(
             spark=lambda: context.resources.spark.spark_session,
         )
         try:
-            yield from SessionStep(context, engine, target).events()
-        except AuditFailed as error:
-            if isinstance(error.report, SessionReport):
-                yield from check_results(spec.key, error.report.audits)
-            raise failure(error) from None
+            yield from SessionStep(context, engine, target, hours=config.hours).events()
         except LakeError as error:
-            raise failure(error) from error
+            raise failure(error) from (None if isinstance(error, AuditFailed) else error)
 
     return step
 

@@ -6,7 +6,7 @@ holds back gets an evaluation of its own; all other hours of a session share one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import dagster as dg
@@ -14,27 +14,38 @@ import dagster as dg
 from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
-from lake_assets.incremental.planning.session import AuditResult, SessionReport
+from lake_assets.incremental.execution.published_audit import PublishedAudit
+from lake_assets.incremental.planning.plan.pending_hours import PendingHours
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionReport
+from lake_assets.incremental.planning.verdicts import held_by_audit
 
 QUARANTINE = "quarantine"
 QUARANTINE_LIMIT = "quarantine_limit"
 SKIPPED_HOURS = "skipped_hours"
+PENDING_HOURS = "pending_hours"
 
 QUARANTINE_DESCRIPTION = "No row is in quarantine (table etl.quarantine)."
 SKIPPED_HOURS_DESCRIPTION = "No late hour is beyond the catch-up threshold. Launch a backfill to build skipped hours."
+PENDING_HOURS_DESCRIPTION = "No hour that has changed waits to be built."
+
+NONE = "none"
 
 MAX_PARTITION_EVALUATIONS = 100
 """Evaluations of single partitions that are stored for one session: each is an event of its own."""
 
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
-    """Return a check for each audit, two for quarantined rows, and one for skipped hours if the target may skip any."""
+    """Return a check for each audit, two for quarantined rows, one for pending hours, and one for skipped hours.
+
+    The last is left out if the target skips none.
+    """
     specs = []
     for audit in target.audits:
         specs.append(_spec(key, audit.name, audit.description, blocking=audit.blocking))
     limit = f"One session quarantines at most {target.quarantine_limit} rows."
     specs.append(_spec(key, QUARANTINE, QUARANTINE_DESCRIPTION, blocking=False))
     specs.append(_spec(key, QUARANTINE_LIMIT, limit, blocking=True))
+    specs.append(_spec(key, PENDING_HOURS, PENDING_HOURS_DESCRIPTION, blocking=False))
     if has_catchup_threshold(target):
         specs.append(_spec(key, SKIPPED_HOURS, SKIPPED_HOURS_DESCRIPTION, blocking=False))
     return specs
@@ -45,60 +56,160 @@ def has_catchup_threshold(target: Target) -> bool:
     return not isinstance(target.mode, Stateless) and target.mode.catchup_threshold is not None
 
 
-def skipped_hours_result(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckResult:
-    """Return a warning if this session or an earlier one skipped hours that are not built yet."""
-    return dg.AssetCheckResult(
+def skipped_hours_evaluation(key: dg.AssetKey, skipped: Collection[int]) -> dg.AssetCheckEvaluation:
+    """Return a warning if any session skipped hours that are not built yet."""
+    return dg.AssetCheckEvaluation(
         asset_key=key,
         check_name=SKIPPED_HOURS,
         passed=not skipped,
         severity=dg.AssetCheckSeverity.WARN,
         description=SKIPPED_HOURS_DESCRIPTION,
-        metadata={"skipped hours": format_hours(skipped) or "none"},
+        metadata={"skipped hours": format_hours(skipped) or NONE},
     )
 
 
-def check_results(key: dg.AssetKey, audits: Iterable[AuditResult]) -> Iterator[dg.AssetCheckResult]:
-    """Yield the audit results with counts and offending keys; one that failed without blocking is a warning."""
-    for audit in audits:
-        yield dg.AssetCheckResult(
-            asset_key=key,
-            check_name=audit.name,
-            passed=audit.passed,
-            severity=dg.AssetCheckSeverity.ERROR if audit.blocking else dg.AssetCheckSeverity.WARN,
-            description=audit.description or None,
-            metadata=audit_metadata(audit),
-        )
+def pending_hours_evaluation(key: dg.AssetKey, grain: Grain, pending: PendingHours) -> dg.AssetCheckEvaluation:
+    """Return a warning if a target still has to build something, with the hours and the reason."""
+    metadata = {"pending hours": grain.format_hours(pending.hours) or NONE}
+    if pending.why:
+        metadata["why"] = pending.why
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=PENDING_HOURS,
+        passed=not pending.why,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=pending.why or PENDING_HOURS_DESCRIPTION,
+        metadata=metadata,
+    )
 
 
-def partition_evaluations(key: dg.AssetKey, grain: Grain, report: SessionReport) -> Iterator[dg.AssetCheckEvaluation]:
-    """Yield a failed evaluation for each partition that an audit holds back, and a passed one for each released one.
+def published_metadata(grain: Grain, found: PublishedAudit) -> dict[str, dg.MetadataValue]:
+    """Return what an evaluation of published rows says besides the audit: which hours of which snapshot it read."""
+    shown: dict[str, dg.MetadataValue] = {
+        "evaluated hours": dg.MetadataValue.text(grain.format_hours(found.hours)),
+        "evaluated snapshot": dg.MetadataValue.text(str(found.snapshot_id)),
+    }
+    if found.unsettled:
+        hours = grain.format_hours(found.unsettled)
+        shown["⚠ older than the sources"] = dg.MetadataValue.text(f"{hours} (pending, held back or skipped)")
+    return shown
 
-    The step logs these evaluations, because its own check results have no partition when the run has several. They are
-    not reported outside of the run, because Dagster's storage takes only one such event for each check and partition.
+
+def as_result(evaluation: dg.AssetCheckEvaluation, severity: dg.AssetCheckSeverity) -> dg.AssetCheckResult:
+    """Return an evaluation as the result that a step yields for a check that its run has planned."""
+    return dg.AssetCheckResult(
+        asset_key=evaluation.asset_key,
+        check_name=evaluation.check_name,
+        passed=evaluation.passed,
+        severity=severity,
+        description=evaluation.description,
+        metadata=dict(evaluation.metadata),
+    )
+
+
+def audit_evaluations(
+    key: dg.AssetKey, grain: Grain, report: SessionReport, held: Sequence[HeldHour]
+) -> Iterator[dg.AssetCheckEvaluation]:
+    """Yield the audit results of a session: first those of single partitions, then one for the asset as a whole.
+
+    The newest evaluation of a check is what Dagster shows for the asset. It fails as long as the audit holds any hour
+    back, also after a session in which the audit passed.
+
+    Args:
+        key: The asset.
+        grain: Its grain.
+        report: What the session did.
+        held: All hours that are held back after the session, whichever session has evaluated them.
     """
-    return islice(_all_partition_evaluations(key, grain, report), MAX_PARTITION_EVALUATIONS)
+    of_partitions = _all_partition_evaluations(key, grain, report, held)
+    yield from islice(of_partitions, MAX_PARTITION_EVALUATIONS)
+    for audit in report.audits:
+        yield audit_evaluation(key, audit, held)
+
+
+def audit_evaluation(
+    key: dg.AssetKey,
+    audit: AuditResult,
+    held: Sequence[HeldHour],
+    *,
+    metadata: Mapping[str, dg.MetadataValue] | None = None,
+) -> dg.AssetCheckEvaluation:
+    """Return an audit's evaluation of the whole asset, with counts, offending keys and hours that it holds back.
+
+    A result that failed without blocking is a warning.
+
+    Args:
+        key: The asset.
+        audit: The result.
+        held: All hours that are held back now.
+        metadata: Further entries.
+    """
+    still_held = held_by_audit(held, audit.name) if audit.blocking else ()
+    shown = {**audit_metadata(audit), **(metadata or {})}
+    if still_held:
+        shown["held hours"] = _list(f"{hour_key(each.hour)}: {each.why}" for each in still_held)
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=audit.name,
+        passed=audit.passed and not still_held,
+        severity=dg.AssetCheckSeverity.ERROR if audit.blocking else dg.AssetCheckSeverity.WARN,
+        description=audit.description or None,
+        metadata=shown,
+    )
 
 
 def _all_partition_evaluations(
-    key: dg.AssetKey, grain: Grain, report: SessionReport
+    key: dg.AssetKey, grain: Grain, report: SessionReport, held: Sequence[HeldHour]
 ) -> Iterator[dg.AssetCheckEvaluation]:
-    held = grain.firsts(hour.hour for hour in report.held)
+    """Yield, for each blocking audit that a hold or a release concerns, the released partitions, then those it holds.
+
+    The step logs these evaluations, because a check of a run with several partitions has none itself. They are not
+    reported outside of the run, because Dagster's storage takes only one such event for each check and partition.
+    """
     released = grain.firsts(report.released)
     for audit in report.audits:
-        if not audit.blocking:
-            continue
-        failed = _failed_partitions(audit, held)
-        for hour in [*failed, *released]:
-            offending = audit.hours[hour_key(hour)] if hour in failed else 0
-            yield dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=audit.name,
-                passed=hour not in failed,
-                severity=dg.AssetCheckSeverity.ERROR,
-                description=audit.description or None,
-                metadata={"session": report.plan.session_id, "offending rows": offending},
-                partition=grain.key(hour),
-            )
+        reasons = _reasons(grain, audit, held)
+        is_concerned = released or not reasons.keys().isdisjoint(each.hour for each in report.held)
+        if audit.blocking and is_concerned:
+            yield from _evaluations_of_audit(key, grain, audit, released, reasons, report.plan.session_id)
+
+
+def _evaluations_of_audit(
+    key: dg.AssetKey,
+    grain: Grain,
+    audit: AuditResult,
+    released: Sequence[int],
+    reasons: Mapping[int, HeldHour],
+    session_id: str,
+) -> Iterator[dg.AssetCheckEvaluation]:
+    for hour in released:
+        if hour not in reasons:
+            yield _partition_evaluation(key, grain, audit, hour, session_id)
+    for hour, reason in sorted(reasons.items()):
+        yield _partition_evaluation(key, grain, audit, hour, reason.session_id, why=reason.why)
+
+
+def _reasons(grain: Grain, audit: AuditResult, held: Sequence[HeldHour]) -> dict[int, HeldHour]:
+    """Return the first hour of each partition that an audit holds back, with the hour as it is held."""
+    return {grain.first(each.hour): each for each in held_by_audit(held, audit.name)}
+
+
+def _partition_evaluation(
+    key: dg.AssetKey, grain: Grain, audit: AuditResult, hour: int, session_id: str, *, why: str = ""
+) -> dg.AssetCheckEvaluation:
+    """Return an audit's evaluation of one partition. why: the reason why it is held back; empty if it has passed."""
+    metadata: dict[str, str | int] = {"session": session_id}
+    if why:
+        metadata["why"] = why
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=audit.name,
+        passed=not why,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=audit.description or None,
+        metadata=metadata,
+        partition=grain.key(hour),
+    )
 
 
 def audit_metadata(audit: AuditResult) -> dict[str, dg.MetadataValue]:
@@ -119,7 +230,3 @@ def _list(items: Iterable[str]) -> dg.MetadataValue:
 
 def _spec(key: dg.AssetKey, name: str, description: str, *, blocking: bool) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(name=name, asset=key, description=description, blocking=blocking)
-
-
-def _failed_partitions(audit: AuditResult, held: Iterable[int]) -> list[int]:
-    return [hour for hour in held if hour_key(hour) in audit.hours]

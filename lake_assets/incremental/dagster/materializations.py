@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import dagster as dg
+from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.dagster.asset_specs import Metadata, asset_key
-from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.declaration import Sequential, Target
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.partitions import SnapshotRows, snapshot_rows
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
+UNOBSERVED = "INITIAL"
+"""What Dagster takes as the data version of an asset that nobody has observed."""
+
+
+def rows_of_session(
+    catalog: Catalog, target: Target, report: SessionReport, hours: Collection[int]
+) -> SnapshotRows | None:
+    """Return the rows of a target after a session, by partition; None if its snapshot has expired."""
+    table = tables.load(catalog, target.table)
+    published = report.published_snapshot_id
+    rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours)
+    if rows is None or published is not None:
+        return rows
+    return replace(rows, added={})  # the session found all its hours unchanged and wrote none
+
 
 def materializations(
-    target: Target, report: SessionReport, hours: Collection[int]
+    target: Target, report: SessionReport, hours: Collection[int], rows: SnapshotRows | None = None
 ) -> Iterator[dg.AssetMaterialization]:
     """Yield one materialization for each partition that contains any of the hours.
 
@@ -22,24 +41,45 @@ def materializations(
         target: The table that the session built.
         report: What the session did.
         hours: Event hours, in hours since 1970-01-01 UTC.
+        rows: The rows of these partitions; None leaves them out.
     """
     metadata = report_metadata(report)
-    tags = _version_tags(target, report)
+    tags = version_tags(target, report)
     reasons = {planned.hour: planned.reason for planned in report.plan.hours}
     for hour in target.grain.firsts(hours):
         reason = reasons.get(hour, "within the range that was rebuilt")
         yield dg.AssetMaterialization(
             asset_key=asset_key(target.table),
             partition=target.grain.key(hour),
-            metadata={"why": reason, **metadata},
+            metadata={"why": reason, **_row_metadata(rows, hour), **metadata},
             tags=tags,
         )
+
+
+def version_tags(target: Target, report: SessionReport) -> dict[str, str]:
+    """Return the tags by which Dagster decides whether a partition is up to date: by its code version alone.
+
+    The engine knows which hours a change of a source concerns, and Dagster does not. With an event pointer of `NULL`,
+    Dagster never compares the materialization of a source with that of the target; without any, each source would
+    count as a new dependency.
+    """
+    tags = {"dagster/code_version": target.code_version}
+    if report.data_version is not None:
+        tags["dagster/data_version"] = report.data_version
+    inputs = [asset_key(table) for table in target.source_tables]
+    if isinstance(target.mode, Sequential):
+        inputs.append(asset_key(target.table))
+    for key in inputs:
+        tags[f"dagster/input_data_version/{key.to_user_string()}"] = UNOBSERVED
+        tags[f"dagster/input_event_pointer/{key.to_user_string()}"] = "NULL"
+    return tags
 
 
 def report_metadata(report: SessionReport) -> Metadata:
     """Return the metadata that Dagster shows for a session; entries without a value are left out.
 
-    Snapshot ids are text, because they exceed the integers that a browser can represent.
+    Dagster plots the numbers over time. Snapshot ids are text, because they exceed the integers that a browser can
+    represent.
     """
     plan = report.plan
     shown: Metadata = {
@@ -48,25 +88,42 @@ def report_metadata(report: SessionReport) -> Metadata:
         "hours": format_hours(report.hours_built) or "none",
         "unchanged hours": format_hours(report.hours_unchanged),
         "hours rebuilt": len(report.hours_built),
-        "rows read": report.rows_read,
-        "rows written": report.rows_written,
-        "rows repeated": report.rows_duplicate,
-        "rows quarantined": report.rows_quarantined,
-        "rows late": report.rows_late,
-        "lateness p50 (minutes)": report.lateness_p50_minutes,
-        "lateness p95 (minutes)": report.lateness_p95_minutes,
-        "lateness max (minutes)": report.lateness_max_minutes,
+        "session rows read": report.rows_read,
+        "session rows written": report.rows_written,
+        "session rows repeated": report.rows_duplicate,
+        "session rows quarantined": report.rows_quarantined,
+        "session rows late": report.rows_late,
+        "lateness p50 (minutes)": _rounded(report.lateness_p50_minutes),
+        "lateness p95 (minutes)": _rounded(report.lateness_p95_minutes),
+        "lateness max (minutes)": _rounded(report.lateness_max_minutes),
         "sources": _source_table(plan),
         "published snapshot": _as_text(report.published_snapshot_id),
         "staged snapshot": _as_text(report.staged_snapshot_id),
-        "seconds": dict(report.seconds),
-        "total seconds": round(sum(report.seconds.values()), 3),
+        "seconds": {step: round(seconds, 2) for step, seconds in report.seconds.items()},
+        "total seconds": round(sum(report.seconds.values()), 2),
         "pending hours": format_hours(plan.pending),
         "⚠ held hours": in_words(report.held),
         "⚠ skipped hours": _skipped_hours(plan),
         "notes": "\n".join(plan.notes),
     }
     return {name: value for name, value in shown.items() if value not in (None, "")}
+
+
+def _row_metadata(rows: SnapshotRows | None, hour: int) -> Metadata:
+    """Return the rows of one partition and of the whole table, under the names that Dagster knows."""
+    if rows is None:
+        return {}
+    shown: Metadata = {
+        "dagster/partition_row_count": rows.by_partition.get(hour, 0),
+        "rows written": rows.added.get(hour, 0),
+    }
+    if rows.total is not None:
+        shown["dagster/row_count"] = rows.total
+    return shown
+
+
+def _rounded(minutes: float | None) -> float | None:
+    return None if minutes is None else round(minutes, 1)
 
 
 def _skipped_hours(plan: SessionPlan) -> str:
@@ -91,10 +148,3 @@ def _source_table(plan: SessionPlan) -> dg.TableMetadataValue:
 
 def _as_text(snapshot_id: int | None) -> str | None:
     return None if snapshot_id is None else str(snapshot_id)
-
-
-def _version_tags(target: Target, report: SessionReport) -> dict[str, str]:
-    tags = {"dagster/code_version": target.code_version}
-    if report.data_version is not None:
-        tags["dagster/data_version"] = report.data_version
-    return tags

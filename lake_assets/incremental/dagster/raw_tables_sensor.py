@@ -97,9 +97,9 @@ def _lateness_minutes(found: Lateness | None) -> dict[str, float]:
     if found is None:
         return {}
     return {
-        "lateness p50 (minutes)": found.p50_seconds / 60,
-        "lateness p95 (minutes)": found.p95_seconds / 60,
-        "lateness max (minutes)": found.max_seconds / 60,
+        "lateness p50 (minutes)": round(found.p50_seconds / 60, 1),
+        "lateness p95 (minutes)": round(found.p95_seconds / 60, 1),
+        "lateness max (minutes)": round(found.max_seconds / 60, 1),
     }
 
 

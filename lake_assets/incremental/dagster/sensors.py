@@ -7,7 +7,7 @@ time. The daemon looks at sensors every 5 s, however small their interval.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +15,9 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.base.failpoints import reach
-from lake_assets.incremental.dagster.materializations import materializations
+from lake_assets.incremental.dagster.check_history import shown_evaluation
+from lake_assets.incremental.dagster.checks import audit_evaluation, pending_hours_evaluation
+from lake_assets.incremental.dagster.materializations import materializations, rows_of_session
 from lake_assets.incremental.dagster.session_runs import (
     Attempt,
     busy_run,
@@ -28,7 +30,8 @@ from lake_assets.incremental.dagster.session_runs import (
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.planning.plan.pending_hours import pending_hours
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 
 NOT_WAITING = "{}"
 """Cursor of a target that waits for nothing. An empty cursor would leave the previous one in place."""
@@ -38,6 +41,8 @@ SESSIONS_PER_TICK = 20
 
 MATERIALIZATIONS_PER_PARTITION = 20
 """How many of a partition's newest materializations are searched for a session."""
+
+SensorEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation
 
 Clock = Callable[[], datetime]
 """Returns the present moment, with a time zone."""
@@ -65,8 +70,9 @@ def target_sensor(
 ) -> dg.SensorDefinition:
     """Return the sensor that requests the sessions of a target.
 
-    If there is no session to request, the sensor reports the hours of sessions that Dagster has no materialization of:
-    sessions that `lake catch-up` committed, and those of runs that died before they reported.
+    If there is no session to request, the sensor reports which hours are pending, and the hours and checks of sessions
+    that Dagster has no materialization of: those that `lake catch-up` committed, and those of runs that died before
+    they reported.
     """
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -110,7 +116,7 @@ class _Evaluation:
         reach("tick-decided")
         active = busy_run(self.context.instance, self.asset.key)
         if isinstance(decision, NoSession):
-            return _skip(decision.reason) if active else self.report_unmarked_sessions(decision)
+            return _skip(decision.reason) if active else self.report_state(decision)
         if active:
             return _skip(active)
         attempts = ended_attempts(self.context.instance, decision.session_id)
@@ -136,9 +142,12 @@ class _Evaluation:
         if rest is None:
             reason = f"{so_far}. There are no more attempts. {retry_remedy(self.target)}"
             self.context.log.error(reason)
-            return _skip(reason)
+            return _skip(reason, events=self.pending_events(plan, stuck=reason))
         if rest > 0:
-            return _skip(f"{so_far}. The next attempt starts in {rest:.0f} s.")
+            return _skip(
+                f"{so_far}. The next attempt starts in {rest:.0f} s.",
+                events=self.pending_events(plan, stuck=f"{so_far}; it is tried again"),
+            )
         return self.request(plan, attempt=len(attempts) + 1)
 
     def wait_until_settled(self, plan: SessionPlan, reason: str) -> dg.SensorResult:
@@ -154,17 +163,40 @@ class _Evaluation:
         cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
         return _skip(f"{plan} waits for upstream to settle, {remaining:.0f} s at most: {reason}", cursor=cursor)
 
-    def report_unmarked_sessions(self, decision: NoSession) -> dg.SensorResult:
-        """Skip, and report the hours of committed sessions that Dagster has no materialization of."""
+    def report_state(self, decision: NoSession) -> dg.SensorResult:
+        """Skip, and report what Dagster does not show yet: pending hours, and sessions that no run of it has shown."""
+        events = self.pending_events(decision)
         newest = self.engine.store.state(self.target.table).session
         if newest is None or self.cursor().get("marked") == newest.plan.session_id:
-            return _skip(decision.reason, cursor=self.context.cursor or NOT_WAITING)
-        events: list[dg.AssetMaterialization] = []
-        for record in self.engine.store.history(self.target.table)[-SESSIONS_PER_TICK:]:
-            if record.state == "committed" and record.built and not self.is_marked(record):
-                events += materializations(self.target, record.report(), record.built)
+            return _skip(decision.reason, cursor=self.context.cursor or NOT_WAITING, events=events)
+        materialized = [event for record in self.unmarked_sessions() for event in self.session_events(record)]
         cursor = json.dumps({"marked": newest.plan.session_id})
-        return dg.SensorResult(skip_reason=decision.reason, cursor=cursor, asset_events=events)
+        return _skip(decision.reason, cursor=cursor, events=[*materialized, *events])
+
+    def pending_events(self, decision: Decision, *, stuck: str = "") -> list[dg.AssetCheckEvaluation]:
+        """Return the evaluation of pending hours, if it differs from the one that Dagster shows."""
+        committed = self.engine.store.state(self.target.table).committed
+        pending = pending_hours(committed, decision, stuck=stuck)
+        found = pending_hours_evaluation(self.asset.key, self.target.grain, pending)
+        shown = shown_evaluation(self.context.instance, found.asset_check_key)
+        if shown is not None and shown.passed == found.passed and shown.metadata == found.metadata:
+            return []
+        return [found]
+
+    def unmarked_sessions(self) -> list[SessionRecord]:
+        """Return the newest committed sessions that Dagster has no materialization of, oldest first."""
+        newest = self.engine.store.history(self.target.table)[-SESSIONS_PER_TICK:]
+        built = [record for record in newest if record.state == "committed" and record.built]
+        return [record for record in built if not self.is_marked(record)]
+
+    def session_events(self, record: SessionRecord) -> Iterator[SensorEvent]:
+        """Yield the materializations of a session, then its evaluations of the asset."""
+        report = record.report()
+        rows = rows_of_session(self.engine.catalog, self.target, report, record.built)
+        yield from materializations(self.target, report, record.built, rows)
+        held = self.engine.store.state(self.target.table).committed.held
+        for audit in report.audits:
+            yield audit_evaluation(self.asset.key, audit, held)
 
     def is_marked(self, record: SessionRecord) -> bool:
         """Return whether the first partition of a session has a materialization of that session."""
@@ -183,5 +215,5 @@ class _Evaluation:
         return found
 
 
-def _skip(reason: str, *, cursor: str = NOT_WAITING) -> dg.SensorResult:
-    return dg.SensorResult(skip_reason=reason, cursor=cursor)
+def _skip(reason: str, *, cursor: str = NOT_WAITING, events: Sequence[SensorEvent] = ()) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=reason, cursor=cursor, asset_events=list(events))

@@ -7,18 +7,25 @@ even the key of a run that crashed.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from lake_assets.base.hours import hour_start
+from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.execution.planner import Heads
 from lake_assets.incremental.planning.session import SessionPlan
 
 SESSION_TAG = "lake/session_id"
+SNAPSHOT_TAG = "lake.snapshot/"
+"""Before the name of a source: the id of its snapshot that the session reads up to, or `NO_SNAPSHOT`."""
+COMPLETE_THROUGH_TAG = "lake.complete_through/"
+"""Before the name of a source: the key of its last complete hour; no tag if none was set."""
 SNAPSHOTS_TAG = "lake/snapshots"
+"""Where runs of the version before have both, as JSON. Such a run may still be queued, or be executed again."""
+NO_SNAPSHOT = "none"
 CODE_VERSION_TAG = "lake/code_version"
 
 RETRY_AFTER_SECONDS = (30, 120, 480)
@@ -53,16 +60,38 @@ def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *
     The code version is the target's present one, which may differ from the version that the session was planned with.
     """
     assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
-    tags = {
-        SESSION_TAG: plan.session_id,
-        SNAPSHOTS_TAG: json.dumps(plan.snapshots),
-        CODE_VERSION_TAG: target.code_version,
-    }
+    tags = {SESSION_TAG: plan.session_id, CODE_VERSION_TAG: target.code_version, **head_tags(plan)}
     return dg.RunRequest(
         run_key=f"{plan.session_id}:{attempt}",
         asset_selection=[asset.key],
+        asset_check_keys=[],  # a planned check that the session does not evaluate would be shown as skipped
         tags=envelope_tags(plan, asset.partitions_def) | tags,
     )
+
+
+def head_tags(plan: SessionPlan) -> dict[str, str]:
+    """Return the tags that name, for each source, the snapshot and the complete-through that a session plans up to."""
+    tags = {}
+    for source in plan.sources:
+        snapshot_id = source.to_snapshot_id
+        tags[f"{SNAPSHOT_TAG}{source.source}"] = NO_SNAPSHOT if snapshot_id is None else str(snapshot_id)
+        if source.complete_through is not None:
+            tags[f"{COMPLETE_THROUGH_TAG}{source.source}"] = hour_key(source.complete_through)
+    return tags
+
+
+def heads_of(tags: Mapping[str, str]) -> Heads:
+    """Return the heads of the sources that the tags of a run name; empty if they name none."""
+    heads: dict[str, tuple[int | None, int | None]] = {}
+    for source, found in json.loads(tags.get(SNAPSHOTS_TAG, "{}")).items():
+        heads[source] = (found["to"], found["complete_through"])
+    for tag, value in tags.items():
+        if tag.startswith(SNAPSHOT_TAG):
+            source = tag.removeprefix(SNAPSHOT_TAG)
+            through = tags.get(f"{COMPLETE_THROUGH_TAG}{source}")
+            snapshot_id = None if value == NO_SNAPSHOT else int(value)
+            heads[source] = (snapshot_id, None if through is None else parse_hour(through))
+    return heads
 
 
 def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:

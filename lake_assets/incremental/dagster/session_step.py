@@ -1,41 +1,65 @@
 """What a target's step does in a run, and the events that Dagster gets from it.
 
-A run that a sensor requested carries its session in a tag. Any other run was launched by a person and rebuilds the
-partitions that they chose.
+A run that a sensor requested carries its session in a tag. Any other run was launched by a person: it rebuilds the
+partitions that they chose, or, if they executed checks alone, evaluates those and changes nothing.
+
+A run plans all checks that it selects, and Dagster shows a planned check as skipped if the run did not evaluate it.
+Sessions therefore select none and yield the evaluations that they have. A run of a person may have planned checks that
+were not evaluated: their last evaluation is repeated.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
 import dagster as dg
+from pydantic import Field
 
-from lake_assets.base.hours import format_hours, hour_of
-from lake_assets.errors import HoursHeld, UsageError
+from lake_assets.base.hours import format_hours, hour_of, parse_hours
+from lake_assets.errors import AuditFailed, HoursHeld, UsageError
 from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.check_history import last_evaluation
 from lake_assets.incremental.dagster.checks import (
-    check_results,
+    PENDING_HOURS,
+    SKIPPED_HOURS,
+    as_result,
+    audit_evaluation,
+    audit_evaluations,
     has_catchup_threshold,
-    partition_evaluations,
-    skipped_hours_result,
+    pending_hours_evaluation,
+    published_metadata,
+    skipped_hours_evaluation,
 )
-from lake_assets.incremental.dagster.materializations import materializations, report_metadata
-from lake_assets.incremental.dagster.session_runs import SESSION_TAG, SNAPSHOTS_TAG
+from lake_assets.incremental.dagster.materializations import materializations, rows_of_session, version_tags
+from lake_assets.incremental.dagster.session_runs import SESSION_TAG, heads_of
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
-StepEvent = dg.AssetMaterialization | dg.AssetCheckResult | dg.MaterializeResult[None]
+StepEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation | dg.AssetCheckResult | dg.MaterializeResult[None]
+
+
+class AuditConfig(dg.Config):
+    """Run configuration of a target's step, for runs that execute checks alone."""
+
+    hours: list[str] = Field(
+        default=[],
+        description="Hours that executed checks evaluate, such as 2026-01-01-05:00 or"
+        " 2026-01-01-05:00..2026-01-01-09:00. Default: the newest complete one.",
+    )
 
 
 class SessionStep:
-    """One run of a target's step."""
+    """One run of a target's step. hours: hours that checks evaluate, if a person executed checks alone."""
 
-    def __init__(self, context: dg.AssetExecutionContext, engine: Engine, target: Target) -> None:
+    def __init__(
+        self, context: dg.AssetExecutionContext, engine: Engine, target: Target, *, hours: Iterable[str] = ()
+    ) -> None:
         self.context = context
+        self.hours = tuple(hours)
+        self.evaluated: set[str] = set()
         self.engine = engine
         self.target = target
         self.key = asset_key(target.table)
@@ -44,10 +68,23 @@ class SessionStep:
         """Run the requested session, or rebuild the chosen partitions, and yield what Dagster shows.
 
         Raises:
-            AuditFailed: A blocking audit stopped the session.
+            AuditFailed: A blocking audit stopped the session; raised after its evaluations.
             HoursHeld: Audits hold hours back; raised after all events, so that observers of failed runs notice.
             UsageError: A person launched the run without partitions.
         """
+        if SESSION_TAG not in self.context.run.tags and self.key not in self.context.selected_asset_keys:
+            self._audit_published()
+            return
+        try:
+            yield from self._build_events()
+        except Exception as error:  # whatever ends the run, its planned checks must not lose their evaluations
+            if isinstance(error, AuditFailed) and isinstance(error.report, SessionReport):
+                yield from self._audit_events(error.report)
+            yield from self._repeated_evaluations()
+            raise
+        yield from self._repeated_evaluations()
+
+    def _build_events(self) -> Iterator[StepEvent]:
         if SESSION_TAG in self.context.run.tags:
             yield from self._session_events()
         else:
@@ -60,13 +97,9 @@ class SessionStep:
         A run that was overtaken, or that is executed again after its session, does nothing.
         """
         tags = self.context.run.tags
-        snapshots = json.loads(tags.get(SNAPSHOTS_TAG, "{}"))
-        up_to = {}
-        for source, found in snapshots.items():
-            up_to[source] = (found["to"], found["complete_through"])
         outcome = self.engine.run(
             self.target,
-            up_to=up_to or None,
+            up_to=heads_of(tags) or None,
             only=tags[SESSION_TAG],
             run_id=self.context.run_id,
         )
@@ -74,7 +107,7 @@ class SessionStep:
             self.context.log.info("Nothing was built: %s", outcome.reason)
             return
         self._log(outcome)
-        yield from materializations(self.target, outcome, outcome.hours_built)
+        yield from self._materializations(outcome, outcome.hours_built)
         yield from self._check_events(outcome)
 
     def _interrupted_session_events(self) -> Iterator[StepEvent]:
@@ -84,7 +117,7 @@ class SessionStep:
         finished = self.engine.run(self.target, run_id=self.context.run_id)
         if isinstance(finished, SessionReport):
             self._log(finished)
-            yield from materializations(self.target, finished, finished.hours_built)
+            yield from self._materializations(finished, finished.hours_built)
 
     def _rebuild_events(self) -> Iterator[StepEvent]:
         """Rebuild the chosen hours and mark them, also those that are empty."""
@@ -100,38 +133,100 @@ class SessionStep:
                 "These hours are not marked, because audits hold them back or a source is not complete: %s",
                 format_hours(left_out),
             )
-            yield from materializations(self.target, outcome, rebuilt)
+            yield from self._materializations(outcome, rebuilt)
         else:
-            # Without an output, Dagster would skip the assets downstream in the same run.
-            version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
-            yield dg.MaterializeResult(metadata=report_metadata(outcome), data_version=version)
-            yield from materializations(self.target, outcome, rebuilt - chosen)
+            yield self._output(outcome, chosen)
+            yield from self._materializations(outcome, rebuilt - chosen)
         yield from self._check_events(outcome)
 
+    def _materializations(self, report: SessionReport, hours: Collection[int]) -> Iterator[StepEvent]:
+        rows = rows_of_session(self.engine.catalog, self.target, report, hours)
+        yield from materializations(self.target, report, hours, rows)
+
+    def _output(self, report: SessionReport, chosen: Collection[int]) -> dg.MaterializeResult[None]:
+        """Return the output of a rebuild, which marks the chosen partitions.
+
+        Without an output, Dagster would skip the assets downstream in the same run.
+        """
+        rows = rows_of_session(self.engine.catalog, self.target, report, chosen)
+        for marked in materializations(self.target, report, chosen, rows):
+            self.context.add_asset_metadata(marked.metadata, self.key, marked.partition)
+        version = dg.DataVersion(report.data_version) if report.data_version else None
+        return dg.MaterializeResult(data_version=version, tags=version_tags(self.target, report))
+
     def _chosen_hours(self) -> set[int]:
-        is_selected = self.key in self.context.selected_asset_keys
-        has_partitions = self.context.has_partition_key or self.context.has_partition_key_range
-        if not (is_selected and has_partitions):
+        if not (self.context.has_partition_key or self.context.has_partition_key_range):
             raise UsageError(
                 f"This run names no partition of {self.target.table}.",
-                remedy="Materialize partitions: audits evaluate what a session is about to publish.",
+                remedy="Choose partitions to materialize: a run rebuilds the hours that a person chose.",
             )
         window = self.context.partition_time_window
         return set(range(hour_of(window.start), hour_of(window.end)))
 
-    def _check_events(self, report: SessionReport) -> Iterator[StepEvent]:
-        """Yield the results of the audits after the materializations, because a check shows the one before it.
+    def _audit_published(self) -> None:
+        """Evaluate the selected checks on published rows and on the state of the target.
 
-        The evaluations of single partitions come first, because the newest evaluation is what the asset shows.
+        The evaluations are logged: a step without its asset cannot yield results of a target that depends on itself.
         """
-        for evaluation in partition_evaluations(self.key, self.target.grain, report):
-            self.context.log_event(evaluation)
-        yield from check_results(self.key, report.audits)
-        if has_catchup_threshold(self.target):
-            skipped = self.engine.store.state(self.target.table).committed.skipped
-            yield skipped_hours_result(self.key, skipped)
+        selected = {key.name for key in self.context.selected_asset_check_keys}
+        committed = self.engine.store.state(self.target.table).committed
+        for evaluation in self._state_evaluations():
+            if evaluation.check_name in selected:
+                self.context.log_event(evaluation)
+        names = selected - {PENDING_HOURS, SKIPPED_HOURS}
+        if not names:
+            return
+        found = self.engine.audit(self.target, parse_hours(self.hours, where="The run configuration"), names=names)
+        for audit in found.audits:
+            metadata = published_metadata(self.target.grain, found)
+            self.context.log_event(audit_evaluation(self.key, audit, committed.held, metadata=metadata))
+
+    def _check_events(self, report: SessionReport) -> Iterator[StepEvent]:
+        """Yield the evaluations of a session after its materializations, because a check shows the one before it."""
+        yield from self._audit_events(report)
+        for evaluation in self._state_evaluations():
+            yield from self._shown(evaluation)
         if report.held:
             raise HoursHeld(self.target.table, in_words(report.held))
+
+    def _audit_events(self, report: SessionReport) -> Iterator[StepEvent]:
+        held = self.engine.store.state(self.target.table).committed.held
+        failed = {audit.name for audit in report.audits if not audit.passed}
+        for evaluation in audit_evaluations(self.key, self.target.grain, report, held):
+            yield from self._shown(evaluation, stops_run=evaluation.check_name in failed)
+
+    def _state_evaluations(self) -> Iterator[dg.AssetCheckEvaluation]:
+        """Yield the checks that need no rows: skipped and pending hours."""
+        if has_catchup_threshold(self.target):
+            skipped = self.engine.store.state(self.target.table).committed.skipped
+            yield skipped_hours_evaluation(self.key, skipped)
+        yield pending_hours_evaluation(self.key, self.target.grain, self.engine.pending(self.target))
+
+    def _repeated_evaluations(self) -> Iterator[StepEvent]:
+        """Yield the last evaluation of each check that this run has planned and not evaluated."""
+        for check in sorted(self.context.selected_asset_check_keys, key=lambda check: check.name):
+            last = None if check.name in self.evaluated else last_evaluation(self.context.instance, check)
+            if last is not None:
+                yield from self._shown(last)
+
+    def _shown(self, evaluation: dg.AssetCheckEvaluation, *, stops_run: bool = False) -> Iterator[StepEvent]:
+        """Yield an evaluation, as a result if the run has planned the check.
+
+        What is only logged would be lost if the step raises afterwards.
+
+        Args:
+            evaluation: The evaluation.
+            stops_run: Whether a failed blocking check stops the assets downstream in this run. An evaluation that fails
+                because of an earlier session does not: its result is a warning, and the failure comes after it.
+        """
+        is_planned = evaluation.asset_check_key in self.context.selected_asset_check_keys
+        if is_planned and evaluation.partition is None:
+            self.evaluated.add(evaluation.check_name)
+            stops = stops_run or evaluation.passed
+            yield as_result(evaluation, evaluation.severity if stops else dg.AssetCheckSeverity.WARN)
+            if stops:
+                return
+        yield evaluation
 
     def _log(self, report: SessionReport) -> None:
         """Log what the session did. A session without hours marks no partition, so only the log shows it."""

@@ -36,6 +36,7 @@ def incremental_asset(
     lineage: Mapping[str, Sequence[str]] | None = None,
     max_delay: timedelta | None = None,
     grain: Literal["hour", "day"] = "hour",
+    descriptions: Mapping[str, str] | None = None,
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`. The function's docstring describes it.
 
@@ -55,6 +56,7 @@ def incremental_asset(
         max_delay: The freshness check fails if an hour or day ended longer ago than this and is not complete.
         grain: What one partition contains. A day is built as a whole: if any of its hours changed, and once all are
             complete. Chunks and the catch-up threshold are rounded up to days. A stateless target takes rows at once.
+        descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
 
     Raises:
         ConfigurationError: Something in the declaration cannot work.
@@ -75,16 +77,25 @@ def incremental_asset(
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
             code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
-            description=inspect.getdoc(transform) or "",
             owners=tuple(owners),
             lineage=dict(lineage or {}),
             max_delay=max_delay,
             grain=_grain(table, grain),
+            descriptions=dict(descriptions or {}),
         )
-        check_target(target)
-        return target
+        return _checked(_described(target))
 
     return declare
+
+
+def _described(target: Target) -> Target:
+    """Return the target with the docstring of its function."""
+    return replace(target, description=inspect.getdoc(target.transform) or "")
+
+
+def _checked(target: Target) -> Target:
+    check_target(target)
+    return target
 
 
 def _grain(table: str, name: str) -> Grain:

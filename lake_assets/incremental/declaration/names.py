@@ -36,6 +36,16 @@ def require_columns(table: str, columns: Mapping[str, Any]) -> None:
             ) from None
 
 
+def require_described(table: str, columns: Mapping[str, Any], descriptions: Mapping[str, str]) -> None:
+    """Check that every column that is described exists. Raises `ConfigurationError`."""
+    unknown = sorted(descriptions.keys() - columns.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"{table} describes {', '.join(unknown)}, but has no such column.",
+            remedy="Add it to columns=, or remove it from descriptions=.",
+        )
+
+
 def require_hours(name: str, hours: int | None) -> None:
     """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
     if hours is not None and hours < 1:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE, require_columns, require_name
+from lake_assets.incremental.declaration.names import (
+    IDENTIFIER,
+    TABLE,
+    require_columns,
+    require_described,
+    require_name,
+)
 
 LANDED = "landed_at"
 """The column of the time when a row landed. Raw tables have it; targets may keep it."""
@@ -18,6 +24,14 @@ LANDING_COLUMNS: Mapping[str, str] = {
     "batch_id": "string",
 }
 """The columns that every raw table has after its own. It is partitioned by all of them but landed_at."""
+
+LANDING_DESCRIPTIONS: Mapping[str, str] = {
+    LANDED: "When the row landed in the raw table.",
+    "landing_date": "Day of landed_at, UTC.",
+    "landing_hour": "Hour of landed_at, 0 to 23, UTC.",
+    "batch_id": "The batch that the row landed with.",
+}
+"""What is in each of these columns."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +80,30 @@ class RawTable:
         columns: Column → Iceberg type, without `LANDING_COLUMNS`.
         time_column: The column of the row's own time.
         description: Shown in Dagster.
+        descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
     """
 
     table: str
     columns: Mapping[str, str]
     time_column: str
     description: str = ""
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_name(TABLE, self.table, "The raw table")
         require_columns(self.table, self.columns)
+        require_described(self.table, self.columns, self.descriptions)
         self._check_time()
 
     @property
     def all_columns(self) -> dict[str, str]:
         """Column → Iceberg type, with `LANDING_COLUMNS`."""
         return {**self.columns, **LANDING_COLUMNS}
+
+    @property
+    def all_descriptions(self) -> dict[str, str]:
+        """Column → what is in it, with `LANDING_COLUMNS`."""
+        return {**self.descriptions, **LANDING_DESCRIPTIONS}
 
     def _check_time(self) -> None:
         found = self.all_columns.get(self.time_column)

@@ -79,6 +79,7 @@ class Target:
         lineage: Target column → source columns, where names differ.
         max_delay: The longest time between the end of an hour or day and its completion; None: no freshness check.
         grain: What one partition contains.
+        descriptions: Column → what is in it, for people. Columns may be left out.
     """
 
     table: str
@@ -96,6 +97,7 @@ class Target:
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)
     max_delay: timedelta | None = None
     grain: Grain = HOUR
+    descriptions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -149,6 +151,13 @@ class AuditScope:
         staged: The rows of the staged snapshot within `hours` (columns of the target).
         kept: The rows of the driving (first) source that should be in `staged`: neither quarantined rows nor repeated
             deliveries (columns of the source).
+        valid: The valid rows of the driving source that the session covers, each as often as it was delivered (columns
+            of the source). The audits read them by a query of their own: a fault in how `kept` was read or filtered
+            does not change them.
+        staged_everywhere: The rows of the staged snapshot in all hours that rows of `valid` may lie in. They are more
+            than `staged` if an append brings a row once more that was published before.
+        rows_in_source: Counts the rows that the session covers, by the metadata of the source if these contain the
+            number, else by a query.
         counts: Rows of the driving source by outcome: `read`, `duplicates`, `quarantined`; and `written`, the rows
             staged.
         table: Returns another table by name, as this session reads it.
@@ -161,6 +170,9 @@ class AuditScope:
     hours: tuple[int, ...]
     staged: DataFrame
     kept: DataFrame
+    valid: DataFrame
+    staged_everywhere: DataFrame
+    rows_in_source: Callable[[], int]
     counts: Mapping[str, int]
     table: Callable[[str], DataFrame]
     staged_rows: RowsByHour

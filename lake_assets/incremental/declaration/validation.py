@@ -9,7 +9,7 @@ from datetime import timedelta
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.modes import Sequential, Stateless
-from lake_assets.incremental.declaration.names import TABLE, require_columns, require_name
+from lake_assets.incremental.declaration.names import TABLE, require_columns, require_described, require_name
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject
 from lake_assets.incremental.declaration.target import Target
 
@@ -116,6 +116,7 @@ def check_target(target: Target) -> None:
     """
     require_name(TABLE, target.table, "The target")
     require_columns(target.table, target.columns)
+    require_described(target.table, target.columns, target.descriptions)
     if not target.key:
         raise ConfigurationError(
             f"{target.table} has no key.", remedy="Name the columns that, with the time, identify a row."

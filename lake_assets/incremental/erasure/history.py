@@ -15,6 +15,7 @@ from lake_assets.incremental.erasure.file_search import search_file
 from lake_assets.incremental.maintenance.cleaning import (
     drop_deleted_entries,
     expire_snapshots_except,
+    former_tables,
     remove_unreferenced_files,
     unreferenced_files,
 )
@@ -76,6 +77,17 @@ def _check_no_old_snapshot_is_needed(catalog: Catalog, name: str, references: Sn
         )
 
 
+def _check_no_former_table(catalog: Catalog, name: str, strays: Sequence[str], subject: str) -> None:
+    """Check that no other table has metadata in a table's folder: the files may be rows that it still needs."""
+    former = former_tables(tables.load(catalog, name))
+    if former:
+        raise ErasureStopped(
+            f"The folder of {name} holds {len(strays)} files with the {subject} that may belong to a former table.",
+            remedy=f"If that table is not needed, delete its metadata files ({', '.join(sorted(former.values()))}) and "
+            "erase again: then its files are removed. Otherwise register it in the catalog first.",
+        )
+
+
 def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: str) -> int:
     """Remove files with the id that no version of a table refers to and that are too young to be orphans.
 
@@ -92,7 +104,7 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
         How many files were removed.
 
     Raises:
-        ErasureStopped: Another table than `etl.session` has such files.
+        ErasureStopped: Another table than `etl.session` has such files, or they may belong to a former table.
     """
     matcher = IdMatcher(value)
     removed = 0
@@ -102,6 +114,8 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
         for file in unreferenced_files(catalog, name):
             if search_file(io, file.path, matcher).occurrences:
                 strays.append(file.path)
+        if strays:
+            _check_no_former_table(catalog, name, strays, subject)
         if strays and name != SESSION:
             raise ErasureStopped(
                 f"{name} does not refer to {len(strays)} files that hold the {subject}: "

@@ -1,24 +1,38 @@
 """Running every session that is due, in one process: what the sensors would request, without a daemon.
 
-Targets run in topological order, so no target has to wait until the targets upstream of it have settled.
+Targets run in topological order, so no target has to wait until the targets upstream of it have settled. The heads of
+raw tables are read once for the whole call, and those of targets when the target that reads them has its turn: so the
+call ends, however busy the writers are. Two calls may run side by side: where one is overtaken, it goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import HoursHeld
+from pyiceberg.exceptions import CommitFailedException
+
+from lake_assets.errors import HoursHeld, LakeError, PublishConflict, StateMoved
 from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.errors.texts import ErrorText
+from lake_assets.incremental.execution.source_heads import present_heads
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.execution.planner import Heads
 
+MAX_OVERTAKEN = 20
+"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+
+OVERTAKEN_SECONDS = 0.2
+"""Pause after a session was overtaken; it grows by as much each time in a row."""
+
+_Overtaken = (StateMoved, PublishConflict, CommitFailedException)
 
 REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
 
@@ -28,12 +42,18 @@ class Outcome:
     """The outcome of one decision on a target: a session (report), no session (waiting), or an error (failure).
 
     A session that published some hours and holds others back has both a report and a failure.
+
+    Attributes:
+        problem: In which way the target is not as its sessions left it, if others have changed it.
+        overtaken: How another process has overtaken the session; the next outcome is that of the next attempt.
     """
 
     table: str
     report: SessionReport | None = None
     waiting: NoSession | None = None
     failure: str | None = None
+    problem: str | None = None
+    overtaken: str | None = None
 
 
 Step = tuple[Outcome, Exception | None]
@@ -49,7 +69,7 @@ def catch_up(
     run_id: str = "catch-up",
     again: bool = False,
 ) -> list[Outcome]:
-    """Run every due session of the targets. An error of one target does not stop the others.
+    """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
 
     A fault of the machine or of a service stops all: the other targets would fail with the same error.
 
@@ -71,28 +91,71 @@ def catch_up(
     return outcomes
 
 
-def _steps(engine: Engine, targets: Iterable[Target], run_id: str, *, again: bool) -> Iterator[Step]:
+def _steps(engine: Engine, targets: Sequence[Target], run_id: str, *, again: bool) -> Iterator[Step]:
+    raw_heads = _heads(engine, targets, derived=False)
     for target in targets:
-        for outcome, error in _run_due_sessions(engine, target, run_id, again=again):
-            yield outcome, error
-            if error is not None and is_machines_fault(error):
+        try:
+            up_to = _up_to(engine, target, raw_heads)
+            for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again):
+                yield outcome, None
+        except Exception as error:  # also of Spark and of libraries: the other targets go on
+            yield Outcome(target.table, failure=_failure_of(target, error)), error
+            if is_machines_fault(error):
                 return
 
 
-def _run_due_sessions(engine: Engine, target: Target, run_id: str, *, again: bool) -> Iterator[Step]:
+def _up_to(engine: Engine, target: Target, raw_heads: Heads) -> Heads:
+    """Return the heads of a target's sources to plan up to."""
+    heads = {**raw_heads, **_heads(engine, [target], derived=True)}
+    return {source.table: heads[source.table] for source in target.sources if source.table in heads}
+
+
+def _heads(engine: Engine, targets: Iterable[Target], *, derived: bool) -> Heads:
+    """Return the present heads of those sources of the targets that are targets themselves, or of all others."""
+    of_pipeline = {target.table for target in engine.pipeline.targets}
+    names: set[str] = set()
+    for target in targets:
+        names.update(source.table for source in target.sources if (source.table in of_pipeline) is derived)
+    return present_heads(engine.catalog, sorted(names))
+
+
+def _run_due_sessions(
+    engine: Engine,
+    target: Target,
+    up_to: Heads,
+    run_id: str,
+    *,
+    again: bool,
+) -> Iterator[Outcome]:
+    overtaken = 0
     while True:
         try:
-            result = engine.run(target, again=again, run_id=run_id)
-        except Exception as error:  # also of Spark and of libraries: the other targets go on
-            yield Outcome(target.table, failure=_failure_of(target, error)), error
-            return
+            result = engine.run(target, up_to=up_to, again=again, run_id=run_id)
+        except _Overtaken as error:
+            overtaken += 1
+            if overtaken > MAX_OVERTAKEN:
+                raise
+            yield Outcome(target.table, overtaken=f"another process was faster: {_problem(error)}")
+            time.sleep(OVERTAKEN_SECONDS * overtaken)
+            continue
+        overtaken = 0
         if isinstance(result, NoSession):
-            failure = None
-            if result.kind == "blocked":
-                failure = str(ErrorText(f"{target.table}: {result.reason}.", REPAIR))
-            yield Outcome(target.table, waiting=result, failure=failure), None
+            yield _waiting(engine, target, result)
             return
-        yield _outcome_of(target, result), None
+        yield _outcome_of(target, result)
+
+
+def _waiting(engine: Engine, target: Target, found: NoSession) -> Outcome:
+    failure = None
+    if found.kind == "blocked":
+        failure = str(ErrorText(f"{target.table}: {found.reason}.", REPAIR))
+    problem = engine.problem(target)
+    return Outcome(
+        table=target.table,
+        waiting=found,
+        failure=failure,
+        problem=str(problem) if problem else None,
+    )
 
 
 def _failure_of(target: Target, error: Exception) -> str:
@@ -101,6 +164,10 @@ def _failure_of(target: Target, error: Exception) -> str:
     if target.table in found.problem or is_machines_fault(error):
         return str(found)
     return str(ErrorText(f"{target.table}: {found.problem}", found.remedy))
+
+
+def _problem(error: Exception) -> str:
+    return error.problem if isinstance(error, LakeError) else str(error)
 
 
 def _outcome_of(target: Target, report: SessionReport) -> Outcome:

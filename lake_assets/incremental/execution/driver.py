@@ -14,16 +14,21 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from pyiceberg.table import Table
+
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.execution import target_check
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionRecord, SessionStore
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.run_context import is_published
-from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.outside_changes import version_of
+from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan, SourceRange
 
 Result = TypeVar("Result")
 Decide = Callable[[ProcessState], Decision]
@@ -120,7 +125,7 @@ class Driver:
         state = self.store.state(self.target.table)
         if state.open_session is None:
             return None
-        attempt = Attempt(self.target, state, state.open_session)
+        attempt = _attempt(self.target, state, state.open_session)
         if self._can_be_finished(attempt):
             return attempt
         abandoned = replace(attempt.record, state="abandoned", ended_at=self.clock())
@@ -129,7 +134,9 @@ class Driver:
 
     def _can_be_finished(self, attempt: Attempt) -> bool:
         """Return whether a session is published, or fits today's declaration and its source snapshots exist."""
-        table = tables.load(self.planner.catalog, self.target.table)
+        table = target_check.target_table(self.planner.catalog, attempt.state)
+        if not _was_planned_for(attempt, table):
+            return False
         if is_published(attempt, table):
             return True
         return _fits_declaration(attempt) and self._source_snapshots_exist(attempt.plan)
@@ -137,12 +144,10 @@ class Driver:
     def _source_snapshots_exist(self, plan: SessionPlan) -> bool:
         reads_both_ends = plan.load == "append" or plan.changed_through is not None
         for source, span in zip(self.target.sources, plan.sources, strict=True):
-            needed = {span.to_snapshot_id}
-            if reads_both_ends:
-                needed.add(span.from_snapshot_id)
             table = self.planner.source_table(source)
-            retained = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
-            if not needed - {None} <= retained:
+            if not _is_retained(table, span.to_snapshot_id):
+                return False
+            if reads_both_ends and not _shows_start(table, plan, span):
                 return False
         return True
 
@@ -151,6 +156,9 @@ class Driver:
         reach("before-planned")
         if state.session is None:
             self.create_tables()
+        if plan.target is None:
+            table = tables.load(self.planner.catalog, self.target.table)
+            plan = replace(plan, target=version_of(table))
         planned = SessionRecord(
             plan=plan,
             state="planned",
@@ -160,9 +168,38 @@ class Driver:
             started_at=self.clock(),
         )
         recorded = self.store.record(planned, after=state.session)
-        attempt = Attempt(self.target, state, recorded)
+        attempt = _attempt(self.target, state, recorded)
         reach("after-planned")
         return attempt
+
+
+def _shows_start(table: Table, plan: SessionPlan, span: SourceRange) -> bool:
+    """Return whether the rows that changed since the start of a range can be read.
+
+    Rows that were appended can be read if all snapshots after the start exist.
+    """
+    start = span.from_snapshot_id
+    if _is_retained(table, start):
+        return True
+    only_appended = plan.load == "append" or span.appends_only
+    history = publish.ancestors(table, span.to_snapshot_id)
+    return only_appended and any(snapshot.parent_snapshot_id == start for snapshot in history)
+
+
+def _is_retained(table: Table, snapshot_id: int | None) -> bool:
+    return snapshot_id is None or table.snapshot_by_id(snapshot_id) is not None
+
+
+def _attempt(target: Target, state: ProcessState, record: SessionRecord) -> Attempt:
+    if record.plan.starts_anew:
+        state = replace(state, committed=Committed())
+    return Attempt(target, state, record)
+
+
+def _was_planned_for(attempt: Attempt, table: Table) -> bool:
+    """Return whether a session was planned for this table, and not for one that was dropped since."""
+    planned = attempt.plan.target
+    return planned is None or planned.table_uuid == str(table.metadata.table_uuid)
 
 
 def _fits_declaration(attempt: Attempt) -> bool:

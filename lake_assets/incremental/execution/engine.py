@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
-from lake_assets.errors import UsageError
+from lake_assets.errors import TargetChanged, TargetError, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.execution.driver import Driver
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Heads, Planner
+from lake_assets.incremental.execution.published_audit import PublishedAudit, PublishedAuditor
 from lake_assets.incremental.execution.run import Runner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore, create_tables
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.run_context import RunContext, is_published
+from lake_assets.incremental.execution.stray_rows import delete_stray_rows
+from lake_assets.incremental.execution.target_check import find_problem
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.erasure_registry import create_table as create_erasure_table
 from lake_assets.incremental.planning import landed
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
+from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
 from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan, SessionReport
 
 if TYPE_CHECKING:
@@ -66,6 +70,8 @@ class Engine:
     def create_tables(self) -> list[str]:
         """Create every table of the pipeline and of the engine that does not exist.
 
+        A target that was dropped is left out, because it would look like an empty one: see `problem`.
+
         Returns:
             The names of the tables that were created.
 
@@ -78,7 +84,7 @@ class Engine:
             if tables.create_raw(self.catalog, raw):
                 created.append(raw.table)
         for target in self.pipeline.targets:
-            if tables.create_target(self.catalog, target):
+            if not self._was_dropped(target) and tables.create_target(self.catalog, target):
                 created.append(target.table)
         return created
 
@@ -175,9 +181,12 @@ class Engine:
 
         Args:
             reset: Read the sources at their current heads instead, and start the watermark anew there; all other hours
-                that the sources have become pending. For a source that was replaced or whose history was cut.
+                that the sources have become pending. For a source that was replaced or whose history was cut. A target
+                that was dropped is created again, and all its hours are rebuilt.
         """
         planner = self._planner(target)
+        if reset:
+            tables.create_target(self.catalog, target)
 
         def decide(state: ProcessState) -> Decision:
             return planner.rebuild(state, hours, run_id=run_id, reset=reset)
@@ -188,6 +197,72 @@ class Engine:
             run_id=run_id,
             after_open_session=True,
         )
+
+    def rebuild_all(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
+        """Create a target's table if it does not exist, and rebuild it as if it had no watermark.
+
+        All hours that the sources or the target have are rebuilt, or are pending afterwards.
+        """
+        tables.create_target(self.catalog, target)
+        return self._driver(target).drive(
+            self._planner(target).rebuild_all,
+            self._runner().run,
+            run_id=run_id,
+            after_open_session=True,
+        )
+
+    def repair(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
+        """Rebuild the hours in which others have changed a target, and count the changes as dealt with.
+
+        Rows of others in hours that no session may build yet, or never, are deleted.
+
+        Raises:
+            TargetDropped: The target does not exist any more.
+            TargetReplaced: The target is another table than the one that was built.
+        """
+        planner = self._planner(target)
+
+        def decide(state: ProcessState) -> Decision:
+            if isinstance(self._problem(target, state), (TargetChanged, TargetRolledBack)):
+                delete_stray_rows(self.catalog, target, *planner.buildable_range(state))
+            return planner.repair(state, run_id=run_id)
+
+        return self._driver(target).drive(
+            decide,
+            self._runner().run,
+            run_id=run_id,
+            after_open_session=True,
+        )
+
+    def problem(self, target: Target) -> TargetError | None:
+        """Return in which way a target is not as its sessions left it; None if it is. Reads metadata only."""
+        return self._problem(target, self.store.state(target.table))
+
+    def audit(
+        self, target: Target, hours: Collection[int] = (), *, names: Collection[str] | None = None
+    ) -> PublishedAudit:
+        """Evaluate audits on the published rows of a target. Changes nothing.
+
+        Args:
+            hours: The hours; empty for the newest complete one.
+            names: Names of the audits; None for all.
+
+        Raises:
+            UsageError: There is nothing to audit, or a snapshot that the target was built from is gone.
+        """
+        assert self.spark is not None, "an engine without Spark can only decide"
+        auditor = PublishedAuditor(
+            self.catalog,
+            target,
+            self.store.state(target.table),
+            start=self.pipeline.start_hour,
+            open_spark=self.spark,
+        )
+        return auditor.audit(hours, names)
+
+    def pending(self, target: Target) -> PendingHours:
+        """Return which hours of a target wait to be built, and why. Reads metadata only."""
+        return pending_hours(self.store.state(target.table).committed, self.decide(target))
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
@@ -212,6 +287,14 @@ class Engine:
         """Return how late the rows that a snapshot appended to a raw table landed: landing hour → lateness."""
         table = tables.load(self.catalog, raw.table)
         return landed.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
+
+    def _problem(self, target: Target, state: ProcessState) -> TargetError | None:
+        return find_problem(self.catalog, target, state)
+
+    def _was_dropped(self, target: Target) -> bool:
+        if tables.find(self.catalog, target.table) is not None:
+            return False
+        return bool(self.store.state(target.table).watermarks)
 
     def _as_opened(self, attempt: Attempt) -> OpenedSession:
         table = tables.load(self.catalog, attempt.target.table)

@@ -7,39 +7,70 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import count
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.incremental.declaration import Pipeline, Source, Target
+from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
+from lake_assets.incremental.execution import target_check
+from lake_assets.incremental.execution.decisions import (
+    buildable_hours,
+    changed_hours,
+    heads_at,
+    left_by,
+    wait_if_blocked,
+    with_problem,
+    with_unpublished_id,
+)
 from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.steps.audit_rows import failures
+from lake_assets.incremental.execution.source_heads import usable_head
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.planning import entities
-from lake_assets.incremental.planning.changes import Head, SourceChanges, Watermark, changes, hours_present
+from lake_assets.incremental.planning.changes import (
+    Head,
+    ReadBudget,
+    SourceChanges,
+    Watermark,
+    changes,
+    hours_present,
+)
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
-    another,
+    last_buildable_hour,
     plan,
     plan_acknowledged,
+    plan_no_hours,
     plan_rebuild,
 )
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.settings import settings
 
 Heads = Mapping[str, tuple[int | None, int | None]]
 """Source → (snapshot id, complete-through) to plan up to."""
 
 
 class Planner:
-    """Plans the sessions of one target."""
+    """Plans the sessions of one target.
 
-    def __init__(self, catalog: Catalog, pipeline: Pipeline, target: Target) -> None:
+    Args:
+        exact_hours_bytes: Size up to which a source's data file is opened to plan the hours of its rows; None for that
+            of the settings.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        pipeline: Pipeline,
+        target: Target,
+        *,
+        exact_hours_bytes: int | None = None,
+    ) -> None:
         self.catalog = catalog
         self.pipeline = pipeline
         self.target = target
+        self.exact_hours_bytes = exact_hours_bytes
 
     def next_session(
         self,
@@ -51,20 +82,15 @@ class Planner:
         """Plan the next session.
 
         Args:
-            up_to: Heads of the sources to plan up to; None for the current ones.
+            up_to: Heads of the sources to plan up to; None for the current ones. A head that another process has
+                passed, or that does not exist any more, does not count.
             retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
         """
-        heads: dict[str, Head] = {}
-        if up_to is not None:
-            for source, (snapshot_id, complete_through) in up_to.items():
-                heads[source] = Head(snapshot_id, complete_through)
-        known = self._planning_input(state, heads)
-        decision = plan(known)
-        decision = self._narrow_to_changed_entities(known, state, decision)
-        decision = self._with_unpublished_id(decision)
+        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
+        decision = self._completed(state, self._cheapest(known, state))
         if retry_blocked:
             return decision
-        return _wait_if_blocked(state, decision)
+        return wait_if_blocked(state, decision)
 
     def external_session(self, state: ProcessState) -> Decision:
         """Plan the next session for another program, which recomputes all entities.
@@ -72,12 +98,12 @@ class Planner:
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
         known = self._planning_input(state)
-        return self._with_unpublished_id(plan(known))
+        return self._completed(state, plan(known))
 
     def acknowledgement(self, state: ProcessState) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
         known = self._planning_input(state)
-        return self._with_unpublished_id(plan_acknowledged(known))
+        return self._completed(state, plan_acknowledged(known))
 
     def rebuild(
         self,
@@ -91,21 +117,72 @@ class Planner:
 
         Args:
             reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
-                of the watermarks, which stay.
+                of the watermarks, which stay. If the target was dropped and created again, all hours are rebuilt.
         """
-        heads: dict[str, Head] = {}
-        if not reset:
-            for source, mark in state.watermarks.items():
-                heads[source] = Head(mark.snapshot_id, mark.complete_through)
-        known = self._planning_input(state, heads, reset=reset)
-        present = _changed_hours(known)
+        table = tables.find(self.catalog, self.target.table)
+        if reset and table is not None and target_check.is_replaced(table, state):
+            return self.rebuild_all(state)
+        known = self._planning_input(state, {} if reset else heads_at(state), reset=reset)
+        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=reset)
+        return self._completed(state, decision, repaired=table if reset else None)
+
+    def rebuild_all(self, state: ProcessState) -> Decision:
+        """Plan to rebuild all hours that the sources or the target have, as if the target had no watermark."""
+        table = tables.load(self.catalog, self.target.table)
+        known = self._planning_input(state, reset=True)
+        present = self.target.grain.whole(hours_present(table, self.target.time_column))
+        decision = plan(replace(known, committed=Committed(pending=present)))
+        if isinstance(decision, SessionPlan):
+            decision = replace(decision, kind="rebuild", starts_anew=True)
+        return self._completed(state, decision, repaired=table)
+
+    def repair(self, state: ProcessState, *, run_id: str) -> Decision:
+        """Plan to rebuild the hours in which others have changed the target; all hours if nothing says which.
+
+        Raises:
+            TargetDropped: The target does not exist any more.
+            TargetReplaced: The target is another table than the one that was built.
+        """
+        table = target_check.target_table(self.catalog, state)
+        target_check.check_same_table(table, state)
+        found = target_check.changed_by_others(table, self.target, state)
+        if found is None:
+            return NoSession("idle", f"nobody else has changed rows of {self.target.table}")
+        if found.hours is None:
+            return self.rebuild_all(state)
+        known = self._planning_input(state, heads_at(state), as_it_is=True)
+        hours = buildable_hours(known, found)
+        if not hours:
+            note = "others have changed no hour that a session builds"
+            return self._completed(state, plan_no_hours(known, note, token=run_id), repaired=table)
+        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=False)
+        is_complete = isinstance(decision, SessionPlan) and hours <= set(decision.hour_numbers)
+        return self._completed(state, decision, repaired=table if is_complete else None)
+
+    def buildable_range(self, state: ProcessState) -> tuple[int, int | None]:
+        """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
+        known = self._planning_input(state, heads_at(state), as_it_is=True)
+        if isinstance(self.target.mode, Stateless):
+            return self.pipeline.start_hour, None
+        last = last_buildable_hour(known)
+        return self.pipeline.start_hour, self.pipeline.start_hour - 1 if last is None else last
+
+    def _plan_rebuild(
+        self,
+        state: ProcessState,
+        known: PlanningInput,
+        hours: Collection[int],
+        *,
+        run_id: str,
+        reset: bool,
+    ) -> Decision:
+        present = changed_hours(known)
         if reset:
             # A replaced source may lack hours that the former one had: they are to be emptied.
             table = tables.load(self.catalog, self.target.table)
             present |= hours_present(table, self.target.time_column)
         token = f"{run_id}|{self.target.code_version}|{state.revision}"
-        decision = plan_rebuild(known, hours, present=present, token=token)
-        return self._with_unpublished_id(decision)
+        return plan_rebuild(known, hours, present=present, token=token)
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -123,13 +200,22 @@ class Planner:
         heads: Mapping[str, Head] | None = None,
         *,
         reset: bool = False,
+        as_it_is: bool = False,
     ) -> PlanningInput:
-        self._check_target(state, reset=reset)
+        """Collect the input of a plan.
+
+        Args:
+            heads: Source → the head to read it up to; the current one for other sources.
+            reset: Read the sources from the beginning.
+            as_it_is: Also plan for a target that is not as its sessions left it.
+        """
+        self._check_target(state, as_it_is=reset or as_it_is)
         found = []
+        budget = self._read_budget()
         for source in self.target.sources:
             since = None if reset else state.watermarks.get(source.table)
             up_to = heads.get(source.table) if heads else None
-            found.append(self._changes(source, since, up_to))
+            found.append(self._changes(source, since, up_to, budget))
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
@@ -146,30 +232,44 @@ class Planner:
 
         A source may have lost all rows of an hour since. Only the target's own partitions still name that hour.
         """
-        table = tables.find(self.catalog, self.target.table)
-        if state.watermarks or reset or table is None:
+        are_lost = state.session is not None and not state.watermarks
+        if reset or not are_lost:
             return state.committed
+        table = tables.load(self.catalog, self.target.table)
         present = self.target.grain.whole(hours_present(table, self.target.time_column))
         return replace(state.committed, pending=state.committed.pending | present)
 
-    def _check_target(self, state: ProcessState, *, reset: bool) -> None:
+    def _check_target(self, state: ProcessState, *, as_it_is: bool) -> None:
         """Check that the target can be published to. Before its first session its table may not exist."""
         name = self.target.table
-        if state.session is None and tables.find(self.catalog, name) is None:
+        if state.session is None and not state.watermarks and tables.find(self.catalog, name) is None:
             return
-        table = tables.load(self.catalog, name)
+        table = target_check.target_table(self.catalog, state)
         tables.check_write_audit_publish(table, name)
         check_grain(table, self.target.time_column, self.target.grain)
-        if not reset:
+        if not as_it_is:
+            target_check.check_same_table(table, state)
             publish.check_not_rolled_back(table, name, state.published_snapshot_id)
 
-    def _changes(self, source: Source, since: Watermark | None, up_to: Head | None) -> SourceChanges:
+    def _read_budget(self) -> ReadBudget:
+        if self.exact_hours_bytes is None:
+            return ReadBudget(settings().exact_hours_bytes)
+        return ReadBudget(self.exact_hours_bytes)
+
+    def _changes(
+        self,
+        source: Source,
+        since: Watermark | None,
+        up_to: Head | None,
+        budget: ReadBudget,
+    ) -> SourceChanges:
         return changes(
             self.source_table(source),
             source,
             since,
             start=self.pipeline.start_hour,
             up_to=up_to,
+            budget=budget,
         )
 
     def _declared_columns(self, source: Source) -> dict[str, str | None]:
@@ -183,6 +283,29 @@ class Planner:
         if source.key:
             columns[source.key] = None
         return columns
+
+    def _usable_heads(self, state: ProcessState, up_to: Heads) -> dict[str, Head]:
+        heads: dict[str, Head] = {}
+        for source, (snapshot_id, complete_through) in up_to.items():
+            table = tables.load(self.catalog, source)
+            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
+            if head is not None:
+                heads[source] = head
+        return heads
+
+    def _cheapest(self, known: PlanningInput, state: ProcessState) -> Decision:
+        """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.
+
+        Only the first session after a change can tell its entities apart, so it goes as far as it may.
+        """
+        whole_chunk = plan(replace(known, whole_chunks=True))
+        narrowed = self._narrow_to_changed_entities(known, state, whole_chunk)
+        if isinstance(narrowed, SessionPlan) and narrowed.changed_through is not None:
+            return narrowed
+        small_chunk = plan(known)
+        if small_chunk == whole_chunk:
+            return narrowed
+        return self._narrow_to_changed_entities(known, state, small_chunk)
 
     def _narrow_to_changed_entities(
         self,
@@ -201,44 +324,22 @@ class Planner:
         intact = publish.only_compacted_since(table, state.published_snapshot_id)
         return entities.narrowed(known, decision, rows=rows, intact=intact)
 
-    def _with_unpublished_id(self, decision: Decision) -> Decision:
-        """Return the plan under a session id that was never published.
+    def _completed(self, state: ProcessState, decision: Decision, *, repaired: Table | None = None) -> Decision:
+        """Return a decision with what the target's table adds to it.
 
-        If watermarks are lost, a plan of the past is made again. Under its former id it would be taken for an attempt
-        that has published and died.
+        A plan gets a session id that was never published, and the version of the target. If others have changed the
+        target, the decision says so.
+
+        Args:
+            repaired: The target in a state of which the plan rebuilds everything that others have changed; None if
+                it does not.
         """
-        table = tables.find(self.catalog, self.target.table)
-        if not isinstance(decision, SessionPlan) or table is None:
+        table = repaired or tables.find(self.catalog, self.target.table)
+        if table is None:
             return decision
-        candidate = decision
-        for number in count(1):
-            if not publish.is_published(table, candidate.session_id):
-                break
-            candidate = another(decision, number)
-        return candidate
-
-
-def _changed_hours(known: PlanningInput) -> set[int]:
-    found: set[int] = set()
-    for change in known.changes:
-        for snapshot in change.snapshots:
-            for first, last in snapshot.hours:
-                found.update(range(first, last + 1))
-    return found
-
-
-def _wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
-    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
-    last = state.session
-    if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
-        return decision
-    same_plan = last.plan.session_id == decision.session_id
-    same_code = last.plan.code_version == decision.code_version
-    if not (same_plan and same_code):
-        return decision
-    failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
-    return NoSession(
-        "blocked",
-        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
-        f" or with `lake catch-up {decision.process} --again`",
-    )
+        found = None if repaired else target_check.changed_by_others(table, self.target, state)
+        if isinstance(decision, SessionPlan):
+            found = left_by(decision, found)
+            version = target_check.version_to_record(table, state, found)
+            decision = replace(with_unpublished_id(table, decision), target=version)
+        return decision if found is None else with_problem(decision, self.target, found)

@@ -2,7 +2,8 @@
 
 Nothing here changes a row. A file is removed only if it is under the table's own location and the table's present
 version does not refer to it, and if a committed version referred to it or it is old. A file that another writer is
-about to commit fulfils neither of the last two.
+about to commit fulfils neither of the last two. Orphans stay while the folder also holds the metadata of another table:
+they may be the rows of a table that a lost catalog had under this name.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.serializers import FromInputFile
@@ -35,7 +37,8 @@ from lake_assets.incremental.metadata import tables
 _TOTALS = "total-"
 """Prefix of the summary properties that count a whole table."""
 
-_ICEBERG_SUFFIXES = (".parquet", ".orc", ".puffin", ".avro", ".metadata.json", ".crc")
+_METADATA_SUFFIX = ".metadata.json"
+_ICEBERG_SUFFIXES = (".parquet", ".orc", ".puffin", ".avro", _METADATA_SUFFIX, ".crc")
 """Suffixes of the files that Iceberg's writers leave. Other files in a table's folder are never removed."""
 
 
@@ -84,7 +87,8 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
     Args:
         catalog: The table's catalog.
         name: The table.
-        orphaned_before: Orphans that were last written before this moment are removed.
+        orphaned_before: Orphans that were last written before this moment are removed, if the folder holds no metadata
+            of another table.
 
     Returns:
         How many files were removed.
@@ -96,7 +100,9 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
     existing = {file.path for file in listed}
     removed = _remove_former(table, former, removable=existing - kept)
     known = kept | {bare_path(path) for path in removed}
-    orphans = [file for file in listed if file.path not in known and _is_old(file, orphaned_before)]
+    orphans = []
+    if not former_tables(table, listed, kept):
+        orphans = [file for file in listed if file.path not in known and _is_old(file, orphaned_before)]
     for orphan in orphans:
         remove_file(table.io, orphan.path)
     return len(removed) + len(orphans)
@@ -132,6 +138,34 @@ def unreferenced_files(catalog: Catalog, name: str) -> list[ListedFile]:
     listed = list(list_files(before.io, before.location()))
     kept = _kept_paths(tables.load(catalog, name))
     return [file for file in listed if file.path not in kept]
+
+
+def former_tables(
+    table: Table,
+    listed: Iterable[ListedFile] | None = None,
+    kept: Collection[str] | None = None,
+) -> dict[str, str]:
+    """Return the other tables whose metadata is in a table's folder: a lost catalog, or a drop, left them there.
+
+    Args:
+        table: The table.
+        listed: The files of the folder; None to list its metadata.
+        kept: The files that the table refers to, as `bare_path` returns them; None for its metadata files.
+
+    Returns:
+        Uuid of a table → path of one of its metadata files.
+    """
+    found: dict[str, str] = {}
+    referenced = _metadata_paths(table) if kept is None else kept
+    for file in list_files(table.io, f"{table.location()}/metadata") if listed is None else listed:
+        if file.path.endswith(_METADATA_SUFFIX) and file.path not in referenced:
+            # A writer that died may have left a damaged file, which belongs to no table.
+            with suppress(OSError, ValueError, ValidationError):
+                metadata = FromInputFile.table_metadata(table.io.new_input(file.path))
+                if metadata.snapshots:  # an empty table has nothing to lose
+                    found[str(metadata.table_uuid)] = file.path
+    found.pop(str(table.metadata.table_uuid), None)
+    return found
 
 
 def referenced_paths(io: FileIO, metadata: TableMetadata, *, former: bool) -> set[str]:
@@ -257,7 +291,11 @@ def _in_order_of_removal(paths: Iterable[str]) -> list[str]:
 
 def _kept_paths(table: Table) -> set[str]:
     """Return the files of a table's present version, with its metadata log, and their checksum files."""
-    kept = referenced_paths(table.io, table.metadata, former=False)
-    kept.add(bare_path(table.metadata_location))
-    kept |= {bare_path(entry.metadata_file) for entry in table.metadata.metadata_log}
+    kept = referenced_paths(table.io, table.metadata, former=False) | _metadata_paths(table)
     return kept | {checksum_path(path) for path in kept}
+
+
+def _metadata_paths(table: Table) -> set[str]:
+    """Return the metadata files of a table's present version and of its log."""
+    log = {bare_path(entry.metadata_file) for entry in table.metadata.metadata_log}
+    return log | {bare_path(table.metadata_location)}

@@ -22,6 +22,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.maintenance.figures import Figures, files_of, head_manifests, table_figures
 from lake_assets.incremental.maintenance.policy import Link, Policy, partitions_to_compact, snapshots_to_expire
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
@@ -246,6 +247,15 @@ class _TableMaintenance:
         Returns:
             How many files were removed.
         """
+        table = self.load()
+        former = former_tables(table)
+        if former:
+            listed = ", ".join(sorted(former.values()))
+            self.notes.append(
+                f"Orphans were not removed, because {table.location()} also holds another table's metadata: {listed}. "
+                "If that table is not needed, delete these files; otherwise move its files away, or register it."
+            )
+            return 0
         older_than = _timestamp_literal(self.now - self.policy.orphan_age)
         dry_run = str(self.dry_run).lower()
         arguments = f"older_than => {older_than}, dry_run => {dry_run}"

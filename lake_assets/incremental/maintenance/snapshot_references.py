@@ -13,8 +13,11 @@ from typing import Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.execution.session_log import OPEN
+from lake_assets.incremental.execution.session_log.store import FORGETS
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.damaged_files import naming_damaged_file
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
 
 Row = Mapping[str, Any]
@@ -23,11 +26,24 @@ _WATERMARK_COLUMNS = (
     "process_name",
     "source",
     "revision",
+    "table_uuid",
     "latest_snapshot_id",
     "previous_snapshot_id",
+    "complete_through",
+    "session_id",
     "metadata",
+    "target_snapshot_id",
 )
-_SESSION_COLUMNS = ("process_name", "session_id", "revision", "state", "sources", "staged_snapshot_id")
+_SESSION_COLUMNS = (
+    "process_name",
+    "session_id",
+    "revision",
+    "state",
+    "sources",
+    "staged_snapshot_id",
+    "run_id",
+    "started_at",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,21 @@ class SnapshotReferences:
                 return session_id
         return None
 
+    def open_sessions(self) -> list[Row]:
+        """Return the open sessions of all processes."""
+        return [session for session in self.sessions if _is_open(session)]
+
+    def complete_through(self, name: str) -> int | None:
+        """Return the last hour through which a table was complete, as its sessions or its readers recorded it."""
+        keys = []
+        for watermark in self.watermarks:
+            if watermark["source"] == name:
+                keys.append(watermark["complete_through"])
+            if watermark["process_name"] == name:
+                keys.append(json.loads(watermark["metadata"]).get("complete_through"))
+        hours = [parse_hour(key) for key in keys if key is not None]
+        return max(hours, default=None)
+
     def pinned(self, table: Table, name: str) -> frozenset[int]:
         """Return the ids of the snapshots of a table that must not expire.
 
@@ -57,7 +88,7 @@ class SnapshotReferences:
         - a watermark names, at present or before its last move,
         - an open session reads,
         - an open session staged, or a blocked one, which people may inspect,
-        - a process published last,
+        - a process published last, or up to which the engine answers for the rows of a target,
         - a branch or tag names.
         """
         ids = {ref.snapshot_id for ref in table.metadata.refs.values()}
@@ -90,7 +121,8 @@ class SnapshotReferences:
     def _published(self, name: str) -> Iterator[int]:
         for watermark in self.watermarks:
             if watermark["process_name"] == name:
-                yield from _known(json.loads(watermark["metadata"]).get("published_snapshot_id"))
+                published = json.loads(watermark["metadata"]).get("published_snapshot_id")
+                yield from _known(published, watermark.get("target_snapshot_id"))
 
     def _read(self, name: str) -> Iterator[int]:
         for _, source in self._open_reads(name):
@@ -123,9 +155,12 @@ def read_references(catalog: Catalog) -> SnapshotReferences:
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
-    """Return the rows of each process's newest revision."""
-    scan = tables.load(catalog, name).scan(selected_fields=tuple(columns))
-    rows: list[Row] = scan.to_arrow().to_pylist()
+    """Return the rows of each process's newest revision. A table of an older version lacks some columns."""
+    with naming_damaged_file(catalog, name, repair=FORGETS):
+        table = tables.load(catalog, name)
+        present = [column for column in columns if column in table.schema().column_names]
+        scan = table.scan(selected_fields=tuple(present))
+        rows: list[Row] = scan.to_arrow().to_pylist()
     newest: dict[str, int] = {}
     for row in rows:
         process = row["process_name"]

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import UsageError
+from lake_assets.errors import InvalidHourKey, UsageError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata import tables
 
@@ -50,15 +51,17 @@ def declare_complete(
         pipeline: The pipeline that declares the raw table.
         name: The table, with or without its namespace.
         hour: The last complete hour, inclusive.
-        force: Also go back to an earlier hour. Hours that targets have built, and their complete-through, stay.
+        force: Also go back to an earlier hour, and replace a value that is no hour key. Hours that targets have built,
+            and their complete-through, stay.
 
     Raises:
+        InvalidHourKey: The present value is no hour key, without `force`.
         UsageError: The name is not one raw table, or the hour is earlier than the present one, without `force`.
         TableMissing: The table does not exist.
     """
     raw = _raw_table(pipeline, name)
     table = tables.load(catalog, raw)
-    before = tables.complete_through(table, raw)
+    before = _present_hour(table, raw, force=force)
     if before is not None and hour < before and not force:
         raise UsageError(
             f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
@@ -68,6 +71,15 @@ def declare_complete(
         with table.transaction() as transaction:
             transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(hour)})
     return Declared(raw, before, hour)
+
+
+def _present_hour(table: Table, raw: str, *, force: bool) -> int | None:
+    try:
+        return tables.complete_through(table, raw)
+    except InvalidHourKey:
+        if not force:
+            raise
+        return None
 
 
 def _raw_table(pipeline: Pipeline, name: str) -> str:

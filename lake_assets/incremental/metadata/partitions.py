@@ -48,7 +48,7 @@ class _HourReader:
         """Return the hours of the files of all entries; None for a file of rows without a time."""
         hours: set[int | None] = set()
         for entry in found:
-            partition = self._hours(entry.data_file)
+            partition = self.hours(entry.data_file)
             hours.update([None] if partition is None else partition)
         return hours
 
@@ -57,7 +57,7 @@ class _HourReader:
         for entry in _data_entries(self.table, manifests):
             if entry.status not in _LIVE:
                 continue
-            partition = self._hours(entry.data_file)
+            partition = self.hours(entry.data_file)
             if partition is not None:
                 yield partition, entry.data_file.record_count
 
@@ -65,7 +65,8 @@ class _HourReader:
         """Return the manifests that may have files of the hours first..last, both inclusive."""
         return [manifest for manifest in manifests if self._may_contain(manifest, first, last)]
 
-    def _hours(self, file: DataFile) -> range | None:
+    def hours(self, file: DataFile) -> range | None:
+        """Return the hours of a file's partition; None if its rows have no time."""
         return _time_partition(self.table, file.spec_id, self.time_column).hours(file)
 
     def _may_contain(self, manifest: ManifestFile, first: int, last: int) -> bool:
@@ -205,6 +206,55 @@ def rows_in_hours(
             return None
         found[partition[0]] += rows
     return {hour: rows for hour, rows in found.items() if hour in hours}
+
+
+@dataclass(frozen=True)
+class SnapshotRows:
+    """The rows of some partitions of one snapshot. Rows deleted by merge-on-read are counted, too.
+
+    Attributes:
+        by_partition: First hour of a partition → its rows; partitions without rows are left out.
+        added: First hour of a partition → the rows that the snapshot itself wrote there.
+        total: The rows of the whole table; None if the snapshot's summary lacks them.
+    """
+
+    by_partition: Mapping[int, int]
+    added: Mapping[int, int]
+    total: int | None
+
+
+def snapshot_rows(
+    table: Table,
+    snapshot_id: int | None,
+    time_column: str,
+    hours: Collection[int],
+) -> SnapshotRows | None:
+    """Return the rows of the partitions that contain any of the hours; None if the snapshot is not retained."""
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    if snapshot is None:
+        return None
+    by_partition: Counter[int] = Counter()
+    added: Counter[int] = Counter()
+    for first, entry in _live_entries(table, snapshot, time_column, hours):
+        by_partition[first] += entry.data_file.record_count
+        if entry.snapshot_id == snapshot_id:
+            added[first] += entry.data_file.record_count
+    total = snapshot.summary.additional_properties.get("total-records") if snapshot.summary else None
+    return SnapshotRows(dict(by_partition), dict(added), None if total is None else int(total))
+
+
+def _live_entries(
+    table: Table, snapshot: Snapshot, time_column: str, hours: Collection[int]
+) -> Iterator[tuple[int, ManifestEntry]]:
+    """Yield the first hour and the entry of each live data file in a partition that contains any of the hours."""
+    if not hours:
+        return
+    reader = _HourReader(table, time_column)
+    near = reader.between(_manifests(table, snapshot), min(hours), max(hours))
+    for entry in _data_entries(table, near):
+        partition = reader.hours(entry.data_file)
+        if entry.status in _LIVE and partition is not None and not set(partition).isdisjoint(hours):
+            yield partition[0], entry
 
 
 def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:

@@ -71,6 +71,12 @@ def staged_snapshots(table: Table, wap: str) -> list[Snapshot]:
     return found
 
 
+def wap_ids(snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the WAP ids of a snapshot: the one it was staged under, and the one it was cherry-picked with."""
+    summary = _summary(snapshot)
+    return tuple(summary[key] for key in (WAP_ID, PUBLISHED_WAP_ID) if summary.get(key))
+
+
 def rows_added(snapshot: Snapshot) -> int:
     """Return the rows that a snapshot added, by its summary."""
     return int(_summary(snapshot).get("added-records", 0))
@@ -203,10 +209,8 @@ def _session_properties(
 
 def _wap_id_of_session(snapshot: Snapshot, session_id: str) -> str | None:
     """Return the WAP id of a snapshot; None if it belongs to another session. A cherry-picked one has another key."""
-    summary = _summary(snapshot)
-    for key in (WAP_ID, PUBLISHED_WAP_ID):
-        wap = summary.get(key)
-        if wap and wap.rpartition(".")[0] == session_id:
+    for wap in wap_ids(snapshot):
+        if wap.rpartition(".")[0] == session_id:
             return wap
     return None
 

@@ -18,7 +18,15 @@ from pyiceberg.types import NestedField
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.errors import ColumnMismatch, TableMissing, WriteAuditPublishDisabled
+from lake_assets.errors import (
+    ColumnMismatch,
+    InvalidCompleteThrough,
+    InvalidHourKey,
+    TableDamaged,
+    TableMissing,
+    WriteAuditPublishDisabled,
+)
+from lake_assets.incremental.metadata.damaged_files import DAMAGED_METADATA, damaged_metadata
 from lake_assets.incremental.metadata.partitions import TRANSFORMS
 
 if TYPE_CHECKING:
@@ -137,6 +145,7 @@ def load(catalog: Catalog, name: str) -> Table:
 
     Raises:
         TableMissing: The table does not exist.
+        TableDamaged: Its metadata file cannot be read.
     """
     found = find(catalog, name)
     if found is None:
@@ -145,23 +154,33 @@ def load(catalog: Catalog, name: str) -> Table:
 
 
 def find(catalog: Catalog, name: str) -> Table | None:
-    """Return the present state of a table; None if it does not exist."""
+    """Return the present state of a table; None if it does not exist.
+
+    Raises:
+        TableDamaged: Its metadata file cannot be read.
+    """
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
         return None
+    except DAMAGED_METADATA as error:
+        found = damaged_metadata(catalog, name, error)
+        raise TableDamaged(name, found.path, found.cause) from error
 
 
 def complete_through(table: Table, name: str) -> int | None:
     """Return a table's complete-through, from the same metadata as its head; None if it was never set.
 
     Raises:
-        InvalidHourKey: The property is no hour key.
+        InvalidCompleteThrough: The property is no hour key.
     """
     value = table.metadata.properties.get(COMPLETE_THROUGH)
     if value is None:
         return None
-    return parse_hour(value, where=f"Property {COMPLETE_THROUGH} of {name}")
+    try:
+        return parse_hour(value)
+    except InvalidHourKey:
+        raise InvalidCompleteThrough(name, COMPLETE_THROUGH, value) from None
 
 
 def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -> None:

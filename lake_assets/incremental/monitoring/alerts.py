@@ -17,7 +17,15 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_a
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["audit_failed", "hours_held", "session_failed", "not_fresh", "cannot_plan"]
+Kind = Literal[
+    "audit_failed",
+    "hours_held",
+    "session_failed",
+    "not_fresh",
+    "target_changed",
+    "not_equal",
+    "cannot_plan",
+]
 
 Answer = Literal["taken", "refused", "absent"]
 """What the receiver answered: taken (any 2xx), refused (4xx: not to be sent again), absent (no such answer)."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
-from pyiceberg.table import DataScan, FileScanTask
+from pyiceberg.table import DataScan, FileScanTask, Table
 
+from lake_assets.errors import TargetDropped
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
-from lake_assets.incremental.execution.session_log import SessionStore
+from lake_assets.incremental.declaration.column_lineage import column_sources
+from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
+from lake_assets.incremental.execution.target_check import find_problem, target_table
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_by_hour
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
@@ -58,6 +61,23 @@ class QuarantinedRows:
 
 
 @dataclass(frozen=True)
+class ColumnOverview:
+    """One column of a target, as declared.
+
+    Attributes:
+        name: Its name.
+        iceberg_type: Its type.
+        description: What is in it; empty if the declaration does not say.
+        sources: The source columns that it comes from, each `namespace.name.column`.
+    """
+
+    name: str
+    iceberg_type: str
+    description: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TargetOverview:
     """One target.
 
@@ -69,6 +89,8 @@ class TargetOverview:
         skipped: Hours beyond the catch-up threshold that are not built.
         quarantine: Rows in quarantine, most first.
         held: Hours that audits hold back.
+        problem: In which way it is not as its sessions left it, and what to do; None if it is.
+        columns: Its columns, in order.
     """
 
     table: str
@@ -78,6 +100,8 @@ class TargetOverview:
     skipped: tuple[int, ...]
     quarantine: tuple[QuarantinedRows, ...]
     held: tuple[HeldHour, ...] = ()
+    problem: str | None = None
+    columns: tuple[ColumnOverview, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -104,13 +128,15 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
 
     Raises:
         ColumnMismatch: A raw table lacks its time columns.
-        TableMissing: A table is not in the catalog.
+        TableMissing: A table is not in the catalog. A target that was dropped after sessions had built it is not an
+            error, but a problem of the target.
     """
     quarantine = _quarantine(catalog)
     targets = []
     for target in pipeline.in_order():
         quarantined = quarantine.get(target.table, ())
-        targets.append(_target_overview(catalog, target, pipeline.start_hour, quarantined))
+        found = _target_overview(catalog, target, pipeline.start_hour, quarantined)
+        targets.append(replace(found, columns=tuple(_columns(pipeline, target))))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
@@ -154,22 +180,34 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 
 def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
-    kinds = {raw.table: "raw" for raw in pipeline.raw}
+    for raw in pipeline.raw:
+        through = tables.complete_through(tables.load(catalog, raw.table), raw.table)
+        yield TableProgress(raw.table, "raw", through)
+    store = SessionStore(catalog)
     for target in pipeline.in_order():
-        kinds[target.table] = type(target.mode).__name__.lower()
-    for name, kind in kinds.items():
-        through = tables.complete_through(tables.load(catalog, name), name)
-        yield TableProgress(name, kind, through)
+        table = _built_table(catalog, store.state(target.table))
+        through = tables.complete_through(table, target.table) if table else None
+        yield TableProgress(target.table, type(target.mode).__name__.lower(), through)
+
+
+def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
+    """Return a target's table; None if it was dropped."""
+    try:
+        return target_table(catalog, state)
+    except TargetDropped:
+        return None
 
 
 def _target_overview(
     catalog: Catalog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
 ) -> TargetOverview:
     store = SessionStore(catalog)
-    committed = store.state(target.table).committed
+    state = store.state(target.table)
+    table = _built_table(catalog, state)
+    problem = find_problem(catalog, target, state)
     sessions = costs(
         store.history(target.table),
-        rows_by_hour=rows_by_hour(tables.load(catalog, target.table), target.time_column),
+        rows_by_hour=rows_by_hour(table, target.time_column) if table else {},
         start=start,
         hours=LOOKBACK_HOURS,
         grain=target.grain,
@@ -178,11 +216,18 @@ def _target_overview(
         table=target.table,
         sessions=sessions,
         saving=compare_with_lookback(sessions),
-        pending=tuple(sorted(committed.pending)),
-        skipped=tuple(sorted(committed.skipped)),
+        pending=tuple(sorted(state.committed.pending)),
+        skipped=tuple(sorted(state.committed.skipped)),
         quarantine=tuple(quarantine),
-        held=committed.held,
+        held=state.committed.held,
+        problem=f"{problem.problem} {problem.remedy}" if problem else None,
     )
+
+
+def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:
+    sources = column_sources(pipeline, target)
+    for name, iceberg_type in target.columns.items():
+        yield ColumnOverview(name, iceberg_type, target.descriptions.get(name, ""), sources.get(name, ()))
 
 
 def _quarantine(catalog: Catalog) -> Mapping[str, Sequence[QuarantinedRows]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.execution.session_log import ProcessState
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     head = publish.main_id(tables.load(engine.catalog, target.table))
     published = read_at(spark, target.table, head)
     rows = published.count()
-    planned = _full_plan(engine, target)
+    planned = full_plan(engine, target, engine.store.state(target.table))
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
     stager = Stager(
@@ -105,9 +106,9 @@ def _is_read(source: Table, watermark: Watermark | None) -> bool:
     return publish.main_id(source) == last_read or publish.only_compacted_since(source, last_read)
 
 
-def _full_plan(engine: Engine, target: Target) -> SessionPlan | None:
+def full_plan(engine: Engine, target: Target, state: ProcessState) -> SessionPlan | None:
     """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
-    watermarks = engine.store.state(target.table).watermarks
+    watermarks = state.watermarks
     if not watermarks:
         return None
     start = engine.pipeline.start_hour

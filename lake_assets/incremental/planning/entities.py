@@ -115,7 +115,7 @@ def _rows_removed(source: SourceChanges, last_hour: int) -> int:
 def _obstacles(inputs: PlanningInput, hours: tuple[int, ...], intact: bool) -> Iterator[str]:
     """Yield the reasons why no entity may be left out."""
     for source in inputs.changes:
-        if source.since is None or source.how == "expired":
+        if source.since is None or not _shows_changed_rows(source):
             yield f"the rows of {source.source} that were read before are not available for comparison"
     if _was_read_before(inputs, hours[-1]):
         yield "an earlier session has read the changes of hours that are pending or were skipped"
@@ -123,6 +123,11 @@ def _obstacles(inputs: PlanningInput, hours: tuple[int, ...], intact: bool) -> I
         yield "some of the hours were built by other code"
     if not intact:
         yield "somebody else has written to the target"
+
+
+def _shows_changed_rows(source: SourceChanges) -> bool:
+    """Whether the changed rows can be read: those appended, or the rows before and after."""
+    return source.appends_only or not source.since_expired
 
 
 def _was_read_before(inputs: PlanningInput, last_hour: int) -> bool:

@@ -16,6 +16,9 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Mode, Sequential
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan
 
+REASON_SEPARATOR = "; "
+"""Between the reasons of a held hour."""
+
 MAX_REASONS = 3
 """Number of reasons in a message about held hours. Hours with other reasons are only counted."""
 
@@ -30,9 +33,19 @@ def failed_hours(audits: Iterable[AuditResult]) -> dict[int, str]:
         if not audit.blocking or audit.passed:
             continue
         for key, rows in audit.hours.items():
-            reason = f"audit {audit.name}: {_describe_counts(audit, rows)}"
+            reason = f"{_named(audit.name)}{_describe_counts(audit, rows)}"
             reasons.setdefault(parse_hour(key), []).append(reason)
-    return {hour: "; ".join(reasons[hour]) for hour in sorted(reasons)}
+    return {hour: REASON_SEPARATOR.join(reasons[hour]) for hour in sorted(reasons)}
+
+
+def held_by_audit(held: Iterable[HeldHour], audit: str) -> tuple[HeldHour, ...]:
+    """Return those of the held hours that an audit holds back, whichever session evaluated it."""
+    found: list[HeldHour] = []
+    for hour in held:
+        reasons = hour.why.split(REASON_SEPARATOR)
+        if any(reason.startswith(_named(audit)) for reason in reasons):
+            found.append(hour)
+    return tuple(found)
 
 
 def hours_to_hold(
@@ -155,6 +168,11 @@ def in_words(held: Sequence[HeldHour]) -> str:
     if hours_left:
         sentences.append(f"and {hours_left} hours more")
     return "; ".join(sentences)
+
+
+def _named(audit: str) -> str:
+    """Return the beginning of a reason. It is stored with held hours, so it stays as it is."""
+    return f"audit {audit}: "
 
 
 def _describe_hours(hours: Sequence[int]) -> str:

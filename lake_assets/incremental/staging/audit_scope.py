@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from lake_assets.incremental.audit_reads.session_reads import SessionReads
+from lake_assets.incremental.audit_reads.source_rows import in_hours, rows_at
 from lake_assets.incremental.declaration.target import AuditScope, RowsByHour
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import rows_in_hours
@@ -30,6 +32,7 @@ def audit_scope(
     parent: int | None,
     hours: tuple[int, ...],
     rows: int,
+    start: int,
 ) -> AuditScope:
     """Return what the audits of a staged snapshot evaluate.
 
@@ -38,29 +41,74 @@ def audit_scope(
         parent: The snapshot of main that it was staged on.
         hours: Hours to evaluate.
         rows: Rows that the staged snapshot added.
+        start: First hour of the pipeline.
     """
-    from lake_assets.base.time_filters import within
     from lake_assets.connections.row_checkpoint import checkpoint_rows
-    from lake_assets.incremental.staging.reading import read_at
 
     evaluated_id = snapshot_id or parent
-    staged = read_at(spark, target.table, evaluated_id)
-    staged = within(staged, target.time_column, hours)
-    if prepared.single_partition:
-        staged = staged.coalesce(1)
+    staged = checkpoint_rows(_staged_rows(spark, target, prepared, evaluated_id, hours))
     snapshots_read = {source.source: source.to_snapshot_id for source in plan.sources}
     snapshots_read[target.table] = parent
+    reads = _session_reads(catalog, spark, target, prepared, start=start)
     return AuditScope(
         target=target,
         hours=hours,
-        staged=checkpoint_rows(staged),
+        staged=staged,
         kept=prepared.kept,
+        valid=_in_one_partition(reads.valid_rows(), prepared),
+        staged_everywhere=_staged_everywhere(spark, target, prepared, evaluated_id, staged),
+        rows_in_source=lambda: reads.count() + prepared.row_counts.outside,
         counts=_counts(prepared, rows),
         table=_reader(catalog, spark, snapshots_read),
         staged_rows=_rows_by_hour(catalog, spark, target, evaluated_id),
         earlier_rows=_rows_by_hour(catalog, spark, target, parent),
         few=prepared.single_partition,
     )
+
+
+def _session_reads(
+    catalog: Catalog, spark: SparkSession, target: Target, prepared: PreparedRows, *, start: int
+) -> SessionReads:
+    source = target.sources[0]
+    return SessionReads(
+        spark=spark,
+        table=tables.load(catalog, source.table),
+        source=source,
+        span=prepared.plan.sources[0],
+        load=prepared.load,
+        hours=prepared.plan.hour_numbers,
+        held=prepared.plan.held,
+        start=start,
+    )
+
+
+def _staged_everywhere(
+    spark: SparkSession,
+    target: Target,
+    prepared: PreparedRows,
+    evaluated_id: int | None,
+    staged: DataFrame,
+) -> DataFrame:
+    """Return `staged`; if an append repeats rows that were published before, the rows of all planned hours."""
+    if prepared.load != "append" or not prepared.row_counts.duplicates:
+        return staged
+    return _staged_rows(spark, target, prepared, evaluated_id, prepared.plan.hour_numbers)
+
+
+def _staged_rows(
+    spark: SparkSession,
+    target: Target,
+    prepared: PreparedRows,
+    evaluated_id: int | None,
+    hours: Collection[int],
+) -> DataFrame:
+    rows = rows_at(spark, target.table, evaluated_id)
+    return _in_one_partition(rows.where(in_hours(target.time_column, hours)), prepared)
+
+
+def _in_one_partition(rows: DataFrame, prepared: PreparedRows) -> DataFrame:
+    """Return the rows as one partition if those of the session are."""
+    return rows.coalesce(1) if prepared.single_partition else rows
 
 
 def _counts(prepared: PreparedRows, rows: int) -> dict[str, int]:
@@ -76,14 +124,14 @@ def _reader(
     catalog: Catalog, spark: SparkSession, snapshots_read: Mapping[str, int | None]
 ) -> Callable[[str], DataFrame]:
     """Return a function that reads tables: those of the session as of its snapshots, others as of main."""
-    from lake_assets.incremental.staging.reading import coalesce_if_few, read_at
+    from lake_assets.incremental.staging.reading import coalesce_if_few
 
     def read(name: str) -> DataFrame:
         table = tables.load(catalog, name)
         snapshot_id = publish.main_id(table)
         if name in snapshots_read:
             snapshot_id = snapshots_read[name]
-        rows = read_at(spark, name, snapshot_id)
+        rows = rows_at(spark, name, snapshot_id)
         return coalesce_if_few(rows, publish.rows_of(table, snapshot_id))
 
     return read
@@ -91,16 +139,13 @@ def _reader(
 
 def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapshot_id: int | None) -> RowsByHour:
     """Return a function that counts the rows of a target's snapshot: by metadata if possible, else by Spark."""
-    from lake_assets.base.time_filters import within
-    from lake_assets.incremental.staging.reading import read_at
 
     def count(hours: Collection[int]) -> Mapping[int, int]:
         table = tables.load(catalog, target.table)
         by_metadata = rows_in_hours(table, snapshot_id, target.time_column, hours)
         if by_metadata is not None:
             return by_metadata
-        rows = read_at(spark, target.table, snapshot_id)
-        rows = within(rows, target.time_column, sorted(hours))
+        rows = rows_at(spark, target.table, snapshot_id).where(in_hours(target.time_column, hours))
         return rows_by_hour(rows, target.time_column)
 
     return count

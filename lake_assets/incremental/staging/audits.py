@@ -29,22 +29,28 @@ HOUR = "h"
 
 
 def source_target_counts() -> Audit:
-    """Return an audit that every row read is published, a repeated delivery, or in quarantine."""
+    """Return an audit that every row in the source was read, and is published, a repeated delivery, or in quarantine.
+
+    The rows in the source are counted by its metadata, or by a query of the audit's own.
+    """
 
     def run(scope: AuditScope) -> Verdict:
-        counts = scope.counts
+        counts = {"in source": scope.rows_in_source(), **scope.counts}
         accounted_for = counts["written"] + counts["duplicates"] + counts["quarantined"]
-        return Verdict(counts["read"] == accounted_for, counts)
+        return Verdict(counts["in source"] == counts["read"] == accounted_for, counts)
 
     return Audit(
         name="source_target_counts",
         run=run,
-        description="rows read = published + repeated deliveries + quarantined",
+        description="rows in the source = read = published + repeated deliveries + quarantined",
     )
 
 
 def no_missing_events() -> Audit:
-    """Return an audit that every source row that should be published is in the staged rows, by key."""
+    """Return an audit that every source row that should be published is in the staged rows, by key.
+
+    It reads the source by a query of its own, and applies the declared rules itself.
+    """
 
     def run(scope: AuditScope) -> Offenders:
         key = scope.target.key
@@ -56,8 +62,8 @@ def no_missing_events() -> Audit:
             )
         from lake_assets.incremental.staging.reading import hash_join_hint
 
-        staged = scope.staged.select(_text(key[0]).alias(KEY))
-        expected = scope.kept.select(
+        staged = scope.staged_everywhere.select(_text(key[0]).alias(KEY))
+        expected = scope.valid.select(
             _text(source.key).alias(KEY),
             _hour(source.time_column).alias(HOUR),
         )

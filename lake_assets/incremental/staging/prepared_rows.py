@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.base.time_filters import hours_condition
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.planning.session import RowCounts
+from lake_assets.incremental.planning.session import RowCounts, SessionPlan
 from lake_assets.incremental.staging.reading import CATALOG
 
 WAP_ID = "spark.wap.id"
@@ -25,6 +25,7 @@ class PreparedRows:
     """The rows of one session, not yet written.
 
     Attributes:
+        plan: What was prepared: the session's plan, without the hours that its audits hold back.
         load: `append`, `overwrite`, or `none` (at most rows for the quarantine).
         hours: The hours that an overwrite replaces; for an append, the hours of its rows' source times.
         rows: Rows to write, with the columns of the target.
@@ -37,6 +38,7 @@ class PreparedRows:
         rows_unchanged: Rows in `unchanged`.
     """
 
+    plan: SessionPlan
     load: Literal["append", "overwrite", "none"]
     hours: tuple[int, ...]
     rows: DataFrame

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_key
-from lake_assets.base.time_filters import moment
+from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.planning.session import RowCounts
 
@@ -135,12 +135,14 @@ def count_rows(
     *,
     columns: Sequence[str],
     complete_through: int | None,
+    hours: Sequence[int] | None = None,
 ) -> RowCounts:
     """Count classified rows by their classification, in one pass.
 
     Args:
         columns: The columns of the source.
         complete_through: The target's before the session; rows of hours up to it count as late.
+        hours: Hours that an overwrite replaces; rows in none of them count as outside. None: no row does.
     """
     is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
     is_contested = is_valid() & (F.col(DELIVERY) == CONTESTED)
@@ -149,6 +151,7 @@ def count_rows(
     lateness = F.when(is_counted(), _lateness_minutes(source, columns))
     row = rows.agg(
         F.count("*").alias("read"),
+        F.count_if(_is_outside(source, hours)).alias("outside"),
         F.count_if(is_duplicate).alias("duplicates"),
         F.count_if(~is_valid()).alias("quarantined"),
         F.count_if(is_contested).alias("contested"),
@@ -161,6 +164,7 @@ def count_rows(
     p50, p95 = row["lateness"] or (None, None)
     return RowCounts(
         read=row["read"],
+        outside=row["outside"],
         duplicates=row["duplicates"],
         quarantined=row["quarantined"],
         contested=row["contested"],
@@ -222,6 +226,12 @@ def _is_late(complete_through: int | None) -> Column:
     if complete_through is None:
         return F.lit(False)
     return F.col(HOUR) <= complete_through
+
+
+def _is_outside(source: Source, hours: Sequence[int] | None) -> Column:
+    if hours is None:
+        return F.lit(False)
+    return ~F.coalesce(hours_condition(source.time_column, hours), F.lit(False))
 
 
 def _lateness_minutes(source: Source, columns: Sequence[str]) -> Column:

@@ -94,6 +94,7 @@ class Stager:
             quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
         inputs = [row_validation.drop_classification(kept)]
         return PreparedRows(
+            plan=plan,
             load="append",
             hours=tuple(sorted(self.target.grain.whole(counts.hours))),
             rows=self.build.transform(plan.session_id, counts.hours, inputs),
@@ -114,12 +115,19 @@ class Stager:
         classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
         return classified, columns
 
-    def _count_rows(self, rows: DataFrame, source: Source, columns: Sequence[str]) -> RowCounts:
+    def _count_rows(
+        self,
+        rows: DataFrame,
+        source: Source,
+        columns: Sequence[str],
+        hours: Sequence[int] | None = None,
+    ) -> RowCounts:
         return row_validation.count_rows(
             rows,
             source,
             columns=columns,
             complete_through=self.complete_through,
+            hours=hours,
         )
 
     def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
@@ -133,7 +141,7 @@ class Stager:
         rows, columns = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
-        counts = self._count_rows(rows, source, columns)
+        counts = self._count_rows(rows, source, columns, hours)
         in_hours = within(rows, source.time_column, hours)
         kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)
@@ -148,6 +156,7 @@ class Stager:
             quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
         quarantined += quarantine_rows_of_other_sources(self.build, plan)
         return PreparedRows(
+            plan=plan,
             load="overwrite" if hours else "none",
             hours=changed,
             rows=changed_rows,

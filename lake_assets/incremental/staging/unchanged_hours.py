@@ -47,7 +47,7 @@ def unchanged_partitions(
     Returns:
         First hour of each partition whose rows are the published ones, in whatever order → its number of rows.
     """
-    content = _content_by_side(target, rebuilt, published, hours)
+    content = content_by_side(target, rebuilt, published, hours)
     unchanged: dict[int, int] = {}
     for first_hour in target.grain.firsts(hours):
         before = content.get((first_hour, PUBLISHED))
@@ -60,7 +60,7 @@ def unchanged_partitions(
     return unchanged
 
 
-def _content_by_side(
+def content_by_side(
     target: Target,
     rebuilt: DataFrame,
     published: DataFrame,

@@ -43,6 +43,8 @@ def target_facts(engine: Engine, overview: Overview) -> Iterator[Fact]:
 def _pending(engine: Engine, found: TargetOverview) -> _Pending:
     target = engine.pipeline.target(found.table)
     pending = _Pending()
+    if found.problem:
+        pending.add(found.problem, bad=True)
     _add_decision(pending, engine.decide(target))
     for held in found.held:
         pending.add(f"{hour_key(held.hour)} is held back: {held.why}", bad=True)

@@ -31,7 +31,9 @@ UNLIMITED_COLUMNS = 10_000
 HOUR_FIELDS = {
     "built",
     "changed_through",
+    "compared",
     "complete_through",
+    "differing",
     "event_hour",
     "held",
     "hour",

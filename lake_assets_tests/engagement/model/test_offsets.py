@@ -77,3 +77,5 @@ def test_a_range_is_read_again_only_in_full() -> None:
     check_readable(replace(TOPIC, earliest={0: 4, 1: 5}), replace(READ, start={0: 4, 1: 5}))
     with pytest.raises(OffsetsMissing):
         check_readable(replace(TOPIC, earliest={0: 1, 1: 5}), READ)
+    nothing_of_one = replace(READ, end={0: 0, 1: 9})
+    check_readable(replace(TOPIC, earliest={0: 1, 1: 5}), nothing_of_one)

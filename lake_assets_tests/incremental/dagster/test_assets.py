@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNUPS = "core.signup_fact"
+STATE_CHECKS = {"quarantine", "quarantine_limit", "pending_hours"}
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_re
     land(spark, catalog, bad.landing)
 
     request = (daemon.tick("signup_fact_sensor").run_requests or [])[0]
-    result = daemon.execute(SIGNUPS, tags=dict(request.tags))
+    result = daemon.run(request)
     assert not result.success
     assert red_checks(result) == {"not_null_account_id": "\n".join(f"- `{key}`" for key in sorted(bad.right))}
     assert daemon.hours_of(SIGNUPS) == before
@@ -124,8 +125,8 @@ def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog:
     publish_clicks(catalog, [3], complete_through=9)
     with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20)) as daemon:
         request = (daemon.tick("click_state_sensor").run_requests or [])[0]
-        result = daemon.execute(near.table, tags=dict(request.tags))
-    (found,) = result.get_asset_check_evaluations()
+        result = daemon.run(request)
+    (found,) = [each for each in result.get_asset_check_evaluations() if each.check_name == "skipped_hours"]
     assert (found.check_name, found.passed, found.severity) == ("skipped_hours", False, dg.AssetCheckSeverity.WARN)
     assert found.metadata["skipped hours"].value == hour_key(START + 3)
 
@@ -140,6 +141,9 @@ def test_hours_that_were_built_outside_dagster_are_marked_once(
     told = daemon.tick("signup_fact_sensor")
 
     assert not told.run_requests
-    assert [event.partition for event in told.asset_events] == [hour_key(START + hour) for hour in range(6)]
+    marked = [event for event in told.asset_events if isinstance(event, dg.AssetMaterialization)]
+    assert [event.partition for event in marked] == [hour_key(START + hour) for hour in range(6)]
+    checks = {event.check_name for event in told.asset_events if isinstance(event, dg.AssetCheckEvaluation)}
+    assert checks == {*(audit.name for audit in PIPELINE.target("signup_fact").audits), *STATE_CHECKS}
     assert daemon.hours_of(SIGNUPS) == list(range(6))
     assert not daemon.tick("signup_fact_sensor").asset_events

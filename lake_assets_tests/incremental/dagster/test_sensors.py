@@ -16,6 +16,7 @@ from lake_assets.incremental.dagster.sensors import NOT_WAITING
 from lake_assets.incremental.dagster.session_runs import (
     CODE_VERSION_TAG,
     SESSION_TAG,
+    heads_of,
 )
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import committed_after
@@ -76,13 +77,15 @@ def test_g10_a_session_is_requested_as_one_run_with_its_envelope_and_heads(
 
     assert request.run_key == f"{plan.session_id}:1"
     assert request.asset_selection == [dg.AssetKey(["core", "click_fact"])]
-    assert {name: value for name, value in request.tags.items() if name.startswith(("lake/", "dagster/asset"))} == {
+    assert {name: value for name, value in request.tags.items() if name.startswith(("lake", "dagster/asset"))} == {
         "dagster/asset_partition_range_start": KEYS[2],
         "dagster/asset_partition_range_end": KEYS[6],
         "lake/session_id": plan.session_id,
-        "lake/snapshots": json.dumps(plan.snapshots),
+        "lake.snapshot/raw.clicks": str(catalog.load_table("raw.clicks").metadata.current_snapshot_id),
+        "lake.complete_through/raw.clicks": KEYS[6],
         "lake/code_version": click_fact.code_version,
     }
+    assert request.asset_check_keys == []  # G19: a check that is planned and not evaluated is shown as skipped
 
 
 def test_g9_a_tick_that_was_lost_is_simply_repeated(daemon: InProcessDaemon, catalog: Catalog) -> None:
@@ -117,6 +120,37 @@ def commit(engine: Engine, target: Target) -> None:
     assert isinstance(plan, SessionPlan)
     committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
     engine.store.move_watermarks(state, plan, committed, None)
+
+
+def test_a_run_of_the_version_before_has_its_heads_as_json(daemon: InProcessDaemon, catalog: Catalog) -> None:
+    land_clicks(catalog, [0], landing=0)
+    plan = Engine(catalog, CLICKS, clock=lambda: at(8)).decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+    tags = (daemon.tick("click_fact_sensor").run_requests or [])[0].tags
+    heads = {"raw.clicks": (catalog.load_table("raw.clicks").metadata.current_snapshot_id, START)}
+    assert heads_of(tags) == heads_of({"lake/snapshots": json.dumps(plan.snapshots)}) == heads
+    assert heads_of({}) == {}
+
+
+def test_pending_hours_are_reported_when_they_change(daemon: InProcessDaemon, catalog: Catalog, clock: Hands) -> None:
+    def reported() -> list[tuple[str | None, bool, dict[str, object]]]:
+        events = daemon.tick("click_state_sensor").asset_events
+        checks = [event for event in events if isinstance(event, dg.AssetCheckEvaluation)]
+        return [(each.description, each.passed, {k: v.value for k, v in each.metadata.items()}) for each in checks]
+
+    waits = "core.click_fact: complete-through is not set yet, so no hour is known to be complete"
+    assert reported() == [(waits, False, {"pending hours": "none", "why": waits})]
+    assert reported() == []
+
+    publish_clicks(catalog, [0, 1, 4], complete_through=1)
+    commit(Engine(catalog, CLICKS, clock=clock), click_state)
+    waits = f"hours {KEYS[4]} wait for core.click_fact, complete through {KEYS[1]}"
+    assert reported() == [(waits, False, {"pending hours": KEYS[4], "why": waits})]
+    assert reported() == []
+
+    publish_clicks(catalog, [], complete_through=4)
+    commit(Engine(catalog, CLICKS, clock=clock), click_state)
+    assert reported() == [("No hour that has changed waits to be built.", True, {"pending hours": "none"})]
 
 
 def test_without_news_it_says_so(daemon: InProcessDaemon) -> None:

@@ -109,6 +109,11 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
             lambda: declare(lineage={"prize": ["raw.clicks.price"]}),
             r"core\.click_fact declares lineage for prize",
         ),
+        (lambda: declare(descriptions={"prize": "It."}), r"core\.click_fact describes prize, but has no such column"),
+        (
+            lambda: RawTable("raw.clicks", {"id": "string"}, time_column="at", descriptions={"prize": "It."}),
+            r"raw\.clicks describes prize, but has no such column",
+        ),
         (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
         (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
@@ -118,6 +123,9 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
         (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
+        (lambda: Sequential(load="changed"), r"The load type of a sequential target is 'changed'"),  # type: ignore[arg-type]
+        (lambda: Sequential(load="all"), r"has no catch-up threshold"),
+        (lambda: Sequential(load="all", catchup_threshold=2, entity="account_id"), r"the entity 'account_id'"),
         (lambda: Sequential(few_rows=-1), r"few_rows is -1"),
         (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
         (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),

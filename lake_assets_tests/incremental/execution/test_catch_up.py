@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import count
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from tenacity import Retrying, stop_after_delay, wait_fixed
 
+from lake_assets.base.hours import hour_key
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Source, Stateless
 from lake_assets.incremental.execution.catch_up import Outcome, catch_up
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.planning.session import NoSession, OpenedSession
-from lake_assets_tests.incremental.clicks import CLICKS, at, click_state, land_clicks, publish_clicks
+from lake_assets.incremental.execution.planner import Planner
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession
+from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.scenario import with_target
+from lake_assets_tests.processes import LONGEST, environment
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.execution.session_log import ProcessState
+    from lake_assets.settings import Settings
+
+COMMITS = 500
+"""Commits after which the writer stops by itself: far more than a call that ends needs."""
 
 
 @pytest.fixture
@@ -56,6 +72,93 @@ def test_an_error_of_any_kind_does_not_stop_the_others_unless_the_machine_has_it
 
     (failed,) = fails_with(OSError(28, "No space left on device"))
     assert (failed.failure or "").splitlines()[0] == "The disk is full."
+
+
+def test_a_writer_that_commits_all_the_time_keeps_no_target_from_its_turn(engine: Engine, bare_home: Settings) -> None:
+    done = Event()
+
+    def write() -> None:
+        catalog = open_catalog(bare_home)
+        for hour in count():
+            complete(catalog, hour)
+            if done.is_set() or hour == COMMITS:
+                return
+
+    complete(engine.catalog, 0)
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        outcomes = catch_up(engine, CLICKS.targets, report=lambda outcome: wait_for_commit(engine.catalog))
+    finally:
+        done.set()
+        writer.join()
+    assert [(o.table, o.report is not None, o.failure) for o in outcomes] == [
+        ("core.click_fact", True, None),
+        ("core.click_fact", False, None),
+        ("core.click_state", True, None),
+        ("core.click_state", False, None),
+    ]
+
+
+def test_a_call_that_is_overtaken_goes_on_and_notes_it(engine: Engine, catalog: Catalog) -> None:
+    complete(catalog, 3)
+    other = Engine(catalog, CLICKS, clock=lambda: at(8))
+    decide, races = engine.planner.next_session, [True]
+
+    class Overtaken(Planner):
+        def next_session(self, state: ProcessState, **kwargs: Any) -> Decision:
+            decision = decide(self, state, **kwargs)
+            if races and self.target is click_fact:
+                races.pop()
+                other.run(click_fact)
+            return decision
+
+    engine.planner = Overtaken  # type: ignore[misc]
+    found = catch_up(engine, CLICKS.targets)
+    assert [(o.table, bool(o.overtaken), o.report is not None, o.failure) for o in found] == [
+        ("core.click_fact", True, False, None),
+        ("core.click_fact", False, False, None),
+        ("core.click_state", False, True, None),
+        ("core.click_state", False, False, None),
+    ]
+    assert "another process was faster: " in (found[0].overtaken or "")
+
+
+def test_two_commands_at_once_end_well_and_with_the_same_rows(home: Settings, catalog: Catalog) -> None:
+    Engine(catalog, CLICKS, clock=lambda: at(8)).create_tables()
+    land_clicks(catalog, [0, 1, 2], landing=3)
+    pipeline = {"LAKE_PIPELINES": "lake_assets_tests.incremental.clicks:CLICKS"}
+    command = [sys.executable, "-m", "lake_assets.cli.main", "catch-up"]
+    started = []
+    for _ in range(2):
+        started.append(
+            subprocess.Popen(command, env={**os.environ, **environment(home), **pipeline}, stderr=subprocess.PIPE)
+        )
+    for process in started:
+        _, errors = process.communicate(timeout=LONGEST)
+        assert process.returncode == 0, errors.decode()
+    for name in ("core.click_fact", "core.click_state"):
+        rows = catalog.load_table(name).scan().to_arrow()
+        assert sorted(rows["click_id"].to_pylist()) == ["c3-0", "c3-1", "c3-2"]
+
+
+def complete(catalog: Catalog, hour: int) -> None:
+    """Declare raw.clicks complete through an hour, which is due in a session that needs no Spark."""
+    for attempt in tables.retrying():
+        with attempt, catalog.load_table("raw.clicks").transaction() as transaction:
+            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(START + hour)})
+
+
+def wait_for_commit(catalog: Catalog) -> None:
+    """Return as soon as the writer has committed once more."""
+    before = complete_through(catalog)
+    for attempt in Retrying(stop=stop_after_delay(30), wait=wait_fixed(0.01)):
+        with attempt:
+            assert complete_through(catalog) > before
+
+
+def complete_through(catalog: Catalog) -> int:
+    return tables.complete_through(catalog.load_table("raw.clicks"), "raw.clicks") or 0
 
 
 @pytest.mark.parametrize(

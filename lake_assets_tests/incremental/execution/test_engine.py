@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
-from lake_assets.errors import UsageError
+from lake_assets.base.hours import hour_start
+from lake_assets.errors import TargetChanged, TargetDropped, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import NoSession, OpenedSession, SessionPlan, SessionReport
@@ -109,3 +111,36 @@ def test_publish_and_commit_are_refused_without_an_open_session(engine: Engine) 
     opened(engine)
     with pytest.raises(UsageError, match="is not published"):
         engine.commit_session(click_fact)
+
+
+def test_repair_rows_of_others_in_hours_that_no_session_builds_are_deleted(engine: Engine) -> None:
+    land_clicks(engine.catalog, [], landing=2)
+    for target in (click_fact, click_state):
+        engine.run(target)
+    table = engine.catalog.load_table(click_state.table)
+    hours = [None, hour_start(START - 1), hour_start(START + 3)]
+    rows = [{"click_id": "by hand", "state_hour": hour} for hour in hours]
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    assert isinstance(engine.problem(click_state), TargetChanged)
+    waiting = engine.decide(click_state)
+    assert isinstance(waiting, NoSession)
+    assert "lake repair core.click_state" in waiting.reason
+
+    assert isinstance(engine.repair(click_state), SessionReport)
+    assert engine.problem(click_state) is None
+    assert table.refresh().scan().to_arrow().num_rows == 0
+    assert isinstance(engine.repair(click_state), NoSession)
+
+
+def test_create_tables_a_target_with_a_watermark_is_not_created_again(engine: Engine) -> None:
+    land_clicks(engine.catalog, [], landing=2)
+    engine.run(click_fact)
+    for target in (click_fact, click_state):
+        engine.catalog.drop_table(target.table)
+    assert engine.create_tables() == [click_state.table]
+    assert isinstance(engine.problem(click_fact), TargetDropped)
+    with pytest.raises(TargetDropped, match=r"lake rebuild core\.click_fact --reset"):
+        engine.decide(click_fact)
+    assert isinstance(engine.rebuild_all(click_fact), SessionReport)
+    assert engine.problem(click_fact) is None
+    assert isinstance(engine.run(click_fact), NoSession)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.transforms import IdentityTransform
 from typer.testing import CliRunner
 
 from lake_assets.base.hours import hour_key, parse_hour
@@ -28,19 +29,39 @@ from lake_assets.incremental.execution.session_log import (
     SessionRecord,
     SessionStore,
     create_tables,
+    process_log,
 )
+from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
 from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
+from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import AuditResult, Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
+from lake_assets.incremental.planning.session import (
+    AuditResult,
+    Cost,
+    HeldHour,
+    PlannedHour,
+    SessionPlan,
+    SourceRange,
+    TargetVersion,
+)
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 START = parse_hour("2026-01-01-00:00")
+LATER_COLUMNS = [
+    "previous_sequence_number",
+    "previous_snapshot_timestamp_ms",
+    "target_uuid",
+    "target_snapshot_id",
+    "target_sequence_number",
+    "target_rows",
+]
+"""Those that the first version did not have."""
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -146,9 +167,10 @@ def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore
     assert (newest.audits, newest.held) == ((failed,), ())
 
 
-def test_what_was_committed_before_hours_were_held_back_is_read() -> None:
+def test_what_was_committed_before_hours_were_held_back_or_chunks_grew_is_read() -> None:
     metadata = encode_committed(Committed(last_built=START), None)
-    del metadata["held"]
+    for later in ("held", "following", "chunk_hours"):
+        del metadata[later]
     assert decode_committed(metadata) == Committed(last_built=START)
 
 
@@ -161,6 +183,8 @@ def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
         held=(HeldHour(START + 6, "audit x: 1 bad", "fact-0"),),
         code_version="abc",
         uniform_from=START + 1,
+        following=frozenset({START + 7}),
+        chunk_hours=4,
     )
     move(store, planned(), committed, published=11)
     state = store.state("core.fact")
@@ -208,6 +232,49 @@ def test_the_log_of_watermarks_says_from_where_to_where(store: SessionStore) -> 
         ],
         key=str,
     )
+
+
+def test_a_move_records_the_whole_previous_snapshot_and_the_target(store: SessionStore) -> None:
+    built = TargetVersion("uuid-t", 2**62 + 9, 4, 30)
+    move(store, planned())
+    assert store.state("core.fact").target is None
+    store.move_watermarks(store.state("core.fact"), planned(number=2), Committed(), 11, target=built)
+    assert store.state("core.fact").target == built
+    rows = tables.load(store.catalog, HIGH_WATERMARK).scan().to_arrow().to_pylist()
+    columns = ("previous_snapshot_id", "previous_sequence_number", "previous_snapshot_timestamp_ms")
+    found = {(r["source"], r["revision"]): tuple(r[c] for c in columns) for r in rows}
+    nothing = (None, None, None)
+    assert found == {
+        ("raw.a", 1): nothing,
+        ("raw.b", 1): nothing,
+        ("raw.a", 2): (2**62 + 1, 7, 1_000),
+        ("raw.b", 2): nothing,
+    }
+
+
+def test_a_table_of_an_older_version_gets_the_columns_with_the_next_move(store: SessionStore) -> None:
+    """Nobody has to call `lake init` after an upgrade; what was stored before is read without them."""
+    move(store, planned(), published=11)
+    log = tables.load(store.catalog, HIGH_WATERMARK)
+    old = log.scan().to_arrow().drop_columns(LATER_COLUMNS)
+    store.catalog.drop_table(HIGH_WATERMARK)
+    partitions = {"process_name": IdentityTransform[Any]()}
+    columns = {name: kind for name, kind in WATERMARK_COLUMNS.items() if name not in LATER_COLUMNS}
+    tables.create(store.catalog, HIGH_WATERMARK, columns, partitions, LOG_PROPERTIES)
+    tables.load(store.catalog, HIGH_WATERMARK).append(old)
+
+    state = store.state("core.fact")
+    assert (state.revision, state.target) == (1, TargetVersion(None, 11))
+    assert state.watermarks["raw.a"].sequence_number == 7
+    assert read_references(store.catalog).watermarks[0]["latest_snapshot_id"] == 2**62 + 1
+
+    built = TargetVersion("uuid-t", 12, 4, 30)
+    store.move_watermarks(state, planned(number=2), Committed(), 12, target=built)
+    assert store.state("core.fact").target == built
+    rows = tables.load(store.catalog, HIGH_WATERMARK).scan().to_arrow().to_pylist()
+    numbers = {(r["source"], r["revision"]): r["previous_sequence_number"] for r in rows}
+    assert numbers[("raw.a", 2)] == 7
+    assert numbers[("raw.a", 1)] is None
 
 
 def test_a_rebuild_ends_where_it_started_and_a_reset_where_the_sources_are(store: SessionStore) -> None:
@@ -280,6 +347,32 @@ def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:
     assert table.scan().to_arrow().num_rows == 2 * moves, "every move is still there"
     assert len(list(table.scan().plan_files())) <= MERGE_FILES
     assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
+
+
+def test_a_lookup_finds_the_newest_move_in_a_merged_file_and_large_files_stay(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_log, "MERGE_FILES", 2)
+    monkeypatch.setattr(process_log, "MERGE_ROWS", 5)
+    large: set[str] = set()
+    for number in range(1, 10):
+        move(store, planned(number=number), Committed(last_built=START + number))
+        state = store.state("core.fact")
+        assert (state.revision, state.committed.last_built) == (number, START + number)
+        assert state.watermarks["raw.a"].snapshot_id == 2**62 + number
+        assert store.watermark_session("core.fact") == f"fact-{number}"
+        tasks = list(tables.load(store.catalog, HIGH_WATERMARK).scan().plan_files())
+        assert large <= {task.file.file_path for task in tasks}
+        large |= {task.file.file_path for task in tasks if task.file.record_count >= 5}
+    assert large
+
+
+def test_the_history_is_ordered_by_the_last_move_of_each_session(store: SessionStore) -> None:
+    first = store.record(record_of(planned(number=1)), after=None)
+    second = store.record(record_of(planned(number=2)), after=first)
+    store.record(replace(first, state="abandoned"), after=second)
+    found = [(each.plan.session_id, each.state) for each in store.history("core.fact")]
+    assert found == [("fact-2", "planned"), ("fact-1", "abandoned")]
 
 
 def test_what_a_tag_holds_on_to_is_not_forgotten(store: SessionStore) -> None:

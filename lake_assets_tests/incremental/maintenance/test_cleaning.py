@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from lake_assets.incremental.execution.erasure_guard import delete_rows, holds
 from lake_assets.incremental.maintenance.cleaning import (
     drop_deleted_entries,
     expire_snapshots_except,
+    former_tables,
     remove_unreferenced_files,
 )
 from lake_assets.incremental.maintenance.stored_files import bare_path
@@ -71,3 +72,22 @@ def test_of_a_table_that_lacks_a_manifest_nothing_is_removed(catalog: Catalog) -
     with pytest.raises(FileNotFoundError):
         remove_unreferenced_files(catalog, NAME, orphaned_before=NOW)
     assert sorted(folder(catalog).rglob("*")) == before
+
+
+def test_the_files_of_a_former_table_of_the_same_name_stay_until_its_metadata_is_gone(catalog: Catalog) -> None:
+    landed(catalog, "a-1")
+    former = set(folder(catalog).rglob("*.parquet"))
+    catalog.drop_table(NAME)
+    landed(catalog, "a-2")
+    metadata = former_tables(tables.load(catalog, NAME))
+    assert len(metadata) == 1
+    later = datetime.now(UTC) + timedelta(days=9)
+    assert remove_unreferenced_files(catalog, NAME, orphaned_before=later) == 0
+    assert all(file.exists() for file in former)
+
+    for file in (folder(catalog) / "metadata").glob("*.metadata.json"):
+        if f'"table-uuid":"{next(iter(metadata))}"' in file.read_text().replace(" ", ""):
+            file.unlink()
+    assert remove_unreferenced_files(catalog, NAME, orphaned_before=later) > 0
+    assert not any(file.exists() for file in former)
+    assert tables.load(catalog, NAME).scan().to_arrow()["account_id"].to_pylist() == ["a-2"]

@@ -13,12 +13,14 @@ import pytest
 
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.errors import UsageError
-from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES, Maintainer, tables_of
 from lake_assets.incremental.maintenance.policy import Policy
+from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.changes import changes
 from lake_assets.membership import PIPELINE
+from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 from lake_assets_tests.incremental.scenario import START, Lake, signup
 from lake_assets_tests.incremental.test_crashes import die
 
@@ -179,3 +181,19 @@ def test_orphans_go_when_they_are_old_and_the_memory_of_processes_stays(lake: La
 def test_an_unknown_table_is_refused(lake: Lake) -> None:
     with pytest.raises(UsageError, match="no table 'nothing'"):
         maintainer(lake).maintain("nothing")
+
+
+def test_orphans_of_a_former_table_stay_and_the_report_names_its_metadata(catalog: Catalog) -> None:
+    Engine(catalog, CLICKS, clock=utc_now).create_tables()
+    land_clicks(catalog, [0], landing=0)
+    former = tables.load(catalog, "raw.clicks").metadata_location
+    catalog.drop_table("raw.clicks")
+    Engine(catalog, CLICKS, clock=utc_now).create_tables()
+
+    def no_spark() -> SparkSession:
+        raise AssertionError("Spark removes orphans")
+
+    done = Maintainer(catalog, CLICKS, clock=utc_now, spark=no_spark).maintain("raw.clicks")
+    assert done.orphans_removed == 0
+    assert bare_path(former).rpartition("/")[0] in done.notes[0]
+    assert "another table's metadata" in done.notes[0]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.errors import UsageError
+from lake_assets.errors import InvalidCompleteThrough, UsageError
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.completeness import Declared, declare_complete
@@ -59,3 +59,14 @@ def test_the_same_hour_again_commits_nothing(engine: Engine) -> None:
 def test_only_raw_tables_are_declared(engine: Engine, name: str, message: str) -> None:
     with pytest.raises(UsageError, match=f"{message}.*\n.*raw.clicks"):
         declare_complete(engine.catalog, CLICKS, name, START)
+
+
+def test_a_malformed_hour_is_replaced_only_by_force_and_the_error_says_so(engine: Engine) -> None:
+    with tables.load(engine.catalog, "raw.clicks").transaction() as transaction:
+        transaction.set_properties({tables.COMPLETE_THROUGH: "soon"})
+    message = r"raw\.clicks is 'soon'(.|\n)*`lake complete raw\.clicks HOUR --force`"
+    with pytest.raises(InvalidCompleteThrough, match=message):
+        declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3)
+    forced = declare_complete(engine.catalog, CLICKS, "raw.clicks", START + 3, force=True)
+    assert forced == Declared("raw.clicks", None, START + 3)
+    assert through(engine) == START + 3

@@ -206,3 +206,17 @@ def test_source_snapshots_that_recur_are_another_session(lake: Lake) -> None:
         lake.set_main("raw.signups", snapshot_id)
         lake.catch_up("signup_fact")
         assert ("s07-1" in keys(lake)) == present
+
+
+def test_a_snapshot_belongs_to_the_session_that_its_wap_id_names(catalog: Catalog) -> None:
+    tables.create_target(catalog, PIPELINE.target("signup_fact"))
+    table = tables.load(catalog, FACT)
+    assert publish.next_staging_number(table, "fact-1") == 1
+    for session, number in (("fact-1", 1), ("fact-1", 2), ("fact-10", 7)):
+        table.append(table.scan().to_arrow(), snapshot_properties={publish.WAP_ID: publish.wap_id(session, number)})
+    ids = [snapshot.snapshot_id for snapshot in table.metadata.snapshots]
+    assert publish.snapshots_of_session(table, "fact-1") == ids[:2]
+    assert publish.published_snapshot_id(table, "fact-10") == ids[2]
+    numbers = [publish.next_staging_number(table, session) for session in ("fact-1", "fact-10", "fact")]
+    assert numbers == [3, 8, 1]
+    assert [publish.is_published(table, session) for session in ("fact-1", "fact-10", "fact")] == [True, True, False]

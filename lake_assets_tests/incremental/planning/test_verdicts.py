@@ -17,7 +17,14 @@ from lake_assets.errors import AuditFailed
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionReport
-from lake_assets.incremental.planning.verdicts import capped, failed_hours, hours_to_hold, in_words, settled
+from lake_assets.incremental.planning.verdicts import (
+    capped,
+    failed_hours,
+    held_by_audit,
+    hours_to_hold,
+    in_words,
+    settled,
+)
 from lake_assets.incremental.staging.audit_evaluation import reported_hours
 from lake_assets.incremental.staging.audits import (
     no_missing_events,
@@ -95,6 +102,15 @@ def test_no_held_hour_is_called_complete_unless_it_was(through: int, found: froz
     assert promised <= through
     assert all(h > promised for h in found if before is None or h > before)
     assert promised == through or promised + 1 in found
+
+
+@given(st.dictionaries(st.sampled_from(["x", "y", "xy", "audit x"]), st.frozensets(st.integers(1, 5), min_size=1)))
+def test_an_audit_holds_the_hours_that_it_fails_in(failing: dict[str, frozenset[int]]) -> None:
+    audits = [verdict(name, *sorted(hours)) for name, hours in failing.items()]
+    found = [HeldHour(hour, why, "s") for hour, why in failed_hours(audits).items()]
+    for name in ("x", "y", "xy", "audit x"):
+        expected = [START + n for n in sorted(failing.get(name, ()))]
+        assert [each.hour for each in held_by_audit(found, name)] == expected
 
 
 def test_held_hours_in_words_stay_short() -> None:

@@ -66,6 +66,15 @@ def test_a_file_follows_the_policy_of_its_first_offset(
     assert found[len(before) :] == (cut(rest, other) if rest and rest[0].offset >= effective else [])
 
 
+@pytest.mark.parametrize("limit", ["max_messages", "max_bytes", "max_age_ms"])
+def test_the_message_that_reaches_a_limit_exactly_is_the_last_of_its_file(limit: str) -> None:
+    messages = [Record(0, offset, 10 * offset, None, b"value") for offset in range(3)]
+    reached = {"max_messages": 2, "max_bytes": 2 * messages[0].size, "max_age_ms": 10}[limit]
+    far = {"max_messages": 1_000, "max_bytes": 1_000_000, "max_age_ms": 1_000}
+    assert [(span.first, span.last) for span in cut(messages, Policy(**{**far, limit: reached}))] == [(0, 1)]
+    assert cut(messages[:2], Policy(**{**far, limit: reached + 1})) == []
+
+
 def test_a_heartbeat_closes_the_last_file_of_an_idle_partition() -> None:
     policy = Policy(max_messages=100, max_bytes=10_000, max_age_ms=60_000)
     message, heartbeat = Record(0, 7, 1_000, b"person", b"value"), Record(0, 8, 61_000, None, None)

@@ -79,7 +79,7 @@ def test_a_name_leads_to_no_other_folder(tmp_path: Path, name: str) -> None:
         Zone("a", tmp_path).path(name)
 
 
-@pytest.mark.parametrize("text", ["t", "t/4-of-4", "t/0-of-0", "a b/0-of-1", "../0-of-1", "t/dead"])
+@pytest.mark.parametrize("text", ["t", "t/4-of-4", "t/0-of-0", "a b/0-of-1", "../0-of-1", "./0-of-1", "t/dead"])
 def test_an_unknown_shard_is_refused(text: str) -> None:
     with pytest.raises((UsageError, ConfigurationError)):
         parse_shard(text)

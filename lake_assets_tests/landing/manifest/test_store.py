@@ -11,12 +11,13 @@ import pytest
 from lake_assets.errors import FilesDiffer, LandingError, OffsetsOverlap, StateMoved, UsageError
 from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.entries import DataFile, file_name
+from lake_assets.landing.files.entries import DataFile, file_name, names_of
 from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, files_of
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
 from lake_assets.settings import Settings
-from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, sent
+from lake_assets_tests.landing.scenario import DEADLINE, NOW, TOPIC, WHOLE, Landed, quarantine, sent
 
 POLICY = Policy(10, 1_000, 60_000)
 
@@ -130,6 +131,9 @@ def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
     assert state.propose_round(second) == second
     assert state.rounds(WHOLE) == [first, second]
     assert state.rounds(Shard(TOPIC, 1, 4)) == []
+    for _ in range(2):
+        state.finish_round("a", second)
+    assert (state.finished_rounds("a", WHOLE), state.finished_rounds("b", WHOLE)) == ({second.number}, frozenset())
 
 
 def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest: Manifest) -> None:
@@ -181,3 +185,17 @@ def test_zones_that_add_at_the_same_time_verify_each_other(configured: Settings)
     assert len(found) == 40
     assert {e.verdict for e in found} == {"verified"}
     assert sorted({e.version for e in found}) == sorted(e.version for e in found)
+
+
+def test_with_a_discarded_file_go_the_retired_files_of_its_records_and_no_others(bare_home: Settings) -> None:
+    landed = Landed(bare_home)
+    landed.land_all(files=4, partitions=1)
+    for zone in ("a", "b"):
+        landed.run("merge", zone)
+    last, compacted = sorted(landed.files("a"), key=lambda file: len(file.made_from))
+    assert (len(last.made_from), len(compacted.made_from)) == (0, 3)
+    quarantine(landed.manifest, "a", compacted.name)
+    removed = landed.manifest.discard("a", compacted.name)
+    assert sorted(removed) == sorted([compacted.name, *compacted.made_from])
+    left = landed.manifest.entries("a", stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+    assert names_of(files_of(left)) == [last.name]

@@ -24,7 +24,7 @@ from lake_assets.serving.errors import (
     TargetTaken,
     UnknownEntry,
 )
-from lake_assets.serving.lineage.lineage import Change, SegmentLineage, State, routed
+from lake_assets.serving.lineage.lineage import Change, LineageEntry, SegmentLineage, State, routed
 from lake_assets.serving.lineage.protocol import end_replace, revert_replace, roll_back, start_replace
 from lake_assets.serving.lineage.retention import Retention, clean_up, delete_segments
 
@@ -267,6 +267,13 @@ def test_clean_up_ends_what_came_to_nothing(table: Table) -> None:
     table.clean_up()
     assert not table.lineage.entries
     assert table.routed == {"a"}
+
+
+def test_what_was_reverted_at_the_moment_of_the_newest_push_is_not_the_newest() -> None:
+    pushed = LineageEntry("pushed", ("a",), ("b",), State.COMPLETED, NOW)
+    reverted = LineageEntry("reverted", (), ("d",), State.REVERTED, NOW)
+    lineage = SegmentLineage("t", {entry.id: entry for entry in (pushed, reverted)})
+    assert clean_up(lineage, present={"a", "b", "d"}, now=NOW + DAY + MOMENT, retention=DAY).deletions == {"d"}
 
 
 def test_what_nobody_may_go_back_to_does_not_stay(table: Table) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from lake_assets.serving.errors import EntryReverted, LineageBusy, TargetTaken, UnknownEntry
 from lake_assets.serving.lineage import registry as module
 from lake_assets.serving.lineage.lineage import Change, LineageEntry, SegmentLineage, State
-from lake_assets.serving.lineage.registry import LINEAGE, SEGMENTS, States
+from lake_assets.serving.lineage.registry import LINEAGE, SEGMENTS, Registry, States, _TableNodes
 from lake_assets.serving.lineage.znrecord import SegmentInfo
 from lake_assets_tests.serving.scenario import World, fresh_name
 
@@ -66,9 +68,11 @@ def test_segments_are_registered_only_while_their_entry_is_in_progress(served: W
 def test_segments_are_deleted_with_the_lineage_that_gives_them_up(served: World) -> None:
     write(served, PUSH)
     served.registry.register(served.table, "push", [A, B])
+    write(served, PUSH, deletions=frozenset({"b"}))  # also if the lineage stays as it is
+    assert served.zk.get_children(f"{SEGMENTS}/{served.table}") == ["a"]
     write(served, PUSH.changed(State.REVERTED, AT), deletions=frozenset({"a", "b", "never registered"}))
     assert served.zk.get_children(f"{SEGMENTS}/{served.table}") == []
-    assert version(served) == 2
+    assert version(served) == 3
 
 
 def test_a_lost_compare_and_set_is_decided_again(served: World) -> None:
@@ -102,3 +106,28 @@ def test_of_several_tables_all_are_written_or_none(served: World, monkeypatch: p
         served.registry.update(decide, served.table, other)
     assert served.states == [State.IN_PROGRESS]
     assert served.zk.exists(f"{LINEAGE}/{other}") is None
+
+
+class Overlapped(Registry):
+    """While it reads tables for the first time, the lineage of the first one is written."""
+
+    def __init__(self, found: World) -> None:
+        super().__init__(found.zk)
+        self.found, self.reads = found, 0
+
+    def _read_nodes(self, tables: Iterable[str]) -> dict[str, _TableNodes]:
+        self.reads += 1
+        before = super()._read_nodes(tables)
+        if self.reads > 1:
+            return before
+        write(self.found, PUSH.changed(State.REVERTED, AT))
+        after = super()._read_nodes(tables)
+        table = self.found.table
+        return {**after, table: replace(after[table], status_before=before[table].status_before)}
+
+
+def test_a_read_of_several_tables_is_repeated_if_one_of_them_was_written_meanwhile(served: World) -> None:
+    write(served, PUSH)
+    registry = Overlapped(served)
+    states = registry.read(served.table, fresh_name())
+    assert (registry.reads, states[served.table].version) == (2, 1)

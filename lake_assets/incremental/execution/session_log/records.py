@@ -9,7 +9,7 @@ from typing import Literal
 
 from lake_assets.incremental.planning.changes import Watermark
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan, SessionReport
+from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionPlan, SessionReport, TargetVersion
 from lake_assets.incremental.planning.verdicts import held_by
 
 State = Literal["planned", "staged", "published", "committed", "blocked", "abandoned"]
@@ -82,6 +82,8 @@ class ProcessState:
         watermarks: Source → the state of it that the process has read.
         revision: Number of the last move of the watermarks; 0 before the first.
         published_snapshot_id: The target's snapshot that a committed session published last.
+        target: The newest state of the target in which the engine answers for every row; None before the first move
+            of the watermarks, or if an older version stored it and had published nothing.
     """
 
     process: str
@@ -90,6 +92,7 @@ class ProcessState:
     committed: Committed = field(default_factory=Committed)
     revision: int = 0
     published_snapshot_id: int | None = None
+    target: TargetVersion | None = None
 
     @property
     def open_session(self) -> SessionRecord | None:

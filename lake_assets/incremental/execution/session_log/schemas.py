@@ -6,6 +6,7 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, StringType
 
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -59,6 +60,13 @@ WATERMARK_COLUMNS = {
     "complete_through": "string",
     "session_id": "string",
     "metadata": "string",
+    # Columns of later versions: a table of an older one gets them, and its rows have no value in them.
+    "previous_sequence_number": "long",
+    "previous_snapshot_timestamp_ms": "long",
+    "target_uuid": "string",
+    "target_snapshot_id": "long",
+    "target_sequence_number": "long",
+    "target_rows": "long",
 }
 QUARANTINE_COLUMNS = {
     "target": "string",
@@ -68,6 +76,7 @@ QUARANTINE_COLUMNS = {
     "reason": "string",
     "row": "string",
 }
+_COLUMN_TYPES = {"long": LongType(), "string": StringType()}
 LOG_PROPERTIES = {
     # One attempt only: a retried append would follow a state that nobody has compared.
     "commit.retry.num-retries": "0",
@@ -77,7 +86,7 @@ LOG_PROPERTIES = {
 
 
 def create_tables(catalog: Catalog) -> list[str]:
-    """Create the three tables unless they exist.
+    """Create the three tables unless they exist; add the columns that a table of an older version lacks.
 
     Returns:
         The names of the tables that were created.
@@ -93,4 +102,19 @@ def create_tables(catalog: Catalog) -> list[str]:
     for name, columns, partitions in wanted:
         if tables.create(catalog, name, columns, partitions, LOG_PROPERTIES):
             created.append(name)
+    add_missing_columns(catalog)
     return created
+
+
+def add_missing_columns(catalog: Catalog) -> None:
+    """Add the columns of later versions to `etl.high_watermark`, all optional. Do nothing if it has them."""
+    for attempt in tables.retrying():
+        with attempt:
+            table = tables.load(catalog, HIGH_WATERMARK)
+            missing = WATERMARK_COLUMNS.keys() - set(table.schema().column_names)
+            if not missing:
+                return
+            with table.update_schema() as update:
+                for column, iceberg_type in WATERMARK_COLUMNS.items():
+                    if column in missing:
+                        update.add_column(column, _COLUMN_TYPES[iceberg_type])

@@ -19,14 +19,24 @@ from lake_assets.incremental.execution.session_log.process_log import (
     equal_to,
 )
 from lake_assets.incremental.execution.session_log.records import ProcessState, SessionRecord
+from lake_assets.incremental.execution.session_log.schemas import add_missing_columns
 from lake_assets.incremental.execution.session_log.session_rows import session_record, session_row
-from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, watermark, watermark_rows
+from lake_assets.incremental.execution.session_log.watermark_rows import (
+    decode_committed,
+    decode_target,
+    watermark,
+    watermark_rows,
+)
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.damaged_files import naming_damaged_file
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.planning.session import SessionPlan, TargetVersion
 
 Row = Mapping[str, Any]
+
+FORGETS = "forgets the sessions that the file may hold, so that their targets rebuild their hours"
+"""What `lake doctor --repair` does about a damaged file of the log."""
 
 
 class SessionStore:
@@ -36,7 +46,11 @@ class SessionStore:
         self.catalog = catalog
 
     def state(self, process: str) -> ProcessState:
-        """Return the current state of a process; an empty one if it never ran or the tables do not exist."""
+        """Return the current state of a process; an empty one if it never ran or the tables do not exist.
+
+        Raises:
+            TableDamaged: A file of the log cannot be read.
+        """
         sessions = self._newest_rows(SESSION, process)
         session = None
         if sessions:
@@ -45,13 +59,15 @@ class SessionStore:
         if not marks:
             return ProcessState(process, session)
         metadata = json.loads(marks[0]["metadata"])
+        published = metadata.get("published_snapshot_id")
         return ProcessState(
             process=process,
             session=session,
             watermarks={row["source"]: watermark(row) for row in marks},
             committed=decode_committed(metadata),
             revision=marks[0]["revision"],
-            published_snapshot_id=metadata.get("published_snapshot_id"),
+            published_snapshot_id=published,
+            target=decode_target(marks[0], published),
         )
 
     def watermark_session(self, process: str) -> str | None:
@@ -74,13 +90,7 @@ class SessionStore:
         """
         expected = after.revision if after else 0
         moved = replace(record, revision=expected + 1)
-        append_revision(
-            self.catalog,
-            SESSION,
-            record.plan.process,
-            [session_row(moved)],
-            expected=expected,
-        )
+        self._append(SESSION, record.plan.process, [session_row(moved)], expected=expected)
         return moved
 
     def move_watermarks(
@@ -89,24 +99,22 @@ class SessionStore:
         plan: SessionPlan,
         committed: Committed,
         published: int | None,
+        *,
+        target: TargetVersion | None = None,
     ) -> None:
         """Move all watermarks of a process to where the ranges of a plan end.
 
         Args:
             state: The state of the process that the move starts from.
             published: The target's snapshot after the session.
+            target: The state of the target in which the engine answers for every row.
 
         Raises:
             StateMoved: The watermarks are not where `state` has them.
         """
-        rows = watermark_rows(state, plan, committed, published)
-        append_revision(
-            self.catalog,
-            HIGH_WATERMARK,
-            plan.process,
-            rows,
-            expected=state.revision,
-        )
+        add_missing_columns(self.catalog)
+        rows = watermark_rows(state, plan, committed, published, target)
+        self._append(HIGH_WATERMARK, plan.process, rows, expected=state.revision)
 
     def quarantine(self, target: str, rows: Sequence[Row]) -> int:
         """Add rows to the quarantine of a target, unless it has them already.
@@ -129,9 +137,14 @@ class SessionStore:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def history(self, process: str) -> list[SessionRecord]:
-        """Return every session of a process in its newest state, oldest move first."""
-        table = tables.load(self.catalog, SESSION)
-        of_process = table.scan(equal_to("process_name", process)).to_arrow()
+        """Return every session of a process in its newest state, oldest move first.
+
+        Raises:
+            TableDamaged: A file of the log cannot be read.
+        """
+        with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
+            table = tables.load(self.catalog, SESSION)
+            of_process = table.scan(equal_to("process_name", process)).to_arrow()
         rows = of_process.to_pylist()
         rows.sort(key=lambda row: row["revision"])
         newest: dict[str, Row] = {}
@@ -141,10 +154,15 @@ class SessionStore:
         return [session_record(row) for row in newest.values()]
 
     def _newest_rows(self, name: str, process: str) -> list[dict[str, Any]]:
-        table = tables.find(self.catalog, name)
-        if table is None:
-            return []
-        return ProcessLog(table, process).newest_rows()
+        with naming_damaged_file(self.catalog, name, repair=FORGETS):
+            table = tables.find(self.catalog, name)
+            if table is None:
+                return []
+            return ProcessLog(table, process).newest_rows()
+
+    def _append(self, name: str, process: str, rows: Sequence[Row], *, expected: int) -> None:
+        with naming_damaged_file(self.catalog, name, repair=FORGETS):
+            append_revision(self.catalog, name, process, rows, expected=expected)
 
 
 def _not_quarantined(table: Table, target: str, rows: Sequence[Row]) -> list[Row]:

@@ -15,7 +15,7 @@ from lake_assets.incremental.execution.session_log.records import ProcessState
 from lake_assets.incremental.execution.session_log.session_rows import held_hours_as_json, optional_hour_key
 from lake_assets.incremental.planning.changes import Totals, Watermark
 from lake_assets.incremental.planning.plan import Committed
-from lake_assets.incremental.planning.session import HeldHour, SessionPlan, SourceRange
+from lake_assets.incremental.planning.session import HeldHour, SessionPlan, SourceRange, TargetVersion
 
 
 def watermark_rows(
@@ -23,17 +23,18 @@ def watermark_rows(
     plan: SessionPlan,
     committed: Committed,
     published_snapshot_id: int | None,
+    target: TargetVersion | None,
 ) -> list[dict[str, Any]]:
     """Return the rows that move all watermarks of a process to where a session's ranges end, one for each source."""
     shared = encode_committed(committed, published_snapshot_id)
     rows = []
     for source in plan.sources:
         row = _source_columns(source, shared)
-        previous = before.watermarks.get(source.source)
         row["process_name"] = plan.process
         row["session_id"] = plan.session_id
         row["revision"] = before.revision + 1
-        row["previous_snapshot_id"] = previous.snapshot_id if previous else None
+        row.update(_previous_columns(before.watermarks.get(source.source)))
+        row.update(_target_columns(target))
         rows.append(row)
     return rows
 
@@ -54,6 +55,21 @@ def watermark(row: Mapping[str, Any]) -> Watermark:
     )
 
 
+def decode_target(row: Mapping[str, Any], published_snapshot_id: int | None) -> TargetVersion | None:
+    """Return the target's state from a row of `etl.high_watermark`; a row of an older version lacks its columns."""
+    table_uuid = row.get("target_uuid")
+    if table_uuid is not None:
+        return TargetVersion(
+            table_uuid=table_uuid,
+            snapshot_id=row["target_snapshot_id"],
+            sequence_number=row["target_sequence_number"],
+            rows=row["target_rows"],
+        )
+    if published_snapshot_id is not None:
+        return TargetVersion(None, published_snapshot_id)
+    return None
+
+
 def encode_committed(committed: Committed, published_snapshot_id: int | None) -> dict[str, Any]:
     """Return what a process has committed as the object of the column `metadata`."""
     return {
@@ -65,6 +81,8 @@ def encode_committed(committed: Committed, published_snapshot_id: int | None) ->
         "uniform_from": optional_hour_key(committed.uniform_from),
         "published_snapshot_id": published_snapshot_id,
         "held": held_hours_as_json(committed.held),
+        "following": _hour_keys(committed.following),
+        "chunk_hours": committed.chunk_hours,
     }
 
 
@@ -82,6 +100,8 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
         held=tuple(held),
         code_version=metadata.get("code_version", ""),
         uniform_from=_parse_optional_hour(metadata.get("uniform_from")),
+        following=_parse_hours(metadata.get("following", ())),
+        chunk_hours=metadata.get("chunk_hours", 0),
     )
 
 
@@ -98,6 +118,32 @@ def _source_columns(source: SourceRange, shared: Mapping[str, Any]) -> dict[str,
         "snapshot_timestamp_ms": source.to_timestamp_ms,
         "complete_through": optional_hour_key(source.complete_through),
         "metadata": json.dumps({**shared, **own}),
+    }
+
+
+def _previous_columns(previous: Watermark | None) -> dict[str, Any]:
+    """Return the columns of the snapshot that the watermark names before the move."""
+    if previous is None or previous.snapshot_id is None:
+        return {
+            "previous_snapshot_id": None,
+            "previous_sequence_number": None,
+            "previous_snapshot_timestamp_ms": None,
+        }
+    return {
+        "previous_snapshot_id": previous.snapshot_id,
+        "previous_sequence_number": previous.sequence_number,
+        "previous_snapshot_timestamp_ms": previous.timestamp_ms,
+    }
+
+
+def _target_columns(target: TargetVersion | None) -> dict[str, Any]:
+    if target is None:
+        return {}
+    return {
+        "target_uuid": target.table_uuid,
+        "target_snapshot_id": target.snapshot_id,
+        "target_sequence_number": target.sequence_number,
+        "target_rows": target.rows,
     }
 
 

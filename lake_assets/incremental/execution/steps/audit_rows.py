@@ -31,38 +31,21 @@ def failures(audits: Iterable[AuditResult]) -> dict[str, str]:
     return failed
 
 
-def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tuple[AuditResult, ...]:
-    if staged.prepared is None:
-        return ()
-    of_quarantine = _quarantine_results(attempt.target, staged)
-    if staged.snapshot_id is None and not staged.unchanged:
-        return of_quarantine
-    scope = audit_scope(
-        context.catalog,
-        context.spark(),
-        attempt.target,
-        attempt.plan,
-        staged.prepared,
-        snapshot_id=staged.snapshot_id,
-        parent=staged.parent,
-        hours=staged.audited_hours,
-        rows=staged.rows,
-    )
-    return evaluate(attempt.target.audits, scope) + of_quarantine
+def quarantine_results(target: Target, *, all_rows: int, new_rows: int) -> tuple[AuditResult, AuditResult]:
+    """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine.
 
-
-def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, AuditResult]:
-    """Return a warning on all quarantined rows, and the blocking limit on those that are new to the quarantine."""
+    Args:
+        target: The target.
+        all_rows: Rows of the driving source that belong in quarantine.
+        new_rows: Rows of any source that are not in it yet.
+    """
     limit = target.quarantine_limit
-    new_rows = len(staged.quarantined)
-    if new_rows > limit and staged.prepared is not None:
-        new_rows = staged.prepared.count_quarantined()  # no more than the limit + 1 were collected
-    all_rows = max(staged.row_counts.quarantined, new_rows)
+    quarantined = max(all_rows, new_rows)
     warning = AuditResult(
         name="quarantine",
-        passed=all_rows == 0,
+        passed=quarantined == 0,
         blocking=False,
-        counts={"quarantined": all_rows},
+        counts={"quarantined": quarantined},
         description="no row is quarantined",
     )
     blocking = AuditResult(
@@ -73,6 +56,35 @@ def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, Au
         description=f"at most {limit} rows are new to the quarantine",
     )
     return warning, blocking
+
+
+def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tuple[AuditResult, ...]:
+    if staged.prepared is None:
+        return ()
+    of_quarantine = _quarantine_results(attempt.target, staged)
+    if staged.prepared.load == "none":
+        return of_quarantine
+    # Without a staged row the audits evaluate what is published: a source that was not read has rows, too.
+    scope = audit_scope(
+        context.catalog,
+        context.spark(),
+        attempt.target,
+        attempt.plan,
+        staged.prepared,
+        snapshot_id=staged.snapshot_id,
+        parent=staged.parent,
+        hours=staged.audited_hours,
+        rows=staged.rows,
+        start=context.start_hour,
+    )
+    return evaluate(attempt.target.audits, scope) + of_quarantine
+
+
+def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, AuditResult]:
+    new_rows = len(staged.quarantined)
+    if new_rows > target.quarantine_limit and staged.prepared is not None:
+        new_rows = staged.prepared.count_quarantined()  # no more than the limit + 1 were collected
+    return quarantine_results(target, all_rows=staged.row_counts.quarantined, new_rows=new_rows)
 
 
 def _describe(audit: AuditResult) -> str:

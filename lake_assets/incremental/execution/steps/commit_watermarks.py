@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pyiceberg.table import Table
+
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import StateMoved
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
 from lake_assets.incremental.execution.steps.run_context import RunContext
+from lake_assets.incremental.execution.target_check import version_after
+from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.planning.plan import committed_after
+from lake_assets.incremental.planning.session import TargetVersion
 
 
 def commit_watermarks(context: RunContext, attempt: Attempt, staged: Staged) -> None:
@@ -48,5 +53,15 @@ def _move_watermarks(context: RunContext, attempt: Attempt, staged: Staged, stat
         unchanged=staged.unchanged,
         held=staged.held,
     )
-    published = staged.snapshot_id or planned_from.published_snapshot_id
-    context.store.move_watermarks(planned_from, attempt.plan, committed, published)
+    table = context.target_table(attempt)
+    target = version_after(table, attempt.plan.target, staged.snapshot_id)
+    published = staged.snapshot_id or _still_published(table, planned_from, target)
+    context.store.move_watermarks(planned_from, attempt.plan, committed, published, target=target)
+
+
+def _still_published(table: Table, state: ProcessState, target: TargetVersion) -> int | None:
+    """Return the snapshot that a session published last; if main does not descend from it any more, main as planned."""
+    published = state.published_snapshot_id
+    if published is None or any(snapshot.snapshot_id == published for snapshot in publish.ancestors(table)):
+        return published
+    return target.snapshot_id

@@ -1,6 +1,7 @@
 """What changed in a source since a watermark, from Iceberg metadata. No Spark.
 
-A data file is opened in one case only: its bounds show a time that quarantine rejects. Snapshots are walked by parent
+A data file is opened in two cases only: its bounds show a time that quarantine rejects, or they are far apart and the
+file is small. Snapshots are walked by parent
 id from the head of `main`, never by clock: commit times may go back, and a publish keeps the time of its staging.
 Manifests decide; partition summaries of snapshots are off by default and are not used.
 
@@ -8,6 +9,7 @@ May import `incremental.declaration` and `incremental.metadata`, and nothing els
 """
 
 from lake_assets.incremental.planning.changes.read_changes import changes, hours_present, raw_history
+from lake_assets.incremental.planning.changes.row_hours import ReadBudget
 from lake_assets.incremental.planning.changes.source_changes import (
     Head,
     SnapshotChange,
@@ -18,6 +20,7 @@ from lake_assets.incremental.planning.changes.source_changes import (
 
 __all__ = [
     "Head",
+    "ReadBudget",
     "SnapshotChange",
     "SourceChanges",
     "Totals",

@@ -1,21 +1,19 @@
 """The event hours that the rows of a source's data file may lie in, from the file's partition and column bounds.
 
-If the metadata contain neither, the rows may lie in every hour. A file is opened in one case only: its bounds show a
-time that quarantine rejects, and one such row would plan the whole history.
+If the metadata contain neither, the rows may lie in every hour. A file is opened in two cases: its bounds show a time
+that quarantine rejects, and one such row would plan the whole history; or its bounds are far apart, and the plan's
+budget allows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
-from pyiceberg.manifest import DataFile
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -26,13 +24,11 @@ from pyiceberg.types import DateType, NestedField, PrimitiveType
 from lake_assets.base.hours import HOUR_MICROSECONDS
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.metadata.tables import complete_through
+from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget, RowHours
 
 HOUR_MILLISECONDS = 3_600_000
 HOURS_OF_DAY = 24
 EPOCH = date(1970, 1, 1)
-
-HourRange = tuple[int, int]
-"""First and last event hour, both inclusive."""
 
 TimeRange = tuple[int, int]
 """First and last time, microseconds since 1970, both inclusive."""
@@ -49,6 +45,7 @@ class FileChange:
         partition: Partition field → value; dates as text.
         hours: The event hours that its rows may lie in; None if no row lies in an hour that counts.
         times: Bounds of the time column; None if the metadata have none.
+        row_hours: The event hours of its rows, if the file was opened; empty otherwise.
     """
 
     path: str
@@ -57,6 +54,7 @@ class FileChange:
     partition: Mapping[str, object]
     hours: HourRange | None
     times: TimeRange | None = None
+    row_hours: tuple[HourRange, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,31 +67,33 @@ class _PartitionLayout:
 
 
 class DataFiles:
-    """The data files of one source table. Hours are those of the source's time column, from `start` on."""
+    """The data files of one source table. Hours are those of the source's time column, from `start` on.
 
-    def __init__(self, table: Table, source: Source, start: int) -> None:
+    Args:
+        budget: How many files may be opened because their bounds are far apart; None for none.
+    """
+
+    def __init__(self, table: Table, source: Source, start: int, budget: ReadBudget | None = None) -> None:
         self.table = table
         self.start = start
+        self._budget = budget or ReadBudget()
+        self._changes: dict[str, FileChange] = {}
         schema = table.schema()
         self._time_field = schema.find_field(source.time_column)
         # Rows dated after their landing are quarantined, but only if the source's rows are validated.
         is_validated = LANDED in schema.column_names and not source.trusted
         self._landed_field = schema.find_field(LANDED) if is_validated else None
+        landed_column = LANDED if is_validated else None
+        self._row_hours = RowHours(table, source.time_column, landed_column, start)
         self._layouts: dict[int, _PartitionLayout] = {}
         for spec in table.metadata.partition_specs:
             self._layouts[spec.spec_id] = _layout(spec, schema, self._time_field.field_id)
 
     def change(self, file: DataFile, snapshot: Snapshot) -> FileChange:
         """Describe a data file. snapshot: one that contains it."""
-        times = _bounds(file, self._time_field)
-        return FileChange(
-            path=file.file_path,
-            rows=file.record_count,
-            bytes=file.file_size_in_bytes,
-            partition=_as_text(self._partition(file)),
-            hours=self._hours(file, snapshot, times),
-            times=times,
-        )
+        if file.file_path not in self._changes:
+            self._changes[file.file_path] = self._described(file, snapshot)
+        return self._changes[file.file_path]
 
     def landing_hour(self, file: DataFile) -> int | None:
         """Return the hour of a data or delete file's landing partition; None if it has no such partition."""
@@ -116,6 +116,33 @@ class DataFiles:
         complete = complete_through(self.table, "")
         return max(self.start, commit_hour, complete or self.start)
 
+    def _described(self, file: DataFile, snapshot: Snapshot) -> FileChange:
+        times = _bounds(file, self._time_field)
+        described = FileChange(
+            path=file.file_path,
+            rows=file.record_count,
+            bytes=file.file_size_in_bytes,
+            partition=_as_text(self._partition(file)),
+            hours=None,
+            times=times,
+        )
+        hours = self._hours_in_metadata(file, snapshot, times) if file.record_count else None
+        if hours is None:
+            return described
+        try:
+            if self._has_rejected_times(file, hours, times) or self._is_worth_reading(file, hours):
+                return _with_row_hours(described, self._row_hours.of(file))
+        except FileNotFoundError:
+            # The file was removed from the table and from the disk. Its landing still limits its hours.
+            hours = self._until_landed(file, hours)
+        return replace(described, hours=self._from_start(hours))
+
+    def _is_worth_reading(self, file: DataFile, hours: HourRange) -> bool:
+        counted = self._from_start(hours)
+        if counted is None or file.file_format is not FileFormat.PARQUET:
+            return False
+        return self._budget.take(file.file_size_in_bytes, counted)
+
     def _partition(self, file: DataFile) -> dict[str, Any]:
         """Return field name → value. A date, which manifests store as days since 1970, is returned as a date."""
         layout = self._layouts[file.spec_id]
@@ -127,26 +154,15 @@ class DataFiles:
             found[name] = value
         return found
 
-    def _hours(self, file: DataFile, snapshot: Snapshot, times: TimeRange | None) -> HourRange | None:
-        if not file.record_count:
-            return None
-        hours = self._hours_in_metadata(file, snapshot, times)
-        if hours is None:
-            return None
+    def _has_rejected_times(self, file: DataFile, hours: HourRange, times: TimeRange | None) -> bool:
+        """Whether quarantine may reject rows of a file because of their times, by metadata."""
         if self._landed_field is None:
-            return self._from_start(hours)
-        landed = _bounds(file, self._landed_field)
-        starts_in_time = hours[0] >= self.start
-        if starts_in_time and not self._is_ahead(file, hours, times, landed):
-            return hours
-        try:
-            return self._accepted_hours(file, self._landed_field)
-        except FileNotFoundError:
-            # The file was removed from the table and from the disk. Its landing still limits its hours.
-            return self._from_start(self._until_landed(file, hours, landed))
+            return False
+        return hours[0] < self.start or self._is_ahead(file, hours, times)
 
-    def _until_landed(self, file: DataFile, hours: HourRange, landed: TimeRange | None) -> HourRange:
-        """Return the hours up to the one after the last landing, if the metadata contain the landing."""
+    def _until_landed(self, file: DataFile, hours: HourRange) -> HourRange:
+        """Return the hours up to the one after the last landing, if rows are limited by it and metadata contain it."""
+        landed = _bounds(file, self._landed_field) if self._landed_field else None
         limit = landed[1] // HOUR_MICROSECONDS + 1 if landed else self._last_accepted(file)
         if limit is None:
             return hours
@@ -176,9 +192,9 @@ class DataFiles:
         file: DataFile,
         hours: HourRange,
         times: TimeRange | None,
-        landed: TimeRange | None,
     ) -> bool:
         """Whether a row may be dated more than an hour after its landing."""
+        landed = _bounds(file, self._landed_field) if self._landed_field else None
         if times and landed:
             return times[1] > landed[1] + HOUR_MICROSECONDS
         limit = self._last_accepted(file)
@@ -190,21 +206,6 @@ class DataFiles:
             return None
         landed = self.landing_hour(file)
         return None if landed is None else landed + 1
-
-    def _accepted_hours(self, file: DataFile, landed_field: NestedField) -> HourRange | None:
-        """Return the hours of the rows that quarantine accepts, read from the two time columns of the file."""
-        columns = [self._time_field.name, landed_field.name]
-        with self.table.io.new_input(file.file_path).open() as opened:
-            rows = pq.read_table(opened, columns=columns)
-        times = _microseconds(rows, self._time_field.name)
-        landed = _microseconds(rows, landed_field.name)
-        not_too_early = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
-        not_too_late = pc.less_equal(times, pc.add(landed, HOUR_MICROSECONDS))
-        is_accepted = pc.and_(not_too_early, pc.fill_null(not_too_late, False))
-        accepted = pc.min_max(times.filter(pc.fill_null(is_accepted, False)))
-        if not accepted["min"].is_valid:
-            return None
-        return accepted["min"].as_py() // HOUR_MICROSECONDS, accepted["max"].as_py() // HOUR_MICROSECONDS
 
     def _all_null(self, file: DataFile) -> bool:
         nulls = (file.null_value_counts or {}).get(self._time_field.field_id)
@@ -240,9 +241,11 @@ def _bounds(file: DataFile, column: NestedField) -> TimeRange | None:
     return int(first), int(last)
 
 
-def _microseconds(rows: pa.Table, column: str) -> pa.ChunkedArray:
-    times = rows[column].cast(pa.timestamp("us", "UTC"))
-    return times.cast(pa.int64())
+def _with_row_hours(file: FileChange, found: tuple[HourRange, ...]) -> FileChange:
+    if not found:
+        return file
+    first, last = found[0][0], found[-1][1]
+    return replace(file, hours=(first, last), row_hours=found)
 
 
 def _as_text(partition: Mapping[str, Any]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.changes.row_hours import ReadBudget
 from lake_assets.incremental.planning.changes.snapshot_reader import SnapshotReader
 from lake_assets.incremental.planning.changes.source_changes import (
     Head,
@@ -31,6 +32,7 @@ def changes(
     *,
     start: int,
     up_to: Head | None = None,
+    budget: ReadBudget | None = None,
 ) -> SourceChanges:
     """Return what changed in a table after a watermark. Nothing is written.
 
@@ -40,6 +42,7 @@ def changes(
         since: The watermark; None if every row is new.
         start: The pipeline's first event hour. Earlier rows are quarantined and cause no plan.
         up_to: The head to read up to; None for the table's present head.
+        budget: How many data files may be opened because their bounds are far apart; None for none.
 
     Raises:
         SourceReplaced: The table was created again since the watermark.
@@ -49,7 +52,7 @@ def changes(
     uuid = str(table.metadata.table_uuid)
     if since is not None and since.table_uuid != uuid:
         raise SourceReplaced(source.table, expected=since.table_uuid, found=uuid)
-    reader = SnapshotReader(table, source, start)
+    reader = SnapshotReader(table, source, start, budget)
     seen = up_to or reader.current_head()
     head = reader.snapshot(seen.snapshot_id)
     how, snapshots = _new_snapshots(reader, since, head)
@@ -61,6 +64,7 @@ def changes(
         how=how,
         snapshots=snapshots,
         added=_added_files(snapshots),
+        since_expired=since is not None and not reader.is_retained(since.snapshot_id),
     )
 
 

@@ -13,7 +13,8 @@ from lake_assets.errors import HistoryCut
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.metadata.tables import complete_through
-from lake_assets.incremental.planning.changes.data_files import DataFiles, FileChange, HourRange
+from lake_assets.incremental.planning.changes.data_files import DataFiles, FileChange
+from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget
 from lake_assets.incremental.planning.changes.source_changes import Effect, Head, SnapshotChange, Totals, Watermark
 
 FILE_PATH_FIELD = 2147483546
@@ -26,7 +27,7 @@ class Chain:
 
     Attributes:
         snapshots: The retained ones.
-        complete: Whether the given snapshot was found.
+        complete: Whether they are all: the given snapshot is the parent of the last one, whether it is retained or not.
     """
 
     snapshots: Sequence[Snapshot]
@@ -48,6 +49,7 @@ class ChangeBuilder:
     added: list[FileChange] = field(default_factory=list)
     hours: list[HourRange] = field(default_factory=list)
     rows_gone: int = 0
+    opened: set[str] = field(default_factory=set)
 
     def add(self, file: FileChange) -> None:
         """Count a data file that was added."""
@@ -61,7 +63,10 @@ class ChangeBuilder:
 
     def touch(self, file: FileChange) -> None:
         """Count the hours of a file as changed."""
-        if file.hours:
+        if file.row_hours:
+            self.opened.add(file.path)
+            self.hours += file.row_hours
+        elif file.hours:
             self.hours.append(file.hours)
 
     def build(self, snapshot: Snapshot, operation: str, effect: Effect) -> SnapshotChange:
@@ -74,19 +79,20 @@ class ChangeBuilder:
             added=tuple(self.added),
             hours=merge_ranges(self.hours),
             rows_gone=self.rows_gone,
+            files_opened=len(self.opened),
         )
 
 
 class SnapshotReader:
     """Reads the metadata of one table. All hours are event hours of the source's time column."""
 
-    def __init__(self, table: Table, source: Source, start: int) -> None:
+    def __init__(self, table: Table, source: Source, start: int, budget: ReadBudget | None = None) -> None:
         self.table = table
         self.io = table.io
         self.name = source.table
         self.start = start
         self.by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-        self._files = DataFiles(table, source, start)
+        self._files = DataFiles(table, source, start, budget)
         self._live_files: dict[tuple[int, ManifestContent], list[LiveFile]] = {}
 
     def current_head(self) -> Head:
@@ -103,17 +109,21 @@ class SnapshotReader:
             raise HistoryCut(self.name, snapshot_id)
         return self.by_id[snapshot_id]
 
+    def is_retained(self, snapshot_id: int | None) -> bool:
+        """Whether a snapshot can be read; None, the table before its first snapshot, can."""
+        return snapshot_id is None or snapshot_id in self.by_id
+
     def ancestors(self, head: Snapshot | None, until: int | None) -> Chain:
         """Return the head and its ancestors that come after the snapshot `until`."""
         chain: list[Snapshot] = []
-        current = head
-        while current is not None:
-            if current.snapshot_id == until:
-                return Chain(chain, complete=True)
+        next_id = head.snapshot_id if head is not None else None
+        while next_id is not None and next_id != until:
+            current = self.by_id.get(next_id)
+            if current is None:
+                return Chain(chain, complete=False)
             chain.append(current)
-            parent = current.parent_snapshot_id
-            current = self.by_id.get(parent) if parent is not None else None
-        return Chain(chain, complete=False)
+            next_id = current.parent_snapshot_id
+        return Chain(chain, complete=next_id is not None)
 
     def history(self, chain: Sequence[Snapshot]) -> Iterator[SnapshotChange]:
         """Yield what each snapshot of a chain (newest first) did, oldest first.
@@ -156,7 +166,7 @@ class SnapshotReader:
         known_deletes: list[DataFile] = []
         for delete in self._live(head, ManifestContent.DELETES):
             if delete.sequence_number > since.sequence_number:
-                found.hours += self._hours_of_delete(delete.file, head)
+                self._touch_deleted(found, delete.file, head)
             else:
                 known_deletes.append(delete.file)
         if _sum(known_files, known_deletes) != since.totals:
@@ -177,9 +187,9 @@ class SnapshotReader:
         deletes_before = self._live_by_path(old, ManifestContent.DELETES)
         deletes_after = self._live_by_path(head, ManifestContent.DELETES)
         for path in sorted(deletes_after.keys() - deletes_before.keys()):
-            found.hours += self._hours_of_delete(deletes_after[path], head)
+            self._touch_deleted(found, deletes_after[path], head)
         for path in sorted(deletes_before.keys() - deletes_after.keys()):
-            found.hours += self._hours_of_delete(deletes_before[path], old)
+            self._touch_deleted(found, deletes_before[path], old)
         return found.build(head, "rollback", "rewrite")
 
     def _change(self, snapshot: Snapshot, manifests: list[ManifestFile]) -> SnapshotChange:
@@ -192,7 +202,7 @@ class SnapshotReader:
             if file.content is not DataFileContent.DATA:
                 only_added = False
                 found.rows_gone += file.record_count
-                found.hours += self._hours_of_delete(file, snapshot)
+                self._touch_deleted(found, file, snapshot)
             elif entry.status is ManifestEntryStatus.ADDED:
                 found.add(self._files.change(file, snapshot))
             else:
@@ -218,14 +228,12 @@ class SnapshotReader:
     def _live_by_path(self, snapshot: Snapshot, content: ManifestContent = ManifestContent.DATA) -> dict[str, DataFile]:
         return {live.file.file_path: live.file for live in self._live(snapshot, content)}
 
-    def _hours_of_delete(self, delete: DataFile, snapshot: Snapshot) -> list[HourRange]:
-        """Return the hours of the data files that a delete file may refer to."""
+    def _touch_deleted(self, found: ChangeBuilder, delete: DataFile, snapshot: Snapshot) -> None:
+        """Count the hours of the data files that a delete file may refer to."""
         named = _named_data_file(delete)
-        found = ChangeBuilder()
         for live in self._live(snapshot):
             if self._may_refer_to(live.file, delete, named):
                 found.touch(self._files.change(live.file, snapshot))
-        return found.hours
 
     def _may_refer_to(self, data: DataFile, delete: DataFile, named: str | None) -> bool:
         """Whether a delete file may refer to a data file: the one that it names, else any of its partition."""

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lake_assets.base.hours import hour_key
-from lake_assets.incremental.planning.changes.data_files import FileChange, HourRange
+from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.changes.row_hours import HourRange
 
 Effect = Literal["append", "rewrite", "none"]
 """`append`: rows were added, none changed or removed. `rewrite`: rows changed or were removed. `none`: compaction."""
 
 HowFound = Literal["initial", "history", "expired", "rewound"]
-"""`initial`: there is no watermark yet, and all live files are new. `history`: the snapshots after the watermark were
-read. `expired`: the watermark's snapshot is gone, and files are new if their sequence number is higher. `rewound`: the
+"""`initial`: there is no watermark yet, and all live files are new. `history`: all snapshots after the watermark were
+read. `expired`: some of these are gone, and files are new if their sequence number is higher. `rewound`: the
 watermark's snapshot is no ancestor of the head, and the two sets of files were compared."""
 
 
@@ -69,6 +70,7 @@ class SnapshotChange:
         added: The data files that it added.
         hours: Event hours touched: ranges that do not overlap, ascending.
         rows_gone: Rows of the data files that it removed, and rows that its delete files name.
+        files_opened: Data files that were opened, because the hours of their rows do not follow from metadata.
     """
 
     snapshot_id: int
@@ -78,6 +80,7 @@ class SnapshotChange:
     added: tuple[FileChange, ...] = ()
     hours: tuple[HourRange, ...] = ()
     rows_gone: int = 0
+    files_opened: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ class SourceChanges:
         how: How the changes were found.
         snapshots: The snapshots after the watermark, oldest first.
         added: The data files that they added.
+        since_expired: Whether the watermark's snapshot cannot be read any more.
     """
 
     source: str
@@ -101,6 +105,7 @@ class SourceChanges:
     how: HowFound = "history"
     snapshots: tuple[SnapshotChange, ...] = ()
     added: tuple[FileChange, ...] = field(default=(), repr=False)
+    since_expired: bool = False
 
     @property
     def effective(self) -> tuple[SnapshotChange, ...]:
@@ -143,4 +148,8 @@ def describe(changes: SourceChanges, snapshot: SnapshotChange, hours: HourRange)
     span = hour_key(first)
     if last != first:
         span += f"..{hour_key(last)}"
-    return f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {span}"
+    reason = f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {span}"
+    if snapshot.files_opened:
+        noun = "file" if snapshot.files_opened == 1 else "files"
+        reason += f" (by the rows of {snapshot.files_opened} {noun})"
+    return reason

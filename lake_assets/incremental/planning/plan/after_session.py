@@ -28,19 +28,28 @@ def committed_after(
         unchanged: Those of them that came out as they were published.
         held: The hours that the session held back instead.
     """
-    pending = set(planned.pending)
-    if not _converged(planned, unchanged):
-        pending.update(planned.follows)
+    follows = () if _converged(planned, unchanged) else planned.follows
     complete_through = _complete_through(before, planned, held)
     return Committed(
-        pending=frozenset(pending),
+        pending=frozenset([*planned.pending, *follows]),
         skipped=before.skipped.union(planned.skipped).difference(built),
         last_built=_last_built(mode, before, built, complete_through),
         complete_through=complete_through,
         held=still_held(before.held, built, held),
         code_version=planned.code_version if planned.hours else before.code_version,
         uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
+        following=_following(planned, follows),
+        chunk_hours=len(planned.hours) if follows else 0,
     )
+
+
+def _following(planned: SessionPlan, follows: Collection[int]) -> frozenset[int]:
+    """Return the hours that follow from a later hour than the last planned one.
+
+    The hour after the last planned one has an earlier state that changed: it must be rebuilt in any case.
+    """
+    last_planned = planned.hours[-1].hour if planned.hours else None
+    return frozenset(hour for hour in follows if last_planned is None or hour > last_planned + 1)
 
 
 def _converged(planned: SessionPlan, unchanged: Collection[int]) -> bool:

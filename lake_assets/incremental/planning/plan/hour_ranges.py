@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from lake_assets.incremental.declaration import Sequential, Stateful
 from lake_assets.incremental.planning.plan.changed_hours import changed_hours, with_pending
 from lake_assets.incremental.planning.plan.complete_hours import key_or_nothing
-from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent
+from lake_assets.incremental.planning.plan.planning_input import (
+    PlanningInput,
+    hours_are_independent,
+    reloads_all,
+)
 
 RangeMode = Stateful | Sequential
 
@@ -19,7 +23,7 @@ class HoursToRebuild:
 
     Attributes:
         due: Hour → reason, for the hours to rebuild; ascending, without held hours.
-        changed: The hours that have changed or are pending, due or not.
+        changed: The hours that have changed or are pending, due or not; without those that only follow from others.
         later: Changed hours above the last buildable hour.
         skipped: Late hours beyond the catch-up threshold.
         held: Held hours that are pending, or lie in the range.
@@ -63,7 +67,7 @@ def hours_to_rebuild(inputs: PlanningInput, mode: RangeMode, last_hour: int) -> 
         due[hour] = changed.get(hour, in_range[hour])
     return HoursToRebuild(
         due=due,
-        changed=frozenset(changed),
+        changed=_with_changed_rows(changed, inputs, mode),
         later=frozenset(later),
         skipped=frozenset(too_late - in_range.keys()),
         held=held & (in_range.keys() | pending),
@@ -76,25 +80,33 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
 
     A range that is too long is cut only if some of its hours were built before. New hours come first, all of them in
     one session. In a sequential target they come last: an hour must not be built on a state that is known to be wrong.
+    There a chunk begins small, because a late row often has no effect on the next hour, and the next one is twice as
+    long if it has.
     """
     due = found.due
     # The first hour is treated as changed: the one that has changed may be held.
     changed = found.changed | {min(due)}
     old = _built_before(due, inputs.committed.last_built)
     new = due.keys() - set(old)
-    limit = inputs.grain.rounded_up(mode.chunk_hours)
+    limit = None if reloads_all(mode) else inputs.grain.rounded_up(mode.chunk_hours)
     if not old or limit is None:
         return Chunk(due)
     if isinstance(mode, Sequential):
-        return _sequential_chunk(due, old, new, changed, limit)
+        size = min(limit, _least_size(inputs, min(due), limit))
+        return _sequential_chunk(due, old, changed, size, limit)
     if len(due) <= limit:
         return Chunk(due)
     if hours_are_independent(mode):
         return _newest_hours(due, new or set(old[-limit:]))
-    if new:
-        return Chunk(_only(due, new), pending=changed.intersection(old))
-    now, waiting = old[:limit], old[limit:]
-    return Chunk(_only(due, now), pending=frozenset(waiting))
+    return _new_hours_first(due, old, changed, limit)
+
+
+def _with_changed_rows(changed: Collection[int], inputs: PlanningInput, mode: RangeMode) -> frozenset[int]:
+    """Return the hours that have changed or are pending, without those that only follow from others."""
+    if not isinstance(mode, Sequential):
+        return frozenset(changed)
+    only_follow = inputs.committed.following - changed_hours(inputs).keys()
+    return inputs.grain.whole(frozenset(changed) - only_follow)
 
 
 def _built_before(due: Iterable[int], last_built: int | None) -> list[int]:
@@ -108,16 +120,48 @@ def _newest_hours(due: Mapping[int, str], now: set[int]) -> Chunk:
     return Chunk(_only(due, now), pending=frozenset(waiting))
 
 
+def _least_size(inputs: PlanningInput, first: int, limit: int) -> int:
+    """Return the least number of hours of the next chunk: one partition, or twice the chunk that it continues."""
+    if inputs.whole_chunks:
+        return limit
+    continues = first in inputs.committed.pending
+    return max(inputs.grain.hours, 2 * inputs.committed.chunk_hours if continues else 0)
+
+
+def _new_hours_first(due: Mapping[int, str], old: list[int], changed: frozenset[int], limit: int) -> Chunk:
+    new = due.keys() - set(old)
+    if new:
+        return Chunk(_only(due, new), pending=changed.intersection(old))
+    now, waiting = old[:limit], old[limit:]
+    return Chunk(_only(due, now), pending=frozenset(waiting))
+
+
 def _sequential_chunk(
     due: Mapping[int, str],
     old: list[int],
-    new: Collection[int],
     changed: frozenset[int],
+    size: int,
     limit: int,
 ) -> Chunk:
-    if len(old) <= limit:
+    """Return the first hours. The chunk goes on to an hour that must be built anyway if the gap before it is small.
+
+    Args:
+        due: The hours to rebuild, ascending and without a gap.
+        old: Those of them that were built before, ascending.
+        changed: Hours with changed rows. They must be built, as all new ones.
+        size: The number of hours if no other one must be built; also the longest gap.
+        limit: The largest number of old hours.
+    """
+    length = size
+    for index, hour in enumerate(due):
+        must_be_built = hour in changed or hour > old[-1]
+        old_hours = min(index + 1, len(old))
+        if must_be_built and index - length <= size and old_hours <= limit:
+            length = max(length, index + 1)
+    if length >= len(old):
         return Chunk(due)
-    now, rest = old[:limit], frozenset(old[limit:])
+    now, rest = old[:length], frozenset(old[length:])
+    new = due.keys() - set(old)
     return Chunk(
         hours=_only(due, now),
         pending=changed.intersection([*rest, *new]),
@@ -135,12 +179,20 @@ def _beyond_threshold(changed: Collection[int], inputs: PlanningInput, mode: Ran
     An hour that was never built, or is pending or held, is never among them.
     """
     committed = inputs.committed
-    threshold = inputs.grain.rounded_up(mode.catchup_threshold)
-    if threshold is None or committed.last_built is None:
+    first_within = _first_within_threshold(inputs, mode)
+    if first_within is None:
         return set()
-    first_within = committed.last_built - threshold + 1
     exempt = committed.pending | committed.held_hours
     return {hour for hour in changed if hour < first_within and hour not in exempt}
+
+
+def _first_within_threshold(inputs: PlanningInput, mode: RangeMode) -> int | None:
+    """Return the first hour that a late row is rebuilt for; None if there is no limit, or no hour was built."""
+    threshold = inputs.grain.rounded_up(mode.catchup_threshold)
+    last_built = inputs.committed.last_built
+    if threshold is None or last_built is None:
+        return None
+    return last_built - threshold + 1
 
 
 def _range_of(
@@ -152,10 +204,7 @@ def _range_of(
     """Return hour → reason, for all hours to recompute because of the changed ones."""
     if hours_are_independent(mode):
         return changed
-    built = inputs.committed.last_built
-    starts = list(changed)
-    if isinstance(mode, Sequential) and built is not None and built < last_hour:
-        starts.append(built + 1)
+    starts = _starts_of(changed, inputs, mode, last_hour)
     if not starts:
         return {}
     first_changed = min(changed, default=last_hour + 1)
@@ -165,7 +214,21 @@ def _range_of(
     return found
 
 
+def _starts_of(changed: Collection[int], inputs: PlanningInput, mode: RangeMode, last_hour: int) -> list[int]:
+    """Return the hours from each of which on all later ones are rebuilt; none if nothing is due."""
+    built = inputs.committed.last_built
+    starts = list(changed)
+    if isinstance(mode, Sequential) and built is not None and built < last_hour:
+        starts.append(built + 1)
+    first_within = _first_within_threshold(inputs, mode)
+    if starts and reloads_all(mode) and first_within is not None:
+        starts.append(max(first_within, inputs.grain.first(inputs.start)))
+    return starts
+
+
 def _why_in_range(hour: int, first_changed: int, inputs: PlanningInput) -> str:
     if hour > first_changed:
         return f"follows from {inputs.grain.name} {inputs.grain.key(first_changed)}, which changed"
+    if hour in _built_before([hour], inputs.committed.last_built):
+        return "reloaded with the whole catch-up threshold range, as declared"
     return f"complete, and not built yet (last built: {key_or_nothing(inputs.committed.last_built)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.incremental.declaration import Mode, Stateful, Stateless
+from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.session import HeldHour
 
@@ -23,6 +23,10 @@ class Committed:
         code_version: Code version of the last session that built hours.
         uniform_from: Of a sequential target: all rows from this hour to the last one built are of that code version.
             None if no such hour is known.
+        following: Of a sequential target: the pending hours that have no changed rows of their own. They follow from
+            an earlier hour, and are left as published if the hour before them comes out unchanged.
+        chunk_hours: Of a sequential target: the number of hours, built before, of the last session if its last hour
+            came out changed; otherwise 0. The next chunk is twice as long.
     """
 
     pending: frozenset[int] = frozenset()
@@ -32,6 +36,8 @@ class Committed:
     held: tuple[HeldHour, ...] = ()
     code_version: str = ""
     uniform_from: int | None = None
+    following: frozenset[int] = frozenset()
+    chunk_hours: int = 0
 
     @property
     def held_hours(self) -> frozenset[int]:
@@ -53,6 +59,7 @@ class PlanningInput:
             planned again; the revision makes that another session.
         grain: The target's grain. All hours that are planned, pending or skipped are those of whole partitions.
         start: The pipeline's first hour. No earlier hour counts as complete.
+        whole_chunks: Whether a chunk of a sequential target has its full length at once, and does not begin small.
     """
 
     process: str
@@ -63,11 +70,17 @@ class PlanningInput:
     revision: int = 0
     grain: Grain = HOUR
     start: int = 0
+    whole_chunks: bool = False
 
     @property
     def source_names(self) -> str:
         """The source tables, for people."""
         return ", ".join(c.source for c in self.changes)
+
+
+def reloads_all(mode: Mode) -> bool:
+    """Whether each session of a target rebuilds the whole catch-up threshold range."""
+    return isinstance(mode, Sequential) and mode.load == "all"
 
 
 def hours_are_independent(mode: Mode) -> bool:

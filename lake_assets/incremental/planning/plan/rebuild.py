@@ -66,6 +66,22 @@ def plan_rebuild(
     return identified(draft, inputs.revision, token)
 
 
+def plan_no_hours(inputs: PlanningInput, note: str, *, token: str) -> SessionPlan:
+    """Return a rebuild that builds no hour and leaves the watermark where it is: it records what its note says."""
+    draft = SessionPlan(
+        process=inputs.process,
+        session_id="",
+        kind="rebuild",
+        load="none",
+        sources=source_ranges(inputs),
+        hours=(),
+        pending=tuple(sorted(inputs.committed.pending)),
+        notes=(note,),
+        code_version=inputs.code_version,
+    )
+    return identified(draft, inputs.revision, token)
+
+
 def _buildable(inputs: PlanningInput, hours: set[int]) -> set[int]:
     if isinstance(inputs.mode, Stateless):
         return hours

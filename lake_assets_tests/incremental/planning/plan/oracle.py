@@ -80,6 +80,7 @@ def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, ad
     assert not isinstance(q.mode, Stateless)
     built, limit = q.committed.last_built, rounded_up(q.mode.catchup_threshold, q.grain)
     reach = least if built is None else max(least, built)
+    own = together(changed | (q.committed.pending - held - q.committed.following), q.grain)
     changed = changed | (q.committed.pending - held)
     wanted = {h for h in changed if h <= reach}
     later = frozenset(changed) - wanted
@@ -90,6 +91,8 @@ def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, ad
     first = set(wanted - too_late)
     if isinstance(q.mode, Sequential) and built is not None and built < reach:
         first.add(built + 1)
+    if isinstance(q.mode, Sequential) and q.mode.load == "all" and first and built is not None and limit is not None:
+        first.add(max(START, built - limit + 1))
     if isinstance(q.mode, Stateful) and q.mode.load == "changed":
         every = first
     else:
@@ -97,7 +100,8 @@ def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, ad
     skipped, due = frozenset(too_late - every), every - held
     pending = later | (held & (every | q.committed.pending))
     if due:
-        now, behind, follows = cut(q, q.mode, due, changed | {min(due)})
+        own = own if isinstance(q.mode, Sequential) else changed
+        now, behind, follows = cut(q, q.mode, due, own | {min(due)})
         if isinstance(q.mode, Sequential) and max(due) not in now:
             advanced = None  # not all of it is built
         return Expected("overwrite", frozenset(now), pending | behind, skipped, advanced, frozenset(follows))
@@ -105,6 +109,13 @@ def stateful(q: PlanningInput, changed: set[int], held: set[int], least: int, ad
     if skipped or every or advanced is not None or (seen and not later):
         return Expected("none", frozenset(), pending, skipped, advanced)
     return Expected("wait" if later else "idle")
+
+
+def smallest(q: PlanningInput, first: int) -> int:
+    """The hours of a first chunk: one partition; twice as many as in the chunk that it goes on from."""
+    if q.whole_chunks:
+        return SPAN + q.grain.hours
+    return max(q.grain.hours, 2 * q.committed.chunk_hours * (first in q.committed.pending))
 
 
 def rounded_up(number: int | None, grain: Grain) -> int | None:
@@ -118,10 +129,17 @@ def cut(
     built, most = q.committed.last_built, rounded_up(mode.chunk_hours, q.grain)
     new = {h for h in due if built is None or h > built}
     old = sorted(due - new)
-    if most is None or not old:
+    if most is None or not old or (isinstance(mode, Sequential) and mode.load == "all"):
         return due, set(), set()
     if isinstance(mode, Sequential):  # from the earliest on, whatever is new
-        now = set(old[:most])
+        now = set(old[: min(most, smallest(q, min(due)))])
+        gap = len(now)
+        while behind := sorted((due - now) & (changed | new)):  # on to what must be built anyway
+            further = {h for h in due if h <= behind[0]}
+            if len(further) - len(now) - 1 > gap or len(further - new) > most:
+                break
+            now = further
+        now -= new
         return (now, (due - now) & changed, set(old) - now - changed) if now != set(old) else (due, set(), set())
     if len(due) <= most:
         return due, set(), set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 from hypothesis import HealthCheck, settings
@@ -37,6 +38,7 @@ modes = st.one_of(
         Stateful, load=st.sampled_from(["range", "changed"]), catchup_threshold=thresholds, chunk_hours=thresholds
     ),
     st.builds(Sequential, catchup_threshold=thresholds, chunk_hours=thresholds),
+    st.builds(partial(Sequential, load="all"), catchup_threshold=st.integers(1, 6), chunk_hours=thresholds),
 )
 snapshots = st.tuples(st.sampled_from(["append", "append", "rewrite", "none"]), some_hours, st.integers(0, 2))
 
@@ -53,6 +55,8 @@ committeds = st.builds(
     last_built=maybe_hour,
     complete_through=maybe_hour,
     held=some_hours.map(holding),
+    following=some_hours,
+    chunk_hours=st.integers(0, 4),
 )
 grains = st.sampled_from([HOUR, SHIFT])
 thorough = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -104,18 +108,22 @@ def planning_inputs(draw: st.DrawFn) -> PlanningInput:
     committed = whole(draw(committeds), grain)
     if isinstance(mode, Sequential):
         committed = replace(committed, held=())
-    return PlanningInput(PROCESS, mode, tuple(found), committed, grain=grain, start=START)
+    whole_chunks = draw(st.booleans())
+    return PlanningInput(PROCESS, mode, tuple(found), committed, grain=grain, start=START, whole_chunks=whole_chunks)
 
 
 def whole(committed: Committed, grain: Grain) -> Committed:
     """As a process leaves it, which only ever builds whole partitions."""
     last, through = committed.last_built, committed.complete_through
+    pending = frozenset(together(committed.pending, grain))
     return Committed(
-        pending=frozenset(together(committed.pending, grain)),
+        pending=pending,
         skipped=frozenset(together(committed.skipped, grain)),
         last_built=None if last is None else max(together({last}, grain)),
         complete_through=None if through is None else max(together({through}, grain)),
         held=holding(frozenset(together(committed.held_hours, grain)), grain),
+        following=pending.intersection(together(committed.following, grain)),
+        chunk_hours=committed.chunk_hours * grain.hours,
     )
 
 

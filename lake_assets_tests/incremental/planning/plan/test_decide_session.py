@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from lake_assets.base.grain import DAY
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.plan import plan, plan_rebuild
 from lake_assets.incremental.planning.session import NoSession, SessionPlan
 from lake_assets_tests.incremental.planning.plan.random_inputs import START, mark
-from lake_assets_tests.incremental.planning.plan.world import World, late, loaded, numbers, played, rebuild
+from lake_assets_tests.incremental.planning.plan.world import World, late, loaded, numbers, played, rebuild, run
 
 
 def test_the_worked_example() -> None:
@@ -76,8 +78,8 @@ def test_hours_beyond_the_threshold_are_skipped_aloud_and_open_to_a_backfill() -
     world.land("raw.a", "append", late(3, 7))
     decision = plan(world.inputs())
     assert isinstance(decision, SessionPlan)
-    assert (numbers(decision.skipped), numbers(decision.hour_numbers)) == ([3], [7, 8, 9])
-    assert decision.notes == ("skipped, beyond the catch-up threshold, open to a backfill: 2026-01-01-03:00",)
+    assert (numbers(decision.skipped), numbers(decision.hour_numbers)) == ([3], [7])
+    assert decision.notes[1:] == ("skipped, beyond the catch-up threshold, open to a backfill: 2026-01-01-03:00",)
     world.commit(decision)
     rebuild(world, late(3), "backfill")
     assert world.committed.skipped == frozenset()
@@ -105,8 +107,87 @@ def test_a_sequential_target_stops_where_its_state_is_as_it_was() -> None:
     world.land("raw.a", "append", late(2, 8, 10))
     world.through = dict.fromkeys(world.names, START + 10)
     # From the earliest on, never on a state that is known to be wrong. Hour 3 has rows of its own: nothing follows.
-    assert played(world) == [([2, 3, 4], [8, 10], [5, 6, 7, 9]), ([8, 9, 10], [], [])]
+    assert played(world) == [
+        ([2], [8, 10], [3, 4, 5, 6, 7, 9]),
+        ([3, 4], [8, 10], [5, 6, 7, 9]),  # of hour 2, the rows of raw.b are in the state of no later hour
+        ([8, 9, 10], [], []),
+    ]
     assert world.committed.complete_through == START + 10
+
+
+def forgetful() -> World:
+    """Hours 0 to 19 built of raw.a and raw.b; no hour is like another, because raw.b has no rows of late hours."""
+    world = World(Sequential(chunk_hours=6), ["raw.a", "raw.b"])
+    world.land("raw.a", "append", late(*range(20)))
+    world.land("raw.b", "append", late(0))
+    world.through = dict.fromkeys(world.names, START + 19)
+    run(world, rounds=2)
+    return world
+
+
+def test_a_late_row_whose_effect_ends_at_once_recomputes_few_hours() -> None:
+    world = loaded(["raw.a"], Sequential(), 19)
+    world.land("raw.a", "append", frozenset())
+    world.land("raw.a", "append", late(3))
+    world.through["raw.a"] = START + 20
+    first, *others = played(world)
+    assert first == ([3], [], [*range(4, 20)])
+    assert others == [([4, 5], [], [*range(6, 20)]), ([20], [], [])], "hour 3 did change; its state ends with hour 4"
+
+
+def test_chunks_of_a_late_row_that_changes_every_later_hour_double() -> None:
+    world = forgetful()
+    world.land("raw.b", "append", late(3))
+    assert [hours for hours, _, _ in played(world)] == [
+        [3],
+        [4, 5],
+        [6, 7, 8, 9],
+        [10, 11, 12, 13, 14, 15],
+        [16, 17, 18, 19],
+    ]
+    world.through = dict.fromkeys(world.names, START + 40)
+    assert [hours for hours, _, _ in played(world)] == [[*range(20, 41)]], "new hours are not cut"
+
+
+def test_a_row_that_comes_later_still_begins_small_and_loses_no_hour_that_follows() -> None:
+    world = forgetful()
+    world.land("raw.b", "append", late(8))
+    for length in (1, 2):
+        decision = plan(world.inputs())
+        assert isinstance(decision, SessionPlan)
+        assert len(decision.hours) == length
+        world.commit(decision)
+    world.land("raw.a", "rewrite", frozenset())
+    world.land("raw.a", "append", late(2))
+    found = [hours for hours, _, _ in played(world)]
+    assert (found[0], found[1]) == ([2], [3, 4])
+    assert {hour for hours in found for hour in hours} >= set(range(11, 20))
+
+
+def test_whole_chunks_begin_with_their_full_length() -> None:
+    world = forgetful()
+    world.land("raw.b", "append", late(3))
+    decision = plan(replace(world.inputs(), whole_chunks=True))
+    assert isinstance(decision, SessionPlan)
+    assert numbers(decision.hour_numbers) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_sequential_target_may_reload_its_whole_threshold_range() -> None:
+    world = loaded(["raw.a"], Sequential(load="all", catchup_threshold=5, chunk_hours=2), 19)
+    assert isinstance(plan(world.inputs()), NoSession), "nothing is due, so nothing is reloaded"
+    world.land("raw.a", "append", late(3, 17))
+    world.through["raw.a"] = START + 20
+    decision = plan(world.inputs())
+    assert isinstance(decision, SessionPlan)
+    assert (numbers(decision.hour_numbers), numbers(decision.skipped)) == ([15, 16, 17, 18, 19, 20], [3])
+    assert [p.reason for p in decision.hours][1:4] == [
+        "reloaded with the whole catch-up threshold range, as declared",
+        "append 2 of raw.a: event_ts 2026-01-01-17:00",
+        "follows from hour 2026-01-01-17:00, which changed",
+    ]
+    world.commit(decision)
+    world.through["raw.a"] = START + 21
+    assert played(world) == [([16, 17, 18, 19, 20, 21], [], [])]
 
 
 def test_a_rollback_that_is_undone_is_a_session_of_its_own() -> None:
@@ -124,10 +205,10 @@ def test_a_rollback_that_is_undone_is_a_session_of_its_own() -> None:
 def test_what_a_source_calls_incomplete_again_is_kept_right_where_it_was_built() -> None:
     world = loaded(["raw.a", "raw.b"], Sequential(), 6)
     world.through["raw.b"] = START + 2
-    world.land("raw.a", "append", late(1))
+    world.land("raw.a", "append", late(1, 3, 5))
     decision = plan(world.inputs())
     assert isinstance(decision, SessionPlan)
-    assert numbers(decision.hour_numbers) == list(range(1, 7))
+    assert numbers(decision.hour_numbers) == list(range(1, 6))
     assert decision.complete_through is None
 
 

@@ -25,10 +25,12 @@ def test_a_sequential_backfill_leaves_no_gap_before_it() -> None:
     world.land("raw.a", "append", late(1, 8))
     world.through["raw.a"] = START + 9
     rebuild(world, late(1), "first")
+    assert world.committed.complete_through == START + 1
     inputs = world.inputs(to_watermark=True)
     decision = plan_rebuild(inputs, late(8), present=(), token="second")
     assert isinstance(decision, SessionPlan)
     assert numbers(decision.hour_numbers) == list(range(2, 9))
+    assert decision.complete_through is None  # only a session moves it on
 
 
 def test_a_backfill_leaves_out_what_is_not_complete() -> None:

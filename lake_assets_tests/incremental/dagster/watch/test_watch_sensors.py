@@ -16,7 +16,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
-from lake_assets.incremental.dagster.watch_sensors import watch_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.metadata.completeness import declare_complete
@@ -211,3 +211,27 @@ def test_what_cannot_be_planned_is_told(watch: Watch) -> None:
     (alert,) = watch.alerts()
     assert (alert["target"], alert["kind"]) == ("core.click_fact", "cannot_plan")
     assert "raw.clicks is not in the catalog" in str(alert["what"])
+
+
+def test_a_target_that_others_change_or_drop_turns_red_while_nothing_runs(watch: Watch) -> None:
+    def verdicts() -> dict[str, bool]:
+        events = watch.tick("targets_sensor").asset_events
+        return {event.asset_key.path[-1]: event.passed for event in events}  # type: ignore[union-attr]
+
+    land_clicks(watch.catalog, [], landing=0)
+    watch.now = at(0, 10)
+    watch.engine.run(PUNCTUAL)  # a session without rows: the target has a watermark
+    assert verdicts() == {"click_fact": True, "click_state": True}
+    assert verdicts() == {}
+    publish_clicks(watch.catalog, [3], complete_through=0)  # by hand
+    assert verdicts() == {"click_fact": False}
+    (alert,) = (alert for alert in watch.alerts() if alert["kind"] == "target_changed")
+    assert alert["target"] == "core.click_fact"
+    assert "2026-01-01-03:00" in str(alert["what"])
+    assert "lake repair core.click_fact" in str(alert["remedy"])
+    watch.catalog.drop_table("core.click_fact")
+    assert verdicts() == {"click_fact": False}
+    key = dg.AssetCheckKey(FACT, "intact")
+    (newest,) = watch.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    assert newest.status.value == "FAILED"
+    assert "lake rebuild core.click_fact --reset" in str(newest.event)

@@ -12,9 +12,8 @@ from operator import attrgetter
 import dagster as dg
 from dagster import RunsFilter
 
-from lake_assets.errors import AuditFailed, HoursHeld, LakeError
+from lake_assets.errors import AuditFailed, HoursHeld, LakeError, TargetChanged
 from lake_assets.incremental.dagster.asset_specs import asset_key
-from lake_assets.incremental.dagster.freshness_checks import failed_evaluation, freshness_check, freshness_evaluation
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
     FINISHED,
@@ -24,6 +23,13 @@ from lake_assets.incremental.dagster.session_runs import (
     rest_seconds,
     retry_remedy,
 )
+from lake_assets.incremental.dagster.watch.freshness_checks import (
+    failed_evaluation,
+    freshness_check,
+    freshness_evaluation,
+)
+from lake_assets.incremental.dagster.watch.target_checks import intact_check, targets_sensor
+from lake_assets.incremental.dagster.watch.verification_checks import verification_alert
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -115,13 +121,15 @@ def _deliver(webhook: Webhook, due: Mapping[str, Alert]) -> Iterator[str]:
 def alerts(engine: Engine, instance: dg.DagsterInstance) -> Iterator[Alert]:
     """Yield all present problems, target by target.
 
-    These are failed audits, hours that audits hold back, sessions without attempts left, late targets, and targets that
-    cannot be planned.
+    These are failed audits, hours that audits hold back, sessions without attempts left, late targets, targets that
+    others have changed or that differ from a rebuild, and targets that cannot be planned.
     """
     for target in engine.pipeline.targets:
         try:
+            yield from _changed_target_alerts(engine, target)
             yield from _session_alerts(engine, target, instance)
             yield from _freshness_alerts(engine, target)
+            yield from _verification_alerts(target, instance)
         except LakeError as error:
             yield Alert(target.table, "cannot_plan", error.problem, error.remedy)
 
@@ -167,12 +175,25 @@ def _held_hours_alerts(target: Target, held: Sequence[HeldHour]) -> Iterator[Ale
         yield Alert(target.table, "hours_held", error.problem, error.remedy, session_id)
 
 
+def _changed_target_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
+    """Yield an alert if others have changed rows. Any other problem of the table stops planning, which alerts, too."""
+    problem = engine.problem(target)
+    if isinstance(problem, TargetChanged):
+        yield Alert(target.table, "target_changed", problem.problem, problem.remedy)
+
+
 def _freshness_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
     if target.max_delay is None:
         return
     found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
     if not found.fresh:
         yield Alert(target.table, "not_fresh", f"{found.what}.", found.remedy)
+
+
+def _verification_alerts(target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:
+    alert = verification_alert(instance, target)
+    if alert is not None:
+        yield alert
 
 
 def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
@@ -182,15 +203,20 @@ def _last_run(instance: dg.DagsterInstance, session_id: str) -> str | None:
 
 
 def watch_definitions(pipeline: Pipeline, *, clock: Clock, webhook: Webhook | None) -> dg.Definitions:
-    """Return freshness checks and their sensor for targets with a `max_delay`, and alerts if there is a webhook.
+    """Return the checks that a sensor reports while nothing runs, and alerts if there is a webhook.
+
+    Each target has a check of its table; a target with a `max_delay` also has one of its freshness.
 
     A sensor needs an asset, so a pipeline without targets has no sensors.
     """
     with_checks = with_max_delay(pipeline)
     sensors = []
+    if pipeline.targets:
+        sensors.append(targets_sensor(pipeline, clock))
     if with_checks:
         sensors.append(freshness_sensor(pipeline, clock))
     if webhook and pipeline.targets:
         sensors.append(alerts_sensor(pipeline, webhook, clock))
-    checks = [freshness_check(pipeline, target, clock) for target in with_checks]
+    checks = [intact_check(pipeline, target, clock) for target in pipeline.targets]
+    checks += [freshness_check(pipeline, target, clock) for target in with_checks]
     return dg.Definitions(asset_checks=checks, sensors=sensors)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lake_assets.incremental.dagster.maintenance_assets import erasures_asset, maintenance_asset
+from lake_assets.incremental.dagster.watch.maintenance_assets import erasures_asset, maintenance_asset
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.metadata.erasure_registry import Erasure

@@ -1,0 +1,59 @@
+"""`lake doctor`: is anything wrong with this home, and what can be repaired?"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lake_assets.cli.common import AsJson
+from lake_assets.pages.terminal.render import render
+
+if TYPE_CHECKING:
+    from lake_assets.base.findings import Finding
+
+
+def doctor(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make the repairs that lose nothing, then check again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this home: settings, Java, disk, services, catalog, tables, sessions. Changes nothing without --repair.
+
+    Starts no Spark. The exit code is 1 if there is an error.
+    """
+    from lake_assets.base import findings
+    from lake_assets.pages.terminal import doctor as views
+
+    done: list[findings.Repaired] = []
+    if repair:
+        done, found = findings.repair(_diagnose)
+    else:
+        found = _diagnose()
+    outcome = views.Diagnosis(found, done)
+    render(outcome, views.diagnosis, as_json=as_json, document=outcome.document())
+    if outcome.has_errors:
+        sys.exit(1)
+
+
+def _diagnose() -> list[Finding]:
+    from lake_assets.base.findings import Check, run_checks
+    from lake_assets.cli.checks import machine
+    from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
+    from lake_assets.incremental.execution.engine import utc_now
+    from lake_assets.settings import home_directory
+
+    checks = [
+        Check(machine.SETTINGS, machine.check_settings),
+        Check(machine.JAVA, machine.check_java_version),
+        Check(machine.DISK, lambda: machine.check_disk(home_directory())),
+    ]
+    found = run_checks(checks)
+    settings = machine.valid_settings()
+    if settings is None:  # every other check would read another home than the one that is meant
+        return found
+    found += run_checks([Check(machine.SERVICES, lambda: machine.check_services(settings))])
+    pipeline = machine.loaded_pipeline(settings)
+    return found + diagnose_lake(settings, pipeline, clock=utc_now, is_busy=machine.is_busy)

@@ -1,0 +1,58 @@
+"""Errors of stored state that is lost or damaged."""
+
+from collections.abc import Collection
+
+from lake_assets.errors.base import LakeError
+
+SHOWN_TABLES = 3
+
+
+class StoredStateError(LakeError):
+    """Stored state is lost or damaged. Nothing was changed."""
+
+
+class CatalogLost(StoredStateError):
+    """A catalog has none of the tables of its home. New tables would be created over the files of the old ones.
+
+    Args:
+        catalog: The catalog's address, without a password.
+        home: The data directory.
+        tables: The tables that the home had.
+        former: Address of the catalog that had them; None if it is not known.
+    """
+
+    def __init__(self, catalog: str, *, home: object, tables: Collection[str], former: str | None) -> None:
+        moved = f" They were in the catalog {former}." if former not in (None, catalog) else ""
+        super().__init__(
+            f"The catalog {catalog} has no tables, but {home} had {_named(tables)}.{moved}",
+            remedy="Restore the catalog from a backup, or correct LAKE_CATALOG_URI. If it is lost, run `lake doctor`: "
+            "it shows which tables `lake doctor --repair` can register again from their files. "
+            "To start without these tables, use another LAKE_HOME.",
+        )
+
+
+class TableDamaged(StoredStateError):
+    """A file of a table cannot be read.
+
+    Args:
+        table: The table.
+        file: The path of the file.
+        cause: Why it cannot be read, as the end of a sentence.
+        repair: What `lake doctor --repair` does about it; None if it can do nothing.
+    """
+
+    def __init__(self, table: str, file: str, cause: str, *, repair: str | None = None) -> None:
+        remedy = f"Restore {file} from a backup of the warehouse"
+        remedy += f", or run `lake doctor --repair`, which {repair}." if repair else "."
+        super().__init__(f"{table} cannot be read, because its file {file} {cause}.", remedy=remedy)
+        self.table = table
+        self.file = file
+        self.cause = cause
+
+
+def _named(tables: Collection[str]) -> str:
+    """The first names, and the number of further ones."""
+    found = sorted(tables)
+    shown = ", ".join(found[:SHOWN_TABLES])
+    more = len(found) - SHOWN_TABLES
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,81 @@
+"""The rows of a source, read on Spark by plain queries of the audits' own.
+
+Conditions are SQL text. The names in them are checked identifiers of a declaration, the values are numbers and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from lake_assets.base.hours import hour_start
+from lake_assets.incremental.declaration import LANDED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.incremental.declaration import Source
+    from lake_assets.incremental.planning.session import SourceRange
+
+CATALOG = "lake"
+
+
+def rows_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
+    """Return the rows of a table as of a snapshot; no rows for None."""
+    name = f"{CATALOG}.{table}"
+    if snapshot_id is None:
+        return spark.read.table(name).where("false")
+    return spark.read.option("versionAsOf", str(snapshot_id)).table(name)
+
+
+def rows_appended(spark: SparkSession, span: SourceRange) -> DataFrame:
+    """Return the rows that a range of snapshots appended. The range has no other change than appends."""
+    after = span.from_snapshot_id
+    if after is None:
+        return rows_at(spark, span.source, span.to_snapshot_id)
+    if after == span.to_snapshot_id:
+        return rows_at(spark, span.source, None)
+    options = {"start-snapshot-id": str(after), "end-snapshot-id": str(span.to_snapshot_id)}
+    return spark.read.format("iceberg").options(**options).load(f"{CATALOG}.{span.source}")
+
+
+def in_hours(time_column: str, hours: Collection[int]) -> str:
+    """Return the condition that a time lies in some hours; null or false without a time.
+
+    Their range is a condition of its own, because Iceberg leaves out files by it.
+    """
+    if not hours:
+        return "false"
+    first, last = _moment(min(hours)), _moment(max(hours) + 1)
+    numbers = ", ".join(str(hour) for hour in sorted(set(hours)))
+    in_range = f"`{time_column}` >= {first} and `{time_column}` < {last}"
+    return f"{in_range} and {hour_of(time_column)} in ({numbers})"
+
+
+def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
+    """Return the condition on rows of a source that do not belong in quarantine.
+
+    Args:
+        columns: The columns of the source.
+        start: First hour of the pipeline.
+    """
+    if source.trusted:
+        return "true"
+    time = f"`{source.time_column}`"
+    tests = [f"{time} >= {_moment(start)}"]
+    if source.key is not None:
+        tests.append(f"`{source.key}` is not null")
+    if LANDED in columns:
+        tests.append(f"{time} <= {LANDED} + interval 1 hour")
+    for rule in source.rules:
+        tests.append(f"not coalesce(({rule.where}), false)")
+    return " and ".join(tests)
+
+
+def hour_of(time_column: str) -> str:
+    """Return the expression of a row's event hour (long); null without a time."""
+    return f"(unix_timestamp(`{time_column}`) div 3600)"
+
+
+def _moment(hour: int) -> str:
+    return f"timestamp '{hour_start(hour):%Y-%m-%d %H:%M:%S}Z'"

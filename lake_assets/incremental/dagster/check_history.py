@@ -1,0 +1,25 @@
+"""The evaluations of checks that Dagster has stored, by the storage behind its public interface.
+
+All use of that storage for checks is here: `test_check_history` fails if an upgrade changes it.
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
+)
+
+
+def shown_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """Return the evaluation that Dagster shows for a check; None if the newest run that planned it left it open."""
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    if record is None or record.status not in COMPLETED:
+        return None
+    return record.evaluation
+
+
+def last_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
+    """Return the last evaluation of a check that was finished; None if there is none."""
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1, status=COMPLETED)
+    return records[0].evaluation if records else None

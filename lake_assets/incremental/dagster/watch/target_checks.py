@@ -1,0 +1,80 @@
+"""An asset check for each target: is it as its sessions left it? A sensor reports it, also while nothing runs."""
+
+import json
+
+import dagster as dg
+
+from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.incremental.declaration import Pipeline, Target
+from lake_assets.incremental.execution.engine import Engine
+
+INTACT = "intact"
+DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, rolled back, or changed by others."
+TICK_SECONDS = 30
+
+
+def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetChecksDefinition:
+    """Return a check that fails if a target is not as its sessions left it. It reads metadata and starts no Spark."""
+
+    @dg.asset_check(
+        asset=asset_key(target.table),
+        name=INTACT,
+        description=DESCRIPTION,
+        required_resource_keys={"iceberg"},
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        problem = _problem(Engine(context.resources.iceberg.catalog(), pipeline, clock=clock), target)
+        return dg.AssetCheckResult(
+            passed=problem is None,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=problem,
+        )
+
+    return check
+
+
+def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
+    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes."""
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        reported = json.loads(context.cursor or "{}")
+        found = {target.table: _problem(engine, target) for target in pipeline.targets}
+        events = []
+        for table, problem in found.items():
+            if table not in reported or reported[table] != problem:
+                events.append(_evaluation(table, problem))
+        wrong = sum(problem is not None for problem in found.values())
+        reason = f"{wrong} of {len(found)} targets are not as their sessions left them."
+        return dg.SensorResult(asset_events=events, cursor=json.dumps(found), skip_reason=reason)
+
+    return dg.SensorDefinition(
+        name="targets_sensor",
+        evaluation_fn=evaluate,
+        asset_selection=[asset_key(target.table) for target in pipeline.targets],
+        minimum_interval_seconds=TICK_SECONDS,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports targets that were dropped, replaced, rolled back, or changed by others.",
+        required_resource_keys={"iceberg"},
+    )
+
+
+def _problem(engine: Engine, target: Target) -> str | None:
+    """Return what is wrong with a target and what to do; None if nothing is."""
+    try:
+        problem: LakeError | None = engine.problem(target)
+    except LakeError as error:  # concerns this target only; the others are evaluated all the same
+        problem = error
+    return f"{problem.problem} {problem.remedy}" if problem else None
+
+
+def _evaluation(table: str, problem: str | None) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=asset_key(table),
+        check_name=INTACT,
+        passed=problem is None,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=problem,
+    )

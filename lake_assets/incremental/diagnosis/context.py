@@ -1,0 +1,79 @@
+"""What the checks of a home share: its settings, its pipeline, and whom to ask what is running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from pyiceberg.catalog import Catalog
+
+from lake_assets.connections.catalog import connect, is_blank, table_names
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.diagnosis.forget import LOGS
+from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES
+from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
+from lake_assets.settings import Settings
+
+EXTERNAL_RUN = "lake session"
+"""The run id of a session that a program of somebody else writes."""
+
+QUIET_HERE = timedelta(hours=1)
+"""A session that began longer ago is dead, if no process of the lake runs on this machine."""
+
+QUIET_ELSEWHERE = timedelta(days=1)
+"""The same for a catalog that other machines may use."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A home to be checked.
+
+    Attributes:
+        settings: Its settings.
+        pipeline: Its pipeline; None if it cannot be loaded.
+        clock: Returns the present moment.
+        is_busy: Returns whether any process on this machine may be running a session of this home.
+    """
+
+    settings: Settings
+    pipeline: Pipeline | None
+    clock: Callable[[], datetime]
+    is_busy: Callable[[], bool]
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog, whether or not it has the tables of the home."""
+        return connect(self.settings)
+
+    @cached_property
+    def present(self) -> frozenset[str]:
+        """The tables of the catalog. A blank one is not connected to, because that would write it."""
+        return frozenset() if is_blank(self.settings) else table_names(self.catalog)
+
+    @cached_property
+    def references(self) -> SnapshotReferences | None:
+        """The newest rows of the session log; None if it is missing or cannot be read, which its check reports."""
+        try:
+            return read_references(self.catalog) if set(LOGS) <= self.present else None
+        except Exception:  # whatever a damaged file makes its reader raise
+            return None
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """The declared targets."""
+        return frozenset(target.table for target in self.pipeline.targets) if self.pipeline else frozenset()
+
+    @property
+    def declared(self) -> frozenset[str]:
+        """The tables that `lake init` creates."""
+        raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else set()
+        return self.targets.union(raw, ENGINE_TABLES)
+
+    def is_dead(self, run_id: str, started_at: datetime) -> bool:
+        """Return whether nobody can be working on a session any more."""
+        if run_id == EXTERNAL_RUN or self.is_busy():
+            return False
+        is_local = self.settings.catalog_address.startswith("sqlite")
+        return self.clock() - started_at > (QUIET_HERE if is_local else QUIET_ELSEWHERE)

@@ -1,0 +1,94 @@
+"""What the log of sessions and the target's table add to a decision, and take from it. No look at the catalog."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+from pyiceberg.table import Table
+
+from lake_assets.incremental.declaration import Stateless, Target
+from lake_assets.incremental.execution import target_check
+from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.steps.audit_rows import failures
+from lake_assets.incremental.metadata import publish
+from lake_assets.incremental.planning.changes import Head
+from lake_assets.incremental.planning.outside_changes import OutsideChanges
+from lake_assets.incremental.planning.plan import PlanningInput, another, last_buildable_hour
+from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+
+
+def with_unpublished_id(table: Table, decision: SessionPlan) -> SessionPlan:
+    """Return the plan under a session id that was never published.
+
+    If watermarks are lost, a plan of the past is made again. Under its former id it would be taken for an attempt that
+    has published and died.
+    """
+    candidate = decision
+    for number in count(1):
+        if not publish.is_published(table, candidate.session_id):
+            break
+        candidate = another(decision, number)
+    return candidate
+
+
+def left_by(planned: SessionPlan, found: OutsideChanges | None) -> OutsideChanges | None:
+    """Return what others have done to a target, unless the plan builds all suspect hours from the sources alone."""
+    is_rebuild = planned.load == "overwrite" and planned.changed_through is None
+    if found is not None and is_rebuild and found.covered_by(planned.hour_numbers):
+        return None
+    return found
+
+
+def with_problem(decision: Decision, target: Target, found: OutsideChanges) -> Decision:
+    """Return a decision that also says what others have done to the target."""
+    error = target_check.problem_of(target, found)
+    problem = f"{error.problem} {error.remedy}"
+    if isinstance(decision, NoSession):
+        return replace(decision, reason=f"{decision.reason}; {problem}")
+    return replace(decision, notes=(*decision.notes, problem))
+
+
+def heads_at(state: ProcessState) -> dict[str, Head]:
+    """Return the heads of the sources at the watermarks."""
+    heads: dict[str, Head] = {}
+    for source, mark in state.watermarks.items():
+        heads[source] = Head(mark.snapshot_id, mark.complete_through)
+    return heads
+
+
+def buildable_hours(known: PlanningInput, found: OutsideChanges) -> set[int]:
+    """Return the suspect hours that a session may build; a target has no rows in others."""
+    if not found.hours:
+        return set()
+    last: int | None = found.hours[-1][1]
+    if not isinstance(known.mode, Stateless):
+        last = last_buildable_hour(known)
+    return set() if last is None else found.within(known.start, last)
+
+
+def changed_hours(known: PlanningInput) -> set[int]:
+    """Return the hours that the sources' new snapshots touch."""
+    found: set[int] = set()
+    for change in known.changes:
+        for snapshot in change.snapshots:
+            for first, last in snapshot.hours:
+                found.update(range(first, last + 1))
+    return found
+
+
+def wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
+    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
+    last = state.session
+    if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
+        return decision
+    same_plan = last.plan.session_id == decision.session_id
+    same_code = last.plan.code_version == decision.code_version
+    if not (same_plan and same_code):
+        return decision
+    failed = "; ".join(f"{name}: {counts}" for name, counts in failures(last.audits).items())
+    return NoSession(
+        "blocked",
+        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
+        f" or with `lake catch-up {decision.process} --again`",
+    )

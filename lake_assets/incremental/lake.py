@@ -1,0 +1,259 @@
+"""`Lake`: one pipeline on one catalog, for notebooks and for schedulers other than Dagster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from lake_assets.base.hours import parse_hour
+from lake_assets.errors import ConfigurationError
+from lake_assets.settings import settings as settings_of_process
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyspark.sql import SparkSession
+
+    from lake_assets.incremental.declaration import Pipeline, Target
+    from lake_assets.incremental.execution.catch_up import Outcome
+    from lake_assets.incremental.execution.engine import Engine
+    from lake_assets.incremental.execution.session_log import SessionRecord
+    from lake_assets.incremental.monitoring.verify import Comparison
+    from lake_assets.incremental.planning.session import Decision
+    from lake_assets.settings import Settings
+
+
+@dataclass(frozen=True)
+class HourBuild:
+    """One build of an hour of a target.
+
+    Attributes:
+        session: The session that published it.
+        reason: Which snapshot of which source made the session build the hour.
+    """
+
+    session: SessionRecord
+    reason: str
+
+
+class Lake:
+    """The tables of a pipeline. Open it with `Lake.open`, and close it, or use it in a `with` block.
+
+    Targets are named as the command line names them: `signup_fact` or `core.signup_fact`. Spark is opened by the first
+    call that reads rows, and stays open until `close`.
+    """
+
+    def __init__(self, engine: Engine, sessions: LakeSpark) -> None:
+        self._engine = engine
+        self._spark = sessions
+
+    @classmethod
+    def open(
+        cls,
+        pipeline: Pipeline,
+        *,
+        catalog: Catalog | None = None,
+        spark: SparkSession | None = None,
+        settings: Settings | None = None,
+    ) -> Lake:
+        """Open the tables of a pipeline. Creates no table and starts no Spark.
+
+        Args:
+            pipeline: Declares the raw tables and targets.
+            catalog: Holds the tables. None for the catalog of the settings.
+            spark: A session whose catalog `lake` is the same catalog; `close` leaves it open. None to open a session
+                according to the settings, unless a catalog is given: then only the calls work that need no Spark.
+            settings: None for the settings of this process: its environment, then `lake.env`.
+
+        Raises:
+            ConfigurationError: The session has no catalog `lake`.
+            ServiceError: The catalog cannot be opened.
+        """
+        from lake_assets.connections.catalog import open_catalog
+        from lake_assets.incremental.execution.engine import Engine, utc_now
+        from lake_assets.incremental.metadata.erasure_registry import erasure_key
+
+        found = settings or settings_of_process()
+        sessions = LakeSpark(found, given=spark, has_own_catalog=catalog is not None)
+        engine = Engine(
+            catalog or open_catalog(found),
+            pipeline,
+            clock=utc_now,
+            spark=sessions.session,
+            erasure_key=partial(erasure_key, found),
+        )
+        return cls(engine, sessions)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The pyiceberg catalog of the tables."""
+        return self._engine.catalog
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The declaration of the tables."""
+        return self._engine.pipeline
+
+    def create_tables(self) -> list[str]:
+        """Create the tables that do not exist. Safe to repeat.
+
+        Returns:
+            The names of the created tables.
+        """
+        return self._engine.create_tables()
+
+    def plan(self, target: str) -> Decision:
+        """Return what the next session of a target would do. Reads metadata only and changes nothing.
+
+        Returns:
+            A `SessionPlan` with the hours and their reasons, or a `NoSession` with the reason.
+
+        Raises:
+            UsageError: There is no such target.
+            SourceError: A source cannot be read as declared.
+        """
+        return self._engine.decide(self.pipeline.target(target))
+
+    def catch_up(self, target: str | None = None) -> list[Outcome]:
+        """Run every due session, as Dagster's sensors would request them. Creates missing tables first.
+
+        A failure of one target is not raised: it is the `failure` of an outcome. It does not stop the other targets,
+        unless it is a fault of the machine or a service, which they would meet, too.
+
+        Args:
+            target: None for all targets, in topological order.
+
+        Returns:
+            One outcome for each session, and for each target one without a session: why none is due.
+        """
+        from lake_assets.incremental.execution.catch_up import catch_up
+
+        wanted = self._targets(target)
+        self.create_tables()
+        return catch_up(self._engine, wanted, run_id="lake")
+
+    def verify(self, target: str | None = None) -> list[Comparison]:
+        """Compare targets with one full rebuild from their sources, as of the watermarks. Changes nothing.
+
+        Hours that are pending, skipped or held back are left out.
+
+        Args:
+            target: None for all targets, in topological order.
+
+        Returns:
+            One comparison for each target.
+        """
+        from lake_assets.incremental.monitoring.verify import compare
+
+        spark = self._spark.session()
+        return [compare(self._engine, wanted, spark) for wanted in self._targets(target)]
+
+    def sessions(self, target: str) -> list[SessionRecord]:
+        """Return every session of a target, the one that moved last at the end."""
+        return self._engine.store.history(self.pipeline.target(target).table)
+
+    def why(self, target: str, hour: str) -> list[HourBuild]:
+        """Return which sessions built an hour of a target, and why; the published rows are those of the last one.
+
+        Args:
+            hour: Key of the hour in UTC, such as `2026-01-01-05:00`.
+
+        Raises:
+            InvalidHourKey: It is not the key of an hour.
+        """
+        number = parse_hour(hour)
+        return builds_of(self.sessions(target), number)
+
+    def close(self) -> None:
+        """Stop the Spark session that this lake opened. A session that was given stays open."""
+        self._spark.close()
+
+    def __enter__(self) -> Lake:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _targets(self, name: str | None) -> list[Target]:
+        if name is None:
+            return self.pipeline.in_order()
+        return [self.pipeline.target(name)]
+
+
+class LakeSpark:
+    """The Spark session of a lake: the given one, or one of the settings that is opened on first use.
+
+    Args:
+        settings: Where to open a session.
+        given: A session of the caller; None to open one.
+        has_own_catalog: Whether the caller gave a catalog. A session of the settings could then write to other tables.
+    """
+
+    def __init__(self, settings: Settings, *, given: SparkSession | None, has_own_catalog: bool) -> None:
+        if given is not None:
+            _require_catalog(given)
+        self._settings = settings
+        self._given = given
+        self._has_own_catalog = has_own_catalog
+        self._opened: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Return the session.
+
+        Raises:
+            ConfigurationError: A catalog was given, but no session.
+            ServiceError: No Spark is available.
+        """
+        if self._given is not None:
+            return self._given
+        if self._has_own_catalog:
+            raise ConfigurationError(
+                "The lake was opened with a catalog of its own and without a Spark session.",
+                remedy="Pass `spark=`, a session whose catalog `lake` is that catalog, to Lake.open.",
+            )
+        if self._opened is None:
+            from lake_assets.connections.spark import open_spark
+
+            self._opened = open_spark(self._settings)
+        return self._opened
+
+    def close(self) -> None:
+        """Stop the session that was opened here."""
+        if self._opened is not None:
+            self._opened.stop()
+            self._opened = None
+
+
+def builds_of(history: Iterable[SessionRecord], hour: int) -> list[HourBuild]:
+    """Return the builds of an hour, oldest first.
+
+    Args:
+        history: The sessions of one target, oldest first.
+        hour: In hours since 1970-01-01 UTC.
+    """
+    built = [record for record in history if record.state in ("published", "committed") and hour in record.built]
+    return [HourBuild(record, _reason(record, hour)) for record in built]
+
+
+def _reason(record: SessionRecord, hour: int) -> str:
+    for planned in record.plan.hours:
+        if planned.hour == hour:
+            return planned.reason
+    return record.plan.reason
+
+
+def _require_catalog(spark: SparkSession) -> None:
+    from lake_assets.connections.catalog import NAME
+
+    if spark.conf.get(f"spark.sql.catalog.{NAME}", None) is None:
+        raise ConfigurationError(
+            f"The Spark session has no catalog {NAME!r}.",
+            remedy=f"Configure spark.sql.catalog.{NAME} in the session, or leave out `spark=`.",
+        )

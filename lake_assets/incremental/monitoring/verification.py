@@ -1,0 +1,278 @@
+"""The standing check of a target: some of its hours, compared with a rebuild from its sources as of its watermark.
+
+The comparison is by the number of rows and order-free sums of row hashes, hour by hour. A double is compared as a
+float, because the sum of doubles depends on the order in which they are added. Nothing is written.
+
+A stateless or stateful target is rebuilt from its sources alone. A sequential target is rebuilt from its stored hour
+before each run of hours: that checks the step from one hour to the next, and all steps come round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from lake_assets.base.hours import format_hours, hour_key, ranges
+from lake_assets.incremental.declaration import Sequential, Target
+from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.monitoring.hour_choice import hours_of_day
+from lake_assets.incremental.monitoring.verify import full_plan
+from lake_assets.incremental.planning.changes import hours_present
+from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.incremental.execution.engine import Engine
+
+Content = Mapping[tuple[int, int], tuple[object, ...]]
+"""First hour of a partition, and side → number of rows and hash sums."""
+
+MOST_REMEDIES = 3
+"""Number of ranges that a message names a rebuild for."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A target's hours, compared with a rebuild.
+
+    Attributes:
+        table: The target's table.
+        compared: The hours compared, ascending.
+        differing: Those of them whose rows are not those of the rebuild.
+        left_out: The hours that were wanted and not compared, with reasons, for people.
+        rows: Rows of the published hours compared.
+        rows_rebuilt: Rows of the same hours, rebuilt.
+        seconds: Wall time.
+        note: What else a person should know; empty for nothing.
+    """
+
+    table: str
+    compared: tuple[int, ...] = ()
+    differing: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
+    rows: int = 0
+    rows_rebuilt: int = 0
+    seconds: float = 0.0
+    note: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not self.differing
+
+    @property
+    def what(self) -> str:
+        """The result in a sentence."""
+        if self.differing:
+            hours = format_hours(self.differing)
+            return f"{self.table} differs from a rebuild from its sources in {hours}."
+        if not self.compared:
+            return f"No hour of {self.table} was compared."
+        return f"{self.table} equals a rebuild from its sources in {format_hours(self.compared)}."
+
+    @property
+    def remedy(self) -> str:
+        """What to do about differing hours; empty without any."""
+        found = list(ranges(self.differing))
+        if not found:
+            return ""
+        name = self.table.split(".")[1]
+        commands = [f"`lake rebuild {name} {hour_key(first)} {hour_key(last)}`" for first, last in found]
+        more = len(commands) - MOST_REMEDIES
+        rest = f", and {more} more ranges likewise" if more > 0 else ""
+        return f"Rebuild the hours: {', '.join(commands[:MOST_REMEDIES])}{rest}."
+
+
+def verify_hours(
+    engine: Engine,
+    target: Target,
+    *,
+    day: int,
+    limit: int,
+    wanted: Collection[int] | None = None,
+) -> Verification:
+    """Compare hours of a target with a rebuild. Starts Spark only if there are hours to compare.
+
+    Args:
+        day: Number of the day, which chooses the hours.
+        limit: Most hours that a day compares; of a daily target at least one day.
+        wanted: The hours to compare; None for those of the day.
+
+    Raises:
+        SourceError: A source cannot be read as of the watermark.
+    """
+    began = time.perf_counter()
+    state = engine.store.state(target.table)
+    head = publish.main_id(tables.load(engine.catalog, target.table))
+    unsettled = _unsettled(engine, target, state)
+    planned = full_plan(engine, target, state)
+    if unsettled or planned is None:
+        return Verification(target.table, note=unsettled or "Nothing was built yet.")
+    excluded = _excluded(state)
+    present = target.grain.whole(hours_present(tables.load(engine.catalog, target.table), target.time_column))
+    candidates = {*planned.hour_numbers, *present}
+    left_out: set[int] = set().union(*excluded.values())
+    comparable = candidates - left_out
+    if wanted is None:
+        hours = hours_of_day(comparable, day=day, limit=limit, grain=target.grain)
+        wanted = candidates if not hours else range(hours[0], hours[-1] + 1)
+    else:
+        wanted = target.grain.whole(wanted)
+        hours = tuple(sorted(comparable.intersection(wanted)))
+    content = _compare(engine, target, planned, head, hours)
+    return replace(
+        _verification(target, hours, content),
+        left_out=_in_words(excluded | {"not built, or without rows": set(wanted) - candidates - left_out}, wanted),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _unsettled(engine: Engine, target: Target, state: ProcessState) -> str:
+    """Return why rows and watermarks may not belong together: a session is between them. Empty if they do."""
+    now = engine.store.state(target.table)
+    if state.open_session is not None:
+        return f"Session {state.open_session.plan.session_id} is open; verify again when it has ended."
+    newest = now.session.revision if now.session else 0
+    expected = state.session.revision if state.session else 0
+    if newest != expected:
+        return "A session ran meanwhile; verify again."
+    return ""
+
+
+def _excluded(state: ProcessState) -> dict[str, set[int]]:
+    """Return reason → hours of a target that differ from a rebuild by intent."""
+    committed = state.committed
+    return {
+        "pending": set(committed.pending),
+        "skipped": set(committed.skipped),
+        "held back": set(committed.held_hours),
+    }
+
+
+def _in_words(excluded: Mapping[str, Collection[int]], wanted: Collection[int]) -> tuple[str, ...]:
+    found = []
+    for reason, hours in excluded.items():
+        concerned = set(hours).intersection(wanted)
+        if concerned:
+            found.append(f"{format_hours(concerned)}: {reason}")
+    return tuple(found)
+
+
+def _verification(target: Target, hours: tuple[int, ...], content: Content) -> Verification:
+    from lake_assets.incremental.staging.unchanged_hours import PUBLISHED, REBUILT
+
+    differing: list[int] = []
+    for first in target.grain.firsts(hours):
+        if content.get((first, PUBLISHED)) != content.get((first, REBUILT)):
+            differing += sorted(target.grain.whole([first]))
+    note = ""
+    if isinstance(target.mode, Sequential) and hours:
+        note = "Each run of hours was rebuilt from the stored hour before it."
+    return Verification(
+        target.table,
+        compared=hours,
+        differing=tuple(differing),
+        rows=_rows(content, PUBLISHED),
+        rows_rebuilt=_rows(content, REBUILT),
+        note=note,
+    )
+
+
+def _rows(content: Content, side: int) -> int:
+    total = 0
+    for (_, found_side), (rows, *_) in content.items():
+        if found_side == side:
+            assert isinstance(rows, int)
+            total += rows
+    return total
+
+
+def _compare(
+    engine: Engine,
+    target: Target,
+    planned: SessionPlan,
+    head: int | None,
+    hours: tuple[int, ...],
+) -> Content:
+    """Return the content of hours on both sides: one Spark job, or of a sequential target one for each run of hours."""
+    if not hours:
+        return {}
+    from lake_assets.connections.row_checkpoint import release_checkpoints
+    from lake_assets.incremental.staging.unchanged_hours import content_by_side
+
+    assert engine.spark is not None, "an engine without Spark can compare nothing"
+    spark = engine.spark()
+    found: dict[tuple[int, int], tuple[object, ...]] = {}
+    try:
+        for part in _runs(target, hours):
+            rebuilt = _rebuilt(engine, target, planned, head, part, spark)
+            published = _published(spark, target, head, part)
+            found.update(content_by_side(target, _comparable(target, rebuilt), published, part))
+    finally:
+        release_checkpoints(spark)
+    return found
+
+
+def _runs(target: Target, hours: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield what is rebuilt at once: all hours; of a sequential target, each run of consecutive hours."""
+    if not isinstance(target.mode, Sequential):
+        yield hours
+        return
+    for first, last in ranges(hours):
+        yield tuple(range(first, last + 1))
+
+
+def _published(spark: SparkSession, target: Target, head: int | None, hours: tuple[int, ...]) -> DataFrame:
+    from lake_assets.incremental.audit_reads.source_rows import in_hours, rows_at
+
+    rows = rows_at(spark, target.table, head)
+    return _comparable(target, rows.where(in_hours(target.time_column, hours)))
+
+
+def _rebuilt(
+    engine: Engine,
+    target: Target,
+    planned: SessionPlan,
+    head: int | None,
+    hours: tuple[int, ...],
+    spark: SparkSession,
+) -> DataFrame:
+    from lake_assets.incremental.staging.stage import Stager
+
+    stager = Stager(
+        spark,
+        target,
+        start=engine.pipeline.start_hour,
+        main=head if isinstance(target.mode, Sequential) else None,
+        complete_through=None,
+        max_rows=_estimated_rows(engine, target, planned, head),
+    )
+    # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
+    sources = tuple(replace(span, from_snapshot_id=span.to_snapshot_id) for span in planned.sources)
+    part = replace(
+        planned,
+        load="overwrite",
+        sources=sources,
+        hours=tuple(PlannedHour(hour, "verification") for hour in hours),
+        changed_through=None,
+    )
+    return stager.prepare(part).rows
+
+
+def _estimated_rows(engine: Engine, target: Target, planned: SessionPlan, head: int | None) -> float:
+    rows = publish.rows_of(tables.load(engine.catalog, target.table), head)
+    for span in planned.sources:
+        rows += publish.rows_of(tables.load(engine.catalog, span.source), span.to_snapshot_id)
+    return rows
+
+
+def _comparable(target: Target, rows: DataFrame) -> DataFrame:
+    """Return the target's columns; a double as a float, whose last digits do not depend on an order of addition."""
+    columns = []
+    for name, kind in target.columns.items():
+        column = f"cast(`{name}` as float) as `{name}`" if kind == "double" else f"`{name}`"
+        columns.append(column)
+    return rows.selectExpr(*columns)

@@ -1,0 +1,49 @@
+"""`lake doctor` as a person runs it, on a home for a pipeline of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from typer.testing import CliRunner
+
+from lake_assets.cli.main import app
+from lake_assets.errors import CatalogLost
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+def lake(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_a_home_is_diagnosed_and_its_lost_catalog_repaired(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_PIPELINES", "lake_assets_tests.incremental.clicks:CLICKS")
+    never = lake("doctor")
+    assert never.exit_code == 1
+    assert "was never initialised" in never.stdout
+    assert "Run `lake init`" in never.stdout
+    assert not home.exists()
+    assert lake("init").exit_code == 0
+
+    sound = lake("doctor")
+    assert sound.exit_code == 0, sound.stdout
+    assert "catalog.db has 7 tables." in sound.stdout
+    assert " error" not in sound.stdout.replace("0 errors", "")
+
+    (home / "catalog.db").write_bytes(b"")
+    with pytest.raises(CatalogLost):
+        lake("init")
+    lost = lake("doctor", "--json")
+    assert lost.exit_code == 1
+    (error,) = [found for found in json.loads(lost.stdout)["findings"] if found["level"] == "error"]
+    assert (error["check"], error["repair"], len(error["details"])) == ("catalog", "registers 7 tables again", 7)
+
+    repaired = lake("doctor", "--repair", "--json")
+    assert repaired.exit_code == 0, repaired.stdout
+    document = json.loads(repaired.stdout)
+    assert document["repaired"] == [{"check": "catalog", "what": "registers 7 tables again", "failure": ""}]
+    assert lake("init").stdout == "Nothing to create.\n"

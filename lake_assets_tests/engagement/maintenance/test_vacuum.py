@@ -1,0 +1,30 @@
+"""What VACUUM gets to see of a table's folder. Delta without Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from lake_assets.engagement.maintenance.vacuum import inventory
+
+
+def parquet(folder: Path) -> set[str]:
+    return {file.name for file in folder.glob("*.parquet")}
+
+
+def test_files_older_than_a_table_are_not_shown_to_vacuum(tmp_path: Path) -> None:
+    rows = pa.table({"number": [1]})
+    write_deltalake(str(tmp_path), rows)
+    former = parquet(tmp_path)
+    for name in former:
+        os.utime(tmp_path / name, (1_000_000, 1_000_000))
+    shutil.rmtree(tmp_path / "_delta_log")
+    write_deltalake(str(tmp_path), rows)
+    (tmp_path / "orphan.parquet").touch()
+    listed = {Path(entry["path"]).name for entry in inventory(tmp_path.as_uri()) if not entry["isDir"]}
+    assert former
+    assert listed == parquet(tmp_path) - former

@@ -1,0 +1,291 @@
+"""Each kind of damage to a home is found, and repaired where that loses nothing. Real tables, no Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.base.findings import Finding, Repaired, repair
+from lake_assets.connections.catalog import connect, open_catalog, table_names
+from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.maintenance.stored_files import bare_path
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
+from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.planning.session import OpenedSession
+from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, land_clicks, publish_clicks
+from lake_assets_tests.incremental.execution.test_session_log import planned, record_of
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.settings import Settings
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+LATER = NOW + timedelta(hours=2)
+FACT = click_fact.table
+RAW = "raw.clicks"
+
+
+@dataclass
+class Home:
+    settings: Settings
+
+    @property
+    def catalog(self) -> Catalog:
+        return open_catalog(self.settings)
+
+    @property
+    def engine(self) -> Engine:
+        return Engine(self.catalog, CLICKS, clock=lambda: NOW)
+
+    @property
+    def file(self) -> Path:
+        return self.settings.home / "catalog.db"
+
+    def diagnose(self, *, declared: bool = True, busy: bool = False) -> list[Finding]:
+        pipeline = CLICKS if declared else None
+        return diagnose_lake(self.settings, pipeline, clock=lambda: LATER, is_busy=lambda: busy)
+
+    def problems(self, **options: bool) -> list[Finding]:
+        return [found for found in self.diagnose(**options) if found.level != "ok"]
+
+    def only_problem(self, **options: bool) -> Finding:
+        (found,) = self.problems(**options)
+        return found
+
+    def repair(self) -> list[Repaired]:
+        """Repair everything; then nothing is wrong."""
+        done, left = repair(partial(self.diagnose))
+        assert [found for found in left if found.level != "ok"] == []
+        assert all(not each.failure for each in done), done
+        return done
+
+    def rows(self, name: str) -> int:
+        return tables.load(self.catalog, name).scan().to_arrow().num_rows
+
+    def open_session(self, run_id: str = "run") -> SessionRecord:
+        opened = self.engine.open_session(click_fact, run_id=run_id)
+        assert isinstance(opened, OpenedSession)
+        record = self.engine.store.state(FACT).session
+        assert record
+        return record
+
+    def commit_session(self) -> None:
+        """Commit a session of click_fact, with its watermark."""
+        record = self.open_session()
+        store = self.engine.store
+        committed = Committed(last_built=START, complete_through=START)
+        store.move_watermarks(store.state(FACT), record.plan, committed, None)
+        self.set_property(FACT, tables.SESSION, record.plan.session_id)
+        store.record(replace(record, state="committed"), after=record)
+
+    def set_property(self, name: str, key: str, value: str) -> None:
+        with tables.load(self.catalog, name).transaction() as transaction:
+            transaction.set_properties({key: value})
+
+
+@pytest.fixture
+def home(bare_home: Settings) -> Home:
+    home = Home(bare_home)
+    home.engine.create_tables()
+    land_clicks(home.catalog, [0], landing=0)
+    return home
+
+
+def newest_file(home: Home, name: str) -> Path:
+    return Path(bare_path(tables.load(home.catalog, name).metadata_location))
+
+
+def data_files(home: Home, name: str) -> list[Path]:
+    files = tables.load(home.catalog, name).inspect.files()["file_path"].to_pylist()
+    return [Path(bare_path(file)) for file in files]
+
+
+def test_a_sound_home_is_sound_and_an_empty_one_was_never_initialised(home: Home, tmp_path: Path) -> None:
+    home.commit_session()
+    assert home.problems() == []
+    empty = Home(home.settings.model_copy(update={"home": tmp_path / "empty"}))
+    found = empty.only_problem()
+    assert "was never initialised" in found.text
+    assert "`lake init`" in found.remedy
+    assert not (tmp_path / "empty").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no database at all, but it is long enough to be one"])
+def test_a_lost_catalog_is_made_again_from_the_metadata_files(home: Home, content: bytes) -> None:
+    home.commit_session()
+    names, session = table_names(home.catalog), home.engine.store.state(FACT).session
+    publish_clicks(home.catalog, [0], complete_through=0)
+    newest = newest_file(home, FACT).name
+    home.file.write_bytes(content)
+    found = home.only_problem()
+    assert (found.check, found.level) == ("catalog", "error")
+    assert found.repair
+    assert "registers 7 tables again" in found.remedy
+    assert any(newest in step for step in found.details)
+    assert home.file.read_bytes() == content  # nothing is changed without --repair
+    assert len(home.repair()) == 1
+    assert table_names(home.catalog) == names
+    assert (home.rows(RAW), home.rows(FACT)) == (1, 1)
+    assert newest_file(home, FACT).name == newest
+    assert home.engine.store.state(FACT).session == session
+    aside = sorted(home.settings.home.glob("catalog.db.damaged-*"))
+    assert [file.read_bytes() for file in aside] == ([content] if content else [])
+
+
+def test_empty_tables_over_lost_ones_give_way_to_them(home: Home) -> None:
+    home.commit_session()
+    session = home.engine.store.state(FACT).session
+    home.file.unlink()
+    # So did a version that did not know a lost catalog.
+    Engine(connect(home.settings), CLICKS, clock=lambda: NOW).create_tables()
+    assert home.rows(RAW) == 0
+    errors = home.problems()
+    assert {found.level for found in errors} == {"error"}
+    assert len(errors) == 3  # raw.clicks and both logs; the other tables were empty
+    home.repair()
+    assert home.rows(RAW) == 1
+    assert home.engine.store.state(FACT).session == session
+
+
+def test_all_tables_are_registered_again_or_none(home: Home) -> None:
+    file = newest_file(home, RAW)
+    content = file.read_bytes()
+    file.write_bytes(b"{")
+    home.file.unlink()
+    lost, blocking = home.problems()
+    assert lost.repair is None
+    assert RAW in blocking.text
+    assert file.name in blocking.text
+    assert repair(home.diagnose)[0] == []
+    assert not home.file.exists()
+    file.write_bytes(content)
+    home.repair()
+    assert home.rows(RAW) == 1
+
+
+def test_a_single_lost_table_comes_back_and_a_dropped_one_is_forgotten(home: Home) -> None:
+    catalog = home.catalog
+    catalog.create_table("core.old", tables.load(catalog, RAW).schema())
+    assert "core.old" in table_names(home.catalog)
+    catalog.purge_table("core.old")
+    for file in (home.settings.home / "warehouse" / "core" / "old").rglob("*.json"):
+        file.unlink()
+    catalog.drop_table(RAW)
+    lost, dropped = home.problems()
+    assert (lost.level, dropped.level) == ("error", "warning")
+    assert RAW in lost.text
+    assert "core.old" in dropped.text
+    home.repair()
+    assert home.rows(RAW) == 1
+    assert "core.old" not in json.loads((home.settings.home / "tables.json").read_text())["tables"]
+
+
+def test_properties_that_sessions_need_are_set_again(home: Home) -> None:
+    home.commit_session()
+    home.set_property(FACT, tables.WAP_ENABLED, "false")
+    home.set_property(SESSION, "commit.retry.num-retries", "4")
+    home.set_property(RAW, tables.COMPLETE_THROUGH, "soon")
+    home.set_property(FACT, tables.COMPLETE_THROUGH, "2026-01-01 00:00")
+    home.set_property("core.click_state", tables.COMPLETE_THROUGH, "never")
+    assert [found.level for found in home.problems()] == ["error"] * 5
+    home.repair()
+    through = {name: tables.complete_through(tables.load(home.catalog, name), name) for name in (RAW, FACT)}
+    assert through == {RAW: START, FACT: START}
+    assert tables.COMPLETE_THROUGH not in tables.load(home.catalog, "core.click_state").properties
+    tables.check_write_audit_publish(tables.load(home.catalog, FACT), FACT)
+
+
+def test_a_damaged_row_of_the_log_makes_its_process_forgotten_and_no_other(home: Home) -> None:
+    other = home.engine.store.record(record_of(planned("core.other"), state="committed"), after=None)
+    for log in (SESSION, HIGH_WATERMARK):
+        home.commit_session()
+        damaged = [file for file in data_files(home, log) if f"process_name={FACT}" in str(file)]
+        damaged[-1].write_bytes(b"PAR1")
+        found = home.problems()[0]
+        assert (found.check, found.level) == ("session log", "error")
+        assert f"forgets the sessions and watermarks of {FACT}" in found.remedy
+        home.repair()
+        state = home.engine.store.state(FACT)
+        assert (state.session, state.watermarks) == (None, {})
+        assert home.engine.store.state("core.other").session == other
+
+
+@pytest.mark.parametrize("log", [SESSION, HIGH_WATERMARK])
+def test_a_damaged_manifest_of_the_log_starts_it_again(home: Home, log: str) -> None:
+    home.commit_session()
+    snapshot = tables.load(home.catalog, log).current_snapshot()
+    assert snapshot
+    Path(bare_path(snapshot.manifest_list)).write_bytes(b"")
+    found = home.problems()[0]
+    assert f"starts {log} again and forgets all sessions and watermarks" in found.remedy
+    repair(home.diagnose)
+    state = home.engine.store.state(FACT)
+    assert (state.session, state.watermarks) == (None, {})
+    assert isinstance(home.engine.open_session(click_fact), OpenedSession)
+
+
+def test_watermarks_of_missing_and_replaced_tables_are_named(home: Home) -> None:
+    home.commit_session()
+    expected = str(tables.load(home.catalog, RAW).metadata.table_uuid)
+    home.catalog.drop_table(RAW)
+    home.engine.create_tables()
+    problems = home.problems()
+    replaced = next(found for found in problems if found.check == "watermarks")
+    assert expected in replaced.text
+    assert "--reset" in replaced.remedy
+    former = next(found for found in problems if found.check == "tables")
+    assert "former table" in former.text
+
+
+def test_a_session_of_a_dead_run_is_ended_and_of_others_left_alone(home: Home) -> None:
+    record = home.open_session()
+    assert home.problems(busy=True) == []
+    assert "its run is dead" in home.only_problem().text
+    home.repair()
+    state = home.engine.store.state(FACT)
+    assert (state.session and state.session.state, state.watermarks) == ("abandoned", {})
+
+    land_clicks(home.catalog, [1], landing=1)
+    record = home.open_session()
+    home.set_property(FACT, tables.SESSION, record.plan.session_id)  # published, then the run died
+    assert "which is published" in home.only_problem().remedy
+    home.repair()
+    state = home.engine.store.state(FACT)
+    assert (state.session and state.session.state, set(state.watermarks)) == ("committed", {RAW})
+
+    land_clicks(home.catalog, [2], landing=2)
+    home.open_session("lake session")
+    assert home.problems() == []
+
+
+def test_staged_snapshots_go_unless_a_session_needs_them(home: Home) -> None:
+    publish_clicks(home.catalog, [0], complete_through=0)
+    record = home.open_session()
+    for wap in ("dead.1", f"{record.plan.session_id}.1"):
+        table = tables.load(home.catalog, FACT)
+        table.manage_snapshots().create_branch(table.metadata.snapshots[0].snapshot_id, "staged").commit()
+        rows = table.scan().to_arrow()
+        tables.load(home.catalog, FACT).append(rows, snapshot_properties={"wap.id": wap}, branch="staged")
+        tables.load(home.catalog, FACT).manage_snapshots().remove_branch("staged").commit()
+    found = home.only_problem(busy=True)
+    assert (found.check, found.level) == ("leftovers", "warning")
+    repair(partial(home.diagnose, busy=True))
+    kept = [s.summary for s in tables.load(home.catalog, FACT).metadata.snapshots]
+    assert [s and s.additional_properties.get("wap.id") for s in kept] == [None, f"{record.plan.session_id}.1"]
+
+
+def test_without_a_pipeline_all_that_is_stored_is_checked(home: Home) -> None:
+    newest_file(home, RAW).write_bytes(b"")
+    found = home.only_problem(declared=False)
+    assert RAW in found.text
+    assert "from a backup" in found.remedy

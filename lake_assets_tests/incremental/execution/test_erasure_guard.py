@@ -1,0 +1,114 @@
+"""Which rows of an erased subject the guard deletes, and in which files of a plan it looks for them. Without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from lake_assets.base.hours import hour_start
+from lake_assets.incremental.execution.erasure_guard import ErasureGuard
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.erasure_registry import Erasures, create_table
+from lake_assets.incremental.metadata.publish import main_id
+from lake_assets.incremental.planning.session import NoSession, SessionPlan, SourceRange
+from lake_assets.membership import PIPELINE
+from lake_assets.membership.raw import RAW, SIGNUPS
+from lake_assets_tests.incremental.scenario import START, signup
+from lake_assets_tests.membership.in_memory import ARROW, COLUMNS
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+ERASED_AT = hour_start(START + 10)
+BEFORE = ERASED_AT - timedelta(minutes=1)
+AFTER = ERASED_AT + timedelta(minutes=1)
+GONE = "gone"
+
+TIMES: Mapping[str, tuple[datetime | None, datetime, bool]] = {
+    "both before": (BEFORE, BEFORE, True),
+    "happened before": (BEFORE, AFTER, True),
+    "landed before": (AFTER, BEFORE, True),
+    "happened at that moment": (ERASED_AT, AFTER, True),
+    "landed at that moment": (AFTER, ERASED_AT, True),
+    "without a time": (None, AFTER, True),
+    "both after": (AFTER, AFTER, False),
+}
+"""Signup → when it happened, when it landed, and whether the guard deletes it."""
+
+
+@pytest.fixture
+def guard(catalog: Catalog) -> ErasureGuard:
+    for raw in RAW:
+        tables.create_raw(catalog, raw)
+    create_table(catalog)
+    return ErasureGuard(catalog, PIPELINE, Erasures(catalog, key=lambda: b"key"))
+
+
+def land(guard: ErasureGuard, account: str, **times: tuple[datetime | None, datetime]) -> int:
+    """Land signups of an account in one commit, and return its snapshot. times: key → of the event, of the landing."""
+    rows = []
+    for key, (event_ts, landed_at) in times.items():
+        rows.append(signup(1, 1, signup_id=key, account_id=account, event_ts=event_ts, landed_at=landed_at))
+    table = tables.load(guard.catalog, SIGNUPS.table)
+    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[SIGNUPS.table].items()])
+    table.append(pa.Table.from_pylist(rows, schema=schema).cast(table.schema().as_arrow()))
+    return head(guard)
+
+
+def head(guard: ErasureGuard) -> int:
+    found = main_id(tables.load(guard.catalog, SIGNUPS.table))
+    assert found is not None
+    return found
+
+
+def left(guard: ErasureGuard) -> set[str]:
+    return set(tables.load(guard.catalog, SIGNUPS.table).scan().to_arrow()["signup_id"].to_pylist())
+
+
+def erase(guard: ErasureGuard) -> None:
+    guard.erasures.record("account", GONE, "requested", erased_at=ERASED_AT, now=AFTER)
+
+
+def plan_of(first: int | None, last: int | None) -> SessionPlan:
+    """A plan that reads the signups after one snapshot, up to another."""
+    source = SourceRange(SIGNUPS.table, "uuid", first, last, 0, 0, None)
+    return SessionPlan("core.signup_fact", "s1", "session", "append", (source,), ())
+
+
+def test_rows_that_happened_or_landed_by_the_erasure_go_and_later_ones_stay(guard: ErasureGuard) -> None:
+    land(guard, GONE, **{name: times for name, (*times, _) in TIMES.items()})
+    land(guard, "other", **{f"other's {name}": times for name, (*times, _) in TIMES.items()})
+    assert guard.sweep() == {}  # nobody was erased
+    erase(guard)
+    others = {f"other's {name}" for name in TIMES}
+    assert guard.sweep() == {SIGNUPS.table: len(TIMES) - 1}
+    assert left(guard) == {"both after"} | others
+    assert guard.sweep() == {}
+
+
+def test_a_plan_is_refused_if_the_files_that_it_reads_first_have_an_erased_row(guard: ErasureGuard) -> None:
+    read = land(guard, GONE, read=(BEFORE, BEFORE))
+    erase(guard)
+    new = land(guard, "other", other=(AFTER, AFTER))
+    assert not guard.delete_erased_rows(NoSession("idle", "nothing new"))
+    for plan in (plan_of(read, new), plan_of(read, read), plan_of(None, None)):
+        assert not guard.delete_erased_rows(plan)
+    assert left(guard) == {"read", "other"}
+
+    bad = land(guard, GONE, bad=(BEFORE, AFTER))
+    assert not guard.delete_erased_rows(plan_of(read, new))  # it ends before
+    assert guard.delete_erased_rows(plan_of(new, bad))
+    assert left(guard) == {"other"}  # the rows of an id go together
+    assert not guard.delete_erased_rows(plan_of(new, head(guard)))
+
+
+def test_a_plan_of_which_history_does_not_show_what_was_read_is_searched_as_a_whole(guard: ErasureGuard) -> None:
+    bad = land(guard, GONE, bad=(BEFORE, AFTER))
+    erase(guard)
+    unknown = bad + 1
+    assert guard.delete_erased_rows(plan_of(unknown, bad))
+    assert left(guard) == set()

@@ -1,0 +1,34 @@
+"""`lake setup` downloads jars once; what is missing is named. The download itself is that of `make setup`."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.errors import ServiceError
+from lake_assets.services.setup import set_up
+from lake_assets.settings import PROJECT, Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_jars_that_are_there_are_not_downloaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))  # where there is no Java, so nothing can be downloaded
+    settings = Settings(home=tmp_path, jars=tmp_path / "made" / "jars", kafka_jars=tmp_path / "made" / "kafka-jars")
+    with pytest.raises(ServiceError, match=r"There is no Java(.|\n)*Install Java 17 or 21"):
+        set_up(settings)
+    for name, ivy in (("jars", "ivy.xml"), ("kafka-jars", "ivy-kafka.xml")):
+        stamp, jar = tmp_path / "made" / "stamps" / f"setup-{name}", tmp_path / "made" / name / "one.jar"
+        for file in (stamp, jar):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        jar.touch()
+        content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / ivy).read_bytes()
+        stamp.write_text(hashlib.sha256(content).hexdigest())
+    assert set_up(settings) == [settings.jars, settings.kafka_jars]
+    (settings.kafka_jars / "one.jar").unlink()
+    with pytest.raises(ServiceError, match="There is no Java"):
+        set_up(settings)

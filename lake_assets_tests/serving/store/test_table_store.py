@@ -1,0 +1,57 @@
+"""Files are listed before the lineage is read, so what another writer begins in between is not taken for garbage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lake_assets.serving.lineage.lineage import Change
+from lake_assets.serving.lineage.protocol import start_replace
+from lake_assets.serving.lineage.registry import Registry, States
+from lake_assets.serving.store.table_store import TableStore
+from lake_assets_tests.serving.scenario import World, now
+
+
+class Followed(Registry):
+    """Something happens right after the first read."""
+
+    def __init__(self, found: World, happens: Callable[[], None]) -> None:
+        super().__init__(found.zk)
+        self._happens = [happens]
+
+    def read(self, *tables: str) -> States:
+        states = super().read(*tables)
+        while self._happens:
+            self._happens.pop()()
+        return states
+
+
+def test_an_upload_that_begins_during_a_clean_up_is_left_alone(served: World) -> None:
+    served.push(1)
+    path = served.files.path(served.table, "garbage")
+    path.write_bytes(b"?")
+    upload = served.files.path(served.table, "upload")
+
+    def begin() -> None:
+        """What a push of another process does first: an entry, then a file."""
+
+        def decide(states: States) -> dict[str, Change]:
+            state = states[served.table]
+            return {
+                served.table: start_replace(
+                    state.lineage,
+                    segments_from=state.routed,
+                    segments_to=["upload"],
+                    routed=state.routed,
+                    now=now(),
+                )
+            }
+
+        served.registry.update(decide, served.table)
+        upload.write_bytes(b"rows")
+
+    store = TableStore(Followed(served, begin), served.files, served.leases, now)
+    assert store.remove_unreferenced(served.table, wait=True) == ("garbage",)
+    assert upload.exists()
+    assert replace(store, registry=served.registry).remove_unreferenced(served.table, wait=True) == ()
+    assert not path.exists()
