@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +38,10 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
         return Path(sys.prefix) / name
     home: Path = found["home"]
     return home / name
+
+
+OF_TESTS = "LAKE_TEST_"
+"""Prefix of variables that only tests read."""
 
 
 class Settings(BaseSettings):
@@ -231,22 +237,51 @@ ENVIRONMENT_FILE = "lake.env"
 SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}
 """Variables that are not fields: the data directory itself, and the mark of processes that `lake up` started."""
 
+SIMILAR = 0.7
+"""How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is probably meant."""
+
 
 def home_directory() -> Path:
-    """Return the data directory of this process."""
+    """Return the data directory of this process, also if another setting is invalid."""
     return Path(os.environ.get("LAKE_HOME", default_home())).expanduser().resolve()
 
 
-def unknown_variables() -> dict[str, str]:
-    """Return the variables `LAKE_...` that name no setting: variable → where it is set."""
+@dataclass(frozen=True)
+class UnknownVariable:
+    """A variable `LAKE_…` that names no setting.
+
+    Attributes:
+        name: The variable.
+        place: Where it is set.
+        nearest: The variable of the setting that is probably meant; None if none is similar.
+    """
+
+    name: str
+    place: str
+    nearest: str | None
+
+
+def unknown_variables() -> list[UnknownVariable]:
+    """Return the variables `LAKE_…` of the environment and of `lake.env` that name no setting, sorted by name."""
     file = home_directory() / ENVIRONMENT_FILE
-    places = {**dict.fromkeys(dotenv_values(file), str(file)), **dict.fromkeys(os.environ, "the environment")}
-    known = {variable_name(name) for name in Settings.model_fields} | SET_BY_COMMANDS
-    found = {}
-    for variable, place in sorted(places.items()):
-        if variable.upper().startswith("LAKE_") and variable.upper() not in known:
-            found[variable] = place
+    places = {**dict.fromkeys(_names_in(file), str(file)), **dict.fromkeys(os.environ, "the environment")}
+    settable = [variable_name(field) for field in Settings.model_fields]
+    found = []
+    for name, place in sorted(places.items()):
+        variable = name.upper()
+        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS):
+            continue
+        if variable not in SET_BY_COMMANDS.union(settable):
+            nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
+            found.append(UnknownVariable(name, place, nearest[0] if nearest else None))
     return found
+
+
+def _names_in(file: Path) -> list[str]:
+    try:
+        return list(dotenv_values(file))
+    except OSError:  # whoever reads the settings reports it
+        return []
 
 
 def variable_name(field: str) -> str:

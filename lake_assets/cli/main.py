@@ -15,8 +15,10 @@ from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
-from lake_assets.cli.shell.about import PROGRAM, completion, options, prepare_completion
-from lake_assets.errors import LakeError
+from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
+from lake_assets.errors.texts import ErrorText
+from lake_assets.pages.terminal import failures
+from lake_assets.settings import Settings, home_directory, unknown_variables
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
@@ -70,28 +72,44 @@ app.command(rich_help_panel="Shell")(completion)
 
 
 def main() -> None:
-    """Run a command. An error of this project, or of a setting, is printed without a traceback."""
+    """Run a command. An error is printed as two lines; a traceback goes to the log in the data directory."""
     # A terminated command cleans up as an interrupted one does: `lake up` leaves no half-started service behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     prepare_completion()
     try:
-        app(prog_name=PROGRAM)
-    except LakeError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(1)
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        typer.echo(f"Error: {missing}", err=True)
-        sys.exit(1)
-    except ValidationError as error:
-        for problem in error.errors():
-            name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
-            typer.echo(f"Error: {name} is {problem['input']!r}: {problem['msg']}.", err=True)
-        sys.exit(1)
+        with failures.own_warnings():
+            if not is_completing():
+                _warn_of_unknown_settings()
+            app(prog_name=PROGRAM)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:  # of any library that a command uses
+        _show(error)
+        sys.exit(1)
+
+
+def _warn_of_unknown_settings() -> None:
+    for unknown in unknown_variables():
+        remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
+        failures.show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
+
+
+def _show(error: Exception) -> None:
+    missing = missing_extra(error) if isinstance(error, ImportError) else None
+    if missing is not None:
+        typer.echo(f"Error: {missing}", err=True)
+    elif isinstance(error, ValidationError) and error.title == Settings.__name__:
+        _show_invalid_settings(error)
+    else:
+        failures.show_error(error, home_directory())
+
+
+def _show_invalid_settings(error: ValidationError) -> None:
+    for problem in error.errors():
+        name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
+        remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
+        text = ErrorText(f"{name} is {problem['input']!r}: {problem['msg']}.", remedy)
+        typer.echo(f"Error: {text}", err=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
 from lake_assets.errors import UsageError
+from lake_assets.errors.described import has_details
+from lake_assets.pages.terminal import failures
 from lake_assets.pages.terminal.render import print_json, render, show
 from lake_assets.settings import settings
 
@@ -38,6 +41,7 @@ def catch_up(
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
     Up to date is what the raw tables hold when the command starts. Two of these commands may run at once.
+    If a session failed, the other targets go on. All failures are listed at the end.
     The exit code is 1 if a session failed, or if others have changed a target.
     """
     from lake_assets.incremental.execution.catch_up import Outcome, catch_up
@@ -52,10 +56,26 @@ def catch_up(
     wanted = engine.pipeline.in_order()
     if targets:
         wanted = [engine.pipeline.target(name) for name in targets]
-    outcomes = catch_up(engine, wanted, report=report, again=again)
+    log: Path | None = None
+
+    def log_details(error: Exception) -> None:
+        nonlocal log
+        if has_details(error):
+            log = failures.log(error, settings().home)
+
+    outcomes = catch_up(
+        engine,
+        wanted,
+        report=report,
+        on_error=log_details,
+        again=again,
+    )
     if as_json:
         print_json(outcomes)
-    if any(outcome.failure or outcome.problem for outcome in outcomes):
+    texts = [text for outcome in outcomes for text in (outcome.failure, outcome.problem) if text]
+    if texts:
+        failures.show_failures(texts)
+        failures.show_log(log)
         sys.exit(1)
 
 

@@ -14,6 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from lake_assets.connections import remembered_tables, table_folders
 from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -81,6 +83,9 @@ def connect(settings: Settings) -> Catalog:
 
 
 def _unreachable(settings: Settings, error: Exception) -> ServiceError:
+    known = recognise(chain_text(error))
+    if known is not None:
+        return ServiceError(known.problem, remedy=known.remedy)
     message = str(error) or type(error).__name__
     return ServiceError(
         f"The catalog {safe_address(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",
@@ -225,7 +230,13 @@ def _kind(address: str) -> str:
 def _file_with_folder(address: str) -> Path:
     """The SQLite file of an address; its folder is created."""
     file = sqlite_file(address)
-    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ServiceError(
+            f"The folder {file.parent} of the catalog cannot be created: {error.strerror}.",
+            remedy="Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
+        ) from None
     return file
 
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from lake_assets.connections.addresses import spark_remote
 from lake_assets.connections.catalog import open_catalog, spark_catalog_conf
+from lake_assets.connections.java import start_in_process
 from lake_assets.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ MAX_RETRIES = 5
 
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """With these, pyspark refuses to run Spark in the process. It sets the second one itself, also for child processes."""
+
+QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 STATIC_CONF = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
@@ -93,7 +96,7 @@ def open_spark(settings: Settings) -> SparkSession:
     """Return a new session on the server, which the caller stops; without a server, the session of this process.
 
     Raises:
-        ServiceError: No server listens at the address.
+        ServiceError: No server listens at the address, or no Java that Spark can use is installed.
     """
     from pyspark.sql import SparkSession
 
@@ -101,13 +104,21 @@ def open_spark(settings: Settings) -> SparkSession:
     open_catalog(settings)
     conf = session_conf(settings)
     builder: Any = SparkSession.builder.config(map=dict(conf))
+    _silence_query_loggers()
     if "spark.remote" not in conf:
-        classic: SparkSession = builder.appName("lake-assets").getOrCreate()
-        return classic
+        return start_in_process(builder.appName("lake-assets"), settings.home)
     _require_listener(conf["spark.remote"])
     session: SparkSession = builder.create()
     limit_retries(session)
     return session
+
+
+def _silence_query_loggers() -> None:
+    """Keep pyspark from printing each refused query as JSON on the terminal: the error that it raises says the same."""
+    from pyspark.logger import PySparkLogger
+
+    for name in QUERY_LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def limit_retries(session: SparkSession) -> None:

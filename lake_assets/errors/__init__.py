@@ -28,7 +28,9 @@ LakeError
 │   ├── AuditFailed
 │   ├── HoursHeld
 │   ├── StateMoved
-│   └── NotAsPlanned
+│   ├── NotAsPlanned
+│   ├── FunctionFailed
+│   └── AuditBroken
 ├── StreamError             a stream of an engagement lake stopped
 │   ├── TopicReplaced
 │   ├── OffsetsMissing
@@ -75,6 +77,7 @@ from lake_assets.errors.engagement import (
     StreamError,
     TopicReplaced,
 )
+from lake_assets.errors.functions import AuditBroken, FunctionFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
@@ -100,6 +103,7 @@ from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, O
 from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
 
 __all__ = [
+    "AuditBroken",
     "AuditFailed",
     "CatalogLost",
     "ChangesExpired",
@@ -112,6 +116,7 @@ __all__ = [
     "ErasureStopped",
     "FileDamaged",
     "FilesDiffer",
+    "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
     "InvalidCompleteThrough",

@@ -10,10 +10,12 @@ from functools import lru_cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, LakeError
+from lake_assets.errors.texts import first_line
 from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.monitoring.freshness import with_default_max_delay
+from lake_assets.incremental.user_code.places import user_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +42,16 @@ def open_pipeline(settings: Settings) -> Pipeline:
 def _load_pipeline(name: str) -> Pipeline:
     try:
         found = resolve_name(name)
-    except (ImportError, AttributeError, ValueError) as error:
+    except LakeError:
+        raise
+    except Exception as error:  # of the user's module
+        place = user_line(error)
+        if place is not None:
+            raise ConfigurationError(
+                f"LAKE_PIPELINES names {name!r}, which fails at {place}: {type(error).__name__}: "
+                f"{first_line(str(error))}.",
+                remedy="Correct the module, then run the command again.",
+            ) from error
         raise ConfigurationError(
             f"LAKE_PIPELINES names {name!r}, which cannot be loaded: {error}.",
             remedy="Name each pipeline as module:attribute, separated by commas."

@@ -119,7 +119,8 @@ class Lake:
     def catch_up(self, target: str | None = None) -> list[Outcome]:
         """Run every due session, as Dagster's sensors would request them. Creates missing tables first.
 
-        A failure of one target does not stop the others and is not raised: it is the `failure` of an outcome.
+        A failure of one target is not raised: it is the `failure` of an outcome. It does not stop the other targets,
+        unless it is a fault of the machine or a service, which they would meet, too.
 
         Args:
             target: None for all targets, in topological order.

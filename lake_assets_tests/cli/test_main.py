@@ -91,7 +91,53 @@ def test_an_error_is_a_message_with_a_remedy(tmp_path: Path) -> None:
 def test_an_invalid_setting_is_named(tmp_path: Path) -> None:
     done = lake(tmp_path, "status", LAKE_TICK_SECONDS="0")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: LAKE_TICK_SECONDS is '0': ")
+    problem, remedy = done.stderr.splitlines()
+    assert problem.startswith("Error: LAKE_TICK_SECONDS is '0': ")
+    assert remedy.startswith("  → Correct it in the environment or in lake.env")
+
+
+def test_a_setting_that_does_not_exist_is_named_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "lake.env").write_text("LAKE_TICK_SECOND=3\nOTHER=1\n")
+    done = lake(tmp_path, "status", LAKE_PIPELINE="x", LAKE_TEST_SEED="1", LAKE_QQQQ="1")
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "Warning: LAKE_PIPELINE is set, but there is no such setting.",
+        "  → Did you mean LAKE_PIPELINES?",
+        "Warning: LAKE_QQQQ is set, but there is no such setting.",
+        "  → docs/settings.md lists all settings.",
+        "Warning: LAKE_TICK_SECOND is set, but there is no such setting.",
+        "  → Did you mean LAKE_TICK_SECONDS?",
+    ]
+
+
+def test_an_error_in_a_pipelines_module_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import json\n\nPIPELINE = json.loads('{')\n")
+    (tmp_path / "broken.py").write_text("\nPIPELINE = (\n")
+    for module, line, error in (
+        ("mine", 3, "JSONDecodeError: Expecting property name"),
+        ("broken", 2, "SyntaxError: '(' was never"),
+    ):
+        done = lake(tmp_path, "init", LAKE_PIPELINES=f"{module}:PIPELINE", PYTHONPATH=str(tmp_path))
+        problem, remedy, log = done.stderr.splitlines()
+        named = (
+            f"Error: LAKE_PIPELINES names '{module}:PIPELINE', which fails at {tmp_path / module}.py:{line}: {error}"
+        )
+        assert problem.startswith(named)
+        assert remedy == "  → Correct the module, then run the command again."
+        assert log == f"  Details: {tmp_path / 'logs' / 'errors.log'}"
+    logged = (tmp_path / "logs" / "errors.log").read_text()
+    assert logged.count("UTC lake init\nTraceback") == 2
+    assert "json.decoder.JSONDecodeError" in logged
+
+
+def test_a_home_that_cannot_be_is_two_lines(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = lake(tmp_path / "file" / "home", "init")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines() == [
+        f"Error: The folder {tmp_path}/file/home of the catalog cannot be created: Not a directory.",
+        "  → Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
+    ]
 
 
 def test_the_version_is_printed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -137,11 +136,12 @@ def _shown(field: str, value: object) -> str:
 
 
 def _unknown() -> Iterator[Finding]:
-    known = [variable_name(name) for name in Settings.model_fields]
-    for variable, place in unknown_variables().items():
-        similar = get_close_matches(variable.upper(), known, n=1)
-        remedy = f"Did you mean {similar[0]}?" if similar else "Unset it; docs/settings.md lists all settings."
-        yield Finding(SETTINGS, "warning", f"{variable}, set in {place}, is no setting and has no effect.", remedy)
+    for unknown in unknown_variables():
+        remedy = "Unset it; docs/settings.md lists all settings."
+        if unknown.nearest:
+            remedy = f"Did you mean {unknown.nearest}?"
+        text = f"{unknown.name}, set in {unknown.place}, is no setting and has no effect."
+        yield Finding(SETTINGS, "warning", text, remedy)
 
 
 def _unwritable(home: Path) -> Iterator[Finding]:

@@ -21,9 +21,14 @@ def completion(shell: Shell) -> None:
     typer.echo(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell))
 
 
+def is_completing() -> bool:
+    """Return whether a shell asks for completions."""
+    return COMPLETE_VARIABLE in os.environ
+
+
 def prepare_completion() -> None:
     """Let typer answer a shell that asks for completions; without one, do nothing."""
-    if COMPLETE_VARIABLE not in os.environ:
+    if not is_completing():
         return
     from typer.completion import completion_init  # type: ignore[attr-defined]
 

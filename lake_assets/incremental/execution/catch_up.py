@@ -8,13 +8,15 @@ call ends, however busy the writers are. Two calls may run side by side: where o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 
 from lake_assets.errors import HoursHeld, LakeError, PublishConflict, StateMoved
+from lake_assets.errors.described import describe, is_machines_fault
+from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.execution.source_heads import present_heads
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
@@ -31,6 +33,8 @@ OVERTAKEN_SECONDS = 0.2
 """Pause after a session was overtaken; it grows by as much each time in a row."""
 
 _Overtaken = (StateMoved, PublishConflict, CommitFailedException)
+
+REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
 
 
 @dataclass(frozen=True)
@@ -52,32 +56,52 @@ class Outcome:
     overtaken: str | None = None
 
 
+Step = tuple[Outcome, Exception | None]
+"""An outcome, and the error that it comes from."""
+
+
 def catch_up(
     engine: Engine,
     targets: Iterable[Target],
     *,
     report: Callable[[Outcome], None] | None = None,
+    on_error: Callable[[Exception], None] | None = None,
     run_id: str = "catch-up",
     again: bool = False,
 ) -> list[Outcome]:
     """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
 
+    A fault of the machine or of a service stops all: the other targets would fail with the same error.
+
     Args:
         report: Called with each outcome as soon as it is known.
+        on_error: Called with each error; its outcome has only the text.
         run_id: Recorded with each session.
         again: Also run sessions that an audit has stopped.
     """
     outcomes: list[Outcome] = []
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
-    raw_heads = _heads(engine, in_order, derived=False)
-    for target in in_order:
-        up_to = _up_to(engine, target, raw_heads)
-        for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again):
-            outcomes.append(outcome)
-            if report is not None:
-                report(outcome)
+    for outcome, error in _steps(engine, in_order, run_id, again=again):
+        outcomes.append(outcome)
+        if report is not None:
+            report(outcome)
+        if error is not None and on_error is not None:
+            on_error(error)
     return outcomes
+
+
+def _steps(engine: Engine, targets: Sequence[Target], run_id: str, *, again: bool) -> Iterator[Step]:
+    raw_heads = _heads(engine, targets, derived=False)
+    for target in targets:
+        try:
+            up_to = _up_to(engine, target, raw_heads)
+            for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again):
+                yield outcome, None
+        except Exception as error:  # also of Spark and of libraries: the other targets go on
+            yield Outcome(target.table, failure=_failure_of(target, error)), error
+            if is_machines_fault(error):
+                return
 
 
 def _up_to(engine: Engine, target: Target, raw_heads: Heads) -> Heads:
@@ -110,26 +134,36 @@ def _run_due_sessions(
         except _Overtaken as error:
             overtaken += 1
             if overtaken > MAX_OVERTAKEN:
-                yield Outcome(target.table, failure=str(error))
-                return
+                raise
             yield Outcome(target.table, overtaken=f"another process was faster: {_problem(error)}")
             time.sleep(OVERTAKEN_SECONDS * overtaken)
             continue
-        except LakeError as error:
-            yield Outcome(target.table, failure=str(error))
-            return
         overtaken = 0
         if isinstance(result, NoSession):
-            failure = result.reason if result.kind == "blocked" else None
-            problem = engine.problem(target)
-            yield Outcome(
-                table=target.table,
-                waiting=result,
-                failure=failure,
-                problem=str(problem) if problem else None,
-            )
+            yield _waiting(engine, target, result)
             return
         yield _outcome_of(target, result)
+
+
+def _waiting(engine: Engine, target: Target, found: NoSession) -> Outcome:
+    failure = None
+    if found.kind == "blocked":
+        failure = str(ErrorText(f"{target.table}: {found.reason}.", REPAIR))
+    problem = engine.problem(target)
+    return Outcome(
+        table=target.table,
+        waiting=found,
+        failure=failure,
+        problem=str(problem) if problem else None,
+    )
+
+
+def _failure_of(target: Target, error: Exception) -> str:
+    """Return the two lines of an error. They name the target, unless the fault is one of the machine."""
+    found = describe(error)
+    if target.table in found.problem or is_machines_fault(error):
+        return str(found)
+    return str(ErrorText(f"{target.table}: {found.problem}", found.remedy))
 
 
 def _problem(error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.errors import InvalidHourKey
+from lake_assets.errors import InvalidHourKey, TableDamaged
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.changes import Head, Watermark
 
@@ -19,16 +19,15 @@ from lake_assets.incremental.planning.changes import Head, Watermark
 def present_heads(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[int | None, int | None]]:
     """Return the heads of tables now: table → (snapshot id, complete-through).
 
-    A table that cannot be read is left out: the session that reads it reports why.
+    A table that is damaged or declared wrongly is left out: the session that reads it reports why.
     """
     heads: dict[str, tuple[int | None, int | None]] = {}
     for name in names:
-        table = tables.find(catalog, name)
-        if table is None:
-            continue
         try:
-            heads[name] = (publish.main_id(table), tables.complete_through(table, name))
-        except InvalidHourKey:
+            table = tables.find(catalog, name)
+            if table is not None:
+                heads[name] = (publish.main_id(table), tables.complete_through(table, name))
+        except (InvalidHourKey, TableDamaged):
             continue
     return heads
 

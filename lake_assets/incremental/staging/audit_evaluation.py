@@ -11,6 +11,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.incremental.staging.audits import HOUR, KEY, SAMPLE
+from lake_assets.incremental.user_code.call_audit import call_audit, check_queries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,16 +30,23 @@ def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, .
 
     Returns:
         The result of each audit, in the order of `audits`.
+
+    Raises:
+        AuditBroken: An audit cannot be evaluated.
     """
     verdicts: dict[int, Verdict] = {}
     offenders: dict[int, Offenders] = {}
     for number, audit in enumerate(audits):
-        found = audit.run(scope)
+        found = call_audit(audit, scope)
         if isinstance(found, Verdict):
             verdicts[number] = found
         else:
             offenders[number] = found
-    verdicts |= _verdicts_on_offenders(offenders, few=scope.few)
+    try:
+        verdicts |= _verdicts_on_offenders(offenders, few=scope.few)
+    except Exception:
+        check_queries(audits, offenders, scope.target.table)
+        raise
     results = []
     for number, audit in enumerate(audits):
         results.append(_result_of(audit, verdicts[number], scope))

@@ -12,6 +12,7 @@ from lake_assets.incremental.declaration import SessionContext, Source, Target
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.reading import coalesce_if_few, read_at
+from lake_assets.incremental.user_code.call_function import call_function
 
 LimitRows = Callable[[DataFrame], DataFrame]
 """Limits the rows of a source to those of some entities."""
@@ -76,10 +77,13 @@ class TargetBuild:
         *,
         published: DataFrame | None = None,
     ) -> DataFrame:
-        """Return the result of the target's transform, with the columns of the target in their order."""
+        """Return the result of the target's transform, with the columns of the target in their order.
+
+        Raises:
+            FunctionFailed: The transform raised an error, or its result lacks a column.
+        """
         context = SessionContext(session_id, tuple(hours), published)
-        rows = self.target.transform(context, *inputs)
-        return rows.select(*self.target.columns)
+        return call_function(self.target, context, inputs)
 
     def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
         """Return the valid rows of a source up to the end of an hour, each delivery once."""

@@ -17,11 +17,11 @@ from lake_assets.base.hours import hour_key
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Source, Stateless
-from lake_assets.incremental.execution.catch_up import catch_up
+from lake_assets.incremental.execution.catch_up import Outcome, catch_up
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import Decision, OpenedSession
+from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.scenario import with_target
 from lake_assets_tests.processes import LONGEST, environment
@@ -51,6 +51,27 @@ def test_what_fails_in_one_target_does_not_stop_the_others(engine: Engine) -> No
     assert "raw.clicks should have the column click_id" in (failed.failure or "")
     assert (other.table, other.failure) == ("core.click_state", None)
     assert other.waiting
+
+
+def test_an_error_of_any_kind_does_not_stop_the_others_unless_the_machine_has_it(engine: Engine) -> None:
+    def fails_with(error: Exception) -> list[Outcome]:
+        def run(target: Target, **_: object) -> NoSession:
+            if target.name == "click_fact":
+                raise error
+            return NoSession("idle", "nothing new")
+
+        engine.run = run  # type: ignore[method-assign]
+        seen: list[Exception] = []
+        outcomes = catch_up(engine, CLICKS.targets, on_error=seen.append)
+        assert seen == [error]
+        return outcomes
+
+    failed, other = fails_with(KeyError("place"))
+    assert (failed.failure or "").splitlines()[0] == "core.click_fact: KeyError: 'place'."
+    assert (other.table, other.failure) == ("core.click_state", None)
+
+    (failed,) = fails_with(OSError(28, "No space left on device"))
+    assert (failed.failure or "").splitlines()[0] == "The disk is full."
 
 
 def test_a_writer_that_commits_all_the_time_keeps_no_target_from_its_turn(engine: Engine, bare_home: Settings) -> None:
