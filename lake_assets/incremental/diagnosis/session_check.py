@@ -14,8 +14,9 @@ from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.damaged_files import DamagedFile, damaged_file
+from lake_assets.incremental.monitoring.targets import target_problems
 
-LOG, WATERMARKS, OPEN_SESSIONS = "session log", "watermarks", "open sessions"
+LOG, WATERMARKS, TARGETS, OPEN_SESSIONS = "session log", "watermarks", "targets", "open sessions"
 
 Row = Mapping[str, Any]
 
@@ -42,6 +43,18 @@ def check_watermarks(context: Context, references: SnapshotReferences) -> Iterat
         yield Finding(WATERMARKS, "ok", f"{len(references.watermarks)} watermarks fit their tables.")
 
 
+def check_targets(context: Context) -> Iterator[Finding]:
+    """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back, changed by others."""
+    if context.pipeline is None:
+        return
+    engine = Engine(context.catalog, context.pipeline, clock=context.clock)
+    problems = target_problems(engine)
+    for problem in problems:
+        yield Finding(TARGETS, "error", problem.problem, problem.remedy)
+    if not problems:
+        yield Finding(TARGETS, "ok", f"{len(context.targets)} targets are as their sessions left them.")
+
+
 def check_open_sessions(context: Context, references: SnapshotReferences) -> Iterator[Finding]:
     """Yield the open sessions that nobody works on any more."""
     waiting = 0
@@ -66,9 +79,11 @@ def _check_watermark(context: Context, watermark: Row) -> Iterator[Finding]:
     process = watermark["process_name"]
     source = watermark["source"]
     level: Level = "error" if process in context.targets else "warning"
-    if process not in context.present:
+    if process not in context.present and process not in context.targets:
         text = f"etl.high_watermark has watermarks of {process}, but the catalog has no such table."
-        yield Finding(WATERMARKS, level, text, f"Restore {process}, or rebuild it with `--reset` after `lake init`.")
+        yield Finding(
+            WATERMARKS, level, text, f"Restore {process}. If it was removed on purpose, nothing is to be done."
+        )
     if source not in context.present:
         text = f"{process} reads {source}, but the catalog has no such table."
         yield Finding(WATERMARKS, level, text, f"Restore {source}, or correct the declaration of {process}.")

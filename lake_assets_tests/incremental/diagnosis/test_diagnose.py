@@ -52,8 +52,10 @@ class Home:
         return self.settings.home / "catalog.db"
 
     def diagnose(self, *, declared: bool = True, busy: bool = False) -> list[Finding]:
+        """All findings but those on rows of targets, which these tests write by hand, without a session."""
         pipeline = CLICKS if declared else None
-        return diagnose_lake(self.settings, pipeline, clock=lambda: LATER, is_busy=lambda: busy)
+        found = diagnose_lake(self.settings, pipeline, clock=lambda: LATER, is_busy=lambda: busy)
+        return [each for each in found if each.check != "targets"]
 
     def problems(self, **options: bool) -> list[Finding]:
         return [found for found in self.diagnose(**options) if found.level != "ok"]
@@ -245,6 +247,22 @@ def test_watermarks_of_missing_and_replaced_tables_are_named(home: Home) -> None
     assert "--reset" in replaced.remedy
     former = next(found for found in problems if found.check == "tables")
     assert "former table" in former.text
+
+
+def test_targets_that_others_have_changed_or_dropped_are_named(home: Home) -> None:
+    home.commit_session()
+    publish_clicks(home.catalog, [1], complete_through=1)
+    assert [found.level for found in targets_found(home)] == ["error"]
+    assert "`lake repair core.click_fact`" in targets_found(home)[0].remedy
+    home.catalog.drop_table(FACT)
+    (dropped,) = targets_found(home)
+    assert f"{FACT} was dropped" in dropped.text
+    assert "--reset" in dropped.remedy
+
+
+def targets_found(home: Home) -> list[Finding]:
+    found = diagnose_lake(home.settings, CLICKS, clock=lambda: LATER, is_busy=lambda: False)
+    return [each for each in found if each.check == "targets"]
 
 
 def test_a_session_of_a_dead_run_is_ended_and_of_others_left_alone(home: Home) -> None:
