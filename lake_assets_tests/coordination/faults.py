@@ -122,7 +122,7 @@ TAIL = f"""
 - **the leader**, or **a follower**, **is killed** (`kill -9`): the turn's writes go on at the servers that are left.
   `mutation`, which waits for the lock, has it only when `ingestion` has let go. Then the server is started again.
 - **two of the three servers are killed**, for {WITHOUT_QUORUM_SECONDS:g} s; for a shorter time in the tests. The holder
-  knows within its session that it cannot be sure of its lock; whoever asks gives up in the time that it has.
+  stops relying on its lock within its session timeout; a process that asks for the lock gives up at its time limit.
 - **the reply is lost**: the request arrives, and then the connection breaks.
 """
 

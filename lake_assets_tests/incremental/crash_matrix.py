@@ -223,8 +223,8 @@ TAIL = """
 
 ## Sensors
 
-The evaluation of a target's sensor dies at a named point, and the next one is told. It has changed nothing: the same
-session is requested under the same run key, and what landed meanwhile is planned with it.
+The evaluation of a target's sensor dies at a named point, and the sensor is evaluated again. The first evaluation
+has changed nothing: the second one requests the same session under the same run key, with the rows that landed since.
 
 """
 
