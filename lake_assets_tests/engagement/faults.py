@@ -156,8 +156,8 @@ This writes the page. Without names it plays all parts.
 
 Each stream dies here at all of its points in a row (parts {quoted(STREAMS)}): the next
 attempt at the next point. `before-` is after the lock was confirmed for the last time, directly before the write."""
-MAINTAINED = """After a person was erased, maintenance dies at each of its points and is called again (part `maintenance`).
-No row changes, at whichever point it died."""
+MAINTAINED = """After a person was erased, maintenance dies at each of its points and is called again (part
+`maintenance`). No row changes, at whichever point it died."""
 NOTES = {
     "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
     "twice in a row": """- **killed twice in a row** (`*-twice`): the pairs are all of which the second can be reached
