@@ -126,11 +126,13 @@ def _hours_between(first: str | None, last: str | None, *, reset: bool) -> range
 
     if first is None and reset:
         return None
-    if first is None or last is None:
+    if first is None:
         raise UsageError(
             "FROM and TO are missing.",
             remedy="Name the first and the last hour, or use --reset without hours to rebuild all of them.",
         )
+    if last is None:
+        raise UsageError(f"FROM is {first}, and TO is missing.", remedy="Name the last hour, too; it is inclusive.")
     hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
     if not hours:
         raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
@@ -153,7 +155,7 @@ def _show_report(report: SessionReport | NoSession, *, as_json: bool) -> None:
 def verify(
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help="The target. Default: all.")] = None,
     first: Annotated[
-        str | None, typer.Argument(metavar="FROM", help="The first hour. Default: the hours of today.")
+        str | None, typer.Argument(metavar="FROM", help="The first hour. Default: the hours whose turn it is today.")
     ] = None,
     last: Annotated[str | None, typer.Argument(metavar="TO", help="The last hour, inclusive.")] = None,
     as_json: AsJson = False,
