@@ -131,7 +131,7 @@ def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalo
     lake.land(FIRST)
     lake.catch_up()
     main = lake.main("core.account_state_dim")
-    # A plan change of a stranger: the fact gets a row, one hour of the dimension is recomputed, and comes out as it was.
+    # A plan change of a stranger: the fact gets a row, one hour of the dimension is recomputed, and stays as it was.
     lake.append("raw.plan_changes", [change_of_a_stranger()])
     built = {r.plan.process: (r.hours_built, r.hours_unchanged) for r in lake.catch_up()}
     assert built["core.plan_fact"] == ((START + 2,), ())
