@@ -118,6 +118,7 @@ def test_all_sensors_run_from_the_start() -> None:
             "account_state_dim_sensor",
             "account_state_daily_sensor",
             "raw_tables_sensor",
+            "targets_sensor",
             "landing_sensor",
             "serving_sensor",
         ],

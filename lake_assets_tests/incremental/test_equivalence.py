@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lake_assets_tests.membership.oracle import Row
 
-HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "60"))
+HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "32"))
 """Random histories on real tables; a longer run sets more."""
 SEED = os.environ.get("LAKE_TEST_SEED", "0")
 """What the histories are drawn from: the same ones, unless another is set."""

@@ -37,7 +37,8 @@ def source(rows: int, hour: int = LAST - 1, *, gone: int = 0) -> SourceChanges:
 
 
 def question(changes: SourceChanges, mode: Sequential = BY_ACCOUNT, committed: Committed = BUILT) -> PlanningInput:
-    return PlanningInput("core.dim", mode, (changes,), committed, "new")
+    # As the planner asks first: of a session for the changed entities, a chunk has its full length.
+    return PlanningInput("core.dim", mode, (changes,), committed, "new", whole_chunks=True)
 
 
 def planned(asked: PlanningInput, *, rows: int = 20_000, intact: bool = True) -> SessionPlan:

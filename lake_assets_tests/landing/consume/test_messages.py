@@ -158,7 +158,7 @@ def test_a_heartbeat_is_told_by_its_header() -> None:
 
 def test_a_column_that_no_message_can_hold_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"raw\.odd has the column c of type binary"):
-        Feed("odd", RawTable("raw.odd", columns={"c": "binary"}, time_column="c"), "c")
+        Feed("odd", RawTable("raw.odd", columns={"c": "binary", "at": "timestamptz"}, time_column="at"), "c")
 
 
 def test_each_membership_table_has_a_feed_of_accounts() -> None:

@@ -25,7 +25,7 @@ from pyiceberg.typedef import Record
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes.snapshot_reader import FILE_PATH_FIELD, SnapshotReader
+from lake_assets.incremental.planning.changes.snapshot_reader import FILE_PATH_FIELD, ChangeBuilder, SnapshotReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -82,7 +82,9 @@ def test_a_delete_file_touches_the_hours_of_the_files_that_it_may_refer_to(fact:
         paths[3 if partition == 0 else partition - START] = task.file.file_path
 
     def touched(file: DataFile) -> list[int]:
-        return sorted(first - START for first, _ in reader._hours_of_delete(file, current))
+        found = ChangeBuilder()
+        reader._touch_deleted(found, file, current)
+        return sorted(first - START for first, _ in found.hours)
 
     assert touched(delete(BY_HOUR, START + 2, named=[paths[1], paths[1]])) == [1]
     # Of its own spec, it refers to files of its partition. Files of another one may have been there under its spec.
