@@ -280,7 +280,7 @@ def unknown_variables() -> list[UnknownVariable]:
 def _names_in(file: Path) -> list[str]:
     try:
         return list(dotenv_values(file))
-    except OSError:  # whoever reads the settings reports it
+    except OSError:  # reported when the settings are read
         return []
 
 

@@ -135,7 +135,7 @@ def remember_tables(catalog: Catalog, present: Iterable[str], settings: Settings
     known = remembered.tables if remembered else {}
     locations = {}
     for name in sorted(set(present).difference(known)):
-        # A table may be dropped meanwhile, or its metadata may be damaged: whoever reads it reports that.
+        # A table may be dropped meanwhile, or its metadata may be damaged: its reader reports that.
         with suppress(NoSuchTableError, ValidationError, OSError, ValueError):
             locations[name] = catalog.load_table(name).location()
     if locations:

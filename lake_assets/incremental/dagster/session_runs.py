@@ -119,7 +119,7 @@ def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefiniti
 
 
 def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    """Return a sentence about a queued or running run of an asset, whoever started it; None if there is none."""
+    """Return a sentence about a queued or running run of an asset; None if there is none."""
     for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
         if key in (run.asset_selection or ()):
             return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."

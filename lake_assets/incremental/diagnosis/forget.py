@@ -32,7 +32,7 @@ def forgotten_by(name: str, damaged: DamagedFile) -> str:
 def forget(catalog: Catalog, name: str, damaged: DamagedFile) -> None:
     """Forget the process of a damaged data file, or all processes if another file of the log table is damaged.
 
-    The files stay, for whoever can restore them. The damaged table comes last: if a repair dies before it, the process
+    The files stay, so that they can be restored. The damaged table comes last: if a repair dies before it, the process
     still cannot be read, so nothing runs on one half of its state, and the repair is made again.
     """
     other = HIGH_WATERMARK if name == SESSION else SESSION

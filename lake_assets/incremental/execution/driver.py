@@ -1,4 +1,4 @@
-"""The driver: the four steps that every session of a target goes through, whoever asks for it.
+"""The driver: the four steps that every session of a target goes through.
 
 1. Settle: take up the open session if it can be finished; else abandon it.
 2. Decide: plan the next session.
