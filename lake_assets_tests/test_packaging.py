@@ -120,7 +120,7 @@ def test_the_extras_are_those_of_the_project() -> None:
         assert {re.split(r"[\[<>=]", line)[0] for line in own} == names
         assert installed(extra)
         assert not names & required
-    assert declared["all"] == [f"lake-assets[{','.join(EXTRAS)}]"]
+    assert declared["all"] == [f"lake-assets[{','.join([*EXTRAS, 'dg'])}]"]
 
 
 @pytest.mark.parametrize("extra", GROUPS)

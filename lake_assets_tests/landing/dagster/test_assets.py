@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 DEADLINE = timedelta(minutes=15)
 
 
-def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings, kafka: str) -> None:
+def test_dagster_lands_loads_compares_compacts_and_reshards(
+    bare_home: Settings, kafka: str, instance: dg.DagsterInstance
+) -> None:
     landings = Landings(bare_home, kafka)
     landings.create()
     first = worked_example()[0]
@@ -39,7 +41,7 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(bare_home: Settings,
     handed: dict[str, Any] = {"landing": SimpleNamespace(service=lambda: service)}
     definitions = landing_definitions(feeds, clock=lambda: now[0], deadline=DEADLINE)
     merged = dg.Definitions.merge(definitions, dg.Definitions(resources=handed))
-    repository, instance = merged.get_repository_def(), dg.DagsterInstance.ephemeral()
+    repository = merged.get_repository_def()
 
     def dead() -> LandingService:
         raise ServiceError("No Kafka runs.", remedy="Run `lake up`.")

@@ -223,8 +223,10 @@ class Sensor:
             self.instance.create_run_for_job(nothing, tags=dict(request.tags), status=status)
 
 
-def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour(lake: Lake) -> None:
-    sensor = Sensor(lake, [ACCOUNT_STATE], dg.DagsterInstance.ephemeral())
+def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
+    sensor = Sensor(lake, [ACCOUNT_STATE], instance)
     assert sensor.requested() == []
     tables.create_target(lake.catalog, PIPELINE.target(DIM))
     assert sensor.requested() == []
@@ -246,10 +248,12 @@ class Unreadable(NewestHour):
         raise ConnectionError("the catalog is away")
 
 
-def test_g7_a_push_that_failed_is_requested_again_after_a_rest_and_whatever_another_source_does(lake: Lake) -> None:
+def test_g7_a_push_that_failed_is_requested_again_after_a_rest_and_whatever_another_source_does(
+    lake: Lake, instance: dg.DagsterInstance
+) -> None:
     lake.publish(0, ["Active"], complete=0)
     away = Unreadable("away", "core.away", "hour")
-    sensor = Sensor(lake, [away, ACCOUNT_STATE], dg.DagsterInstance.ephemeral())
+    sensor = Sensor(lake, [away, ACCOUNT_STATE], instance)
     keys = []
     for seconds in RETRY_AFTER_SECONDS:
         keys += sensor.requested()
