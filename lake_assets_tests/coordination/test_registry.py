@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState
 
 from lake_assets.coordination.lock_handle import LockHandle, acquire
 from lake_assets.coordination.registry import Registry
@@ -77,6 +78,40 @@ def test_nothing_is_written_after_the_lock_node_is_gone(connect: Connect, lock_n
         with pytest.raises(LockLost, match="its lock node is gone"):
             registry.write(handle, RUNNING)
     assert zk.exists(registry.turn_path) is None
+
+
+class StaleNames(Registry):
+    """Of its first reading of the waiting notes, one has expired since."""
+
+    stale = ("ingestion",)
+
+    def _waiting_names(self, handle: LockHandle) -> list[str]:
+        names, self.stale = self.stale, ()
+        return list(names) or super()._waiting_names(handle)
+
+
+def test_a_write_that_an_expired_note_refuses_is_tried_again(connect: Connect, lock_name: str) -> None:
+    zk = connect()
+    registry = StaleNames(zk, lock_name)
+    with locked(zk, registry) as handle:
+        registry.write(handle, RUNNING)
+        assert registry.last(handle) == RUNNING
+
+
+def test_a_lock_is_lost_after_a_session_timeout_without_a_connection(connect: Connect, lock_name: str) -> None:
+    zk, now = connect(), [0.0]
+    handle = acquire(zk, Registry(zk, lock_name).lock_path, "ingestion", 5, lambda: now[0])
+    assert handle is not None
+    session_seconds = zk._session_timeout / 1000
+    for state in (KazooState.SUSPENDED, KazooState.CONNECTED, KazooState.SUSPENDED):
+        handle._connection_changed(state)
+        now[0] += 0.75 * session_seconds
+        assert not handle.is_lost
+    now[0] += 0.25 * session_seconds
+    assert handle.is_lost
+    handle._connection_changed(KazooState.CONNECTED)
+    assert handle.is_lost
+    assert not handle.release(5)
 
 
 def test_a_damaged_node_is_named(connect: Connect, lock_name: str) -> None:

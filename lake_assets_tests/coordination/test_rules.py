@@ -154,3 +154,9 @@ def test_a_token_is_refused_where_a_greater_one_is() -> None:
     check_claim("table", 5, 5)
     with pytest.raises(ClaimRefused, match="table was claimed with token 6"):
         check_claim("table", 6, 5)
+
+
+@pytest.mark.parametrize(("name", "accepts"), [("../other", "mutation"), ("mutation", "a/b"), ("", "mutation")])
+def test_a_stream_has_a_name_that_can_be_part_of_a_path(name: str, accepts: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a valid name"):
+        stream(name, accepts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -63,6 +64,7 @@ def test_of_several_policies_the_one_that_keeps_least_counts_from_its_own_time()
     assert cut_off([ttl(30), ttl(35, at=later), gdpr("a")]) == START - timedelta(days=25)
     assert cut_off([ttl(30, at=later)]) == START - timedelta(days=20)
     assert cut_off([gdpr("a")]) is None
+    assert cut_off([replace(gdpr("a"), ttl_days=30)]) is None
 
 
 @pytest.mark.parametrize(
