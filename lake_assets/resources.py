@@ -109,13 +109,12 @@ def lake_resources(chosen: Settings | None = None) -> dict[str, dg.ConfigurableR
     Args:
         chosen: Configures Spark. None for the settings of this process.
     """
-    from dagster_pyspark import LazyPySparkResource
-
     from lake_assets.connections.spark import session_conf
+    from lake_assets.incremental.dagster.spark_resource import BoundedSparkResource
 
     return {
         "iceberg": IcebergResource(),
-        "spark": LazyPySparkResource(spark_config=session_conf(chosen or settings())),
+        "spark": BoundedSparkResource(spark_config=session_conf(chosen or settings())),
         "engagement": EngagementResource(),
         "landing": LandingResource(),
         "serving": ServingResource(),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lake_assets.errors import UsageError
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -48,6 +50,29 @@ def show_problems(engine: Engine) -> None:
         typer.echo(f"Error: {problem}", err=True)
     if problems:
         raise typer.Exit(1)
+
+
+def past_hour(text: str, where: str) -> int:
+    """Return the hour of a key that a person has written.
+
+    Args:
+        text: The key, such as 2026-01-01-05:00.
+        where: The argument, for messages.
+
+    Raises:
+        InvalidHourKey: It is no key.
+        UsageError: The hour has not begun: no row of it can be complete or rebuilt.
+    """
+    from lake_assets.base.hours import hour_key, hour_of, parse_hour
+
+    hour = parse_hour(text, where=where)
+    now = hour_of(datetime.now(UTC))
+    if hour > now:
+        raise UsageError(
+            f"{where} is {text}, which is in the future.",
+            remedy=f"Name an hour that has begun; the newest one is {hour_key(now)} UTC.",
+        )
+    return hour
 
 
 def kafka_servers() -> str:

@@ -16,6 +16,7 @@ from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
 from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
+from lake_assets.cli.shell.service import service
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
 from lake_assets.settings import Settings, home_directory, unknown_variables
@@ -36,6 +37,7 @@ app.command(rich_help_panel=_SERVICES)(services.setup)
 app.command(rich_help_panel=_SERVICES)(services.up)
 app.command(rich_help_panel=_SERVICES)(services.down)
 app.command(rich_help_panel=_SERVICES)(services.status)
+app.add_typer(service, name="service", rich_help_panel=_SERVICES)
 app.command(rich_help_panel=_SERVICES)(doctor)
 app.command(rich_help_panel=_SERVICES)(report.demo)
 

@@ -52,9 +52,16 @@ def setup() -> None:
 def status(as_json: AsJson = False) -> None:
     """Show each local service: its state, process, port, memory and log file.
 
-    The exit code is 1 if a target is not as its sessions left it: dropped, replaced, rolled back, or changed by others.
+    The exit code is 1 if a service fails again and again, or if a target is not as its sessions left it: dropped,
+    replaced, rolled back, or changed by others.
     """
     from lake_assets.services import lifecycle
 
-    render(lifecycle.status(settings()), _SERVICES, as_json=as_json)
+    found = lifecycle.status(settings())
+    render(found, _SERVICES, as_json=as_json)
+    failing = [service for service in found if service.state == "failing"]
+    for service in failing:
+        typer.echo(f"Error: The service {service.name} fails at every start. Read {service.log}.", err=True)
     show_problems(open_engine())
+    if failing:
+        raise typer.Exit(1)

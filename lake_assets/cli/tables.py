@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
+from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_problems
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
@@ -113,11 +113,11 @@ def complete(
 
     For a source that went silent, or whose rows land by other means.
     """
-    from lake_assets.base.hours import hour_key, parse_hour
+    from lake_assets.base.hours import hour_key
     from lake_assets.incremental.metadata.completeness import declare_complete
 
     engine = open_engine()
-    through = parse_hour(hour, where="HOUR")
+    through = past_hour(hour, where="HOUR")
     declared = declare_complete(engine.catalog, engine.pipeline, table, through, force=force)
     before = "unknown" if declared.before is None else hour_key(declared.before)
     typer.echo(f"{declared.table} is complete through {hour_key(declared.after)} (before: {before}).")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine
+from lake_assets.cli.common import AsJson, Hour, TargetName, open_engine, past_hour
 from lake_assets.errors import UsageError
 from lake_assets.errors.described import has_details
 from lake_assets.pages.terminal import failures
@@ -133,7 +133,7 @@ def _hours_between(first: str | None, last: str | None, *, reset: bool) -> range
         )
     if last is None:
         raise UsageError(f"FROM is {first}, and TO is missing.", remedy="Name the last hour, too; it is inclusive.")
-    hours = range(parse_hour(first, where="FROM"), parse_hour(last, where="TO") + 1)
+    hours = range(parse_hour(first, where="FROM"), past_hour(last, where="TO") + 1)
     if not hours:
         raise UsageError(f"FROM {first} is later than TO {last}.", remedy="Name the earlier hour first.")
     return hours

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lake_assets.errors import ServiceError
 
@@ -22,6 +23,7 @@ OWNER_VARIABLE = "LAKE_KEPT_FOR"
 """In the environment of every process that `lake up` starts, and of their children: the data directory they serve."""
 
 SERVICES_FILE = "services.json"
+PORTS_FILE = "ports.json"
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,26 @@ def read_records(home: Path) -> list[ServiceRecord]:
 
 def write_records(home: Path, records: list[ServiceRecord]) -> None:
     """Replace the records in one step: a reader sees the old ones or the new ones."""
-    file = run_folder(home) / SERVICES_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
-    content = {"services": [asdict(record) for record in records]}
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(file)
+    _replace(run_folder(home) / SERVICES_FILE, {"services": [asdict(record) for record in records]})
+
+
+def remove_records(home: Path) -> None:
+    """Remove the records: no service of the data directory is meant to run."""
+    (run_folder(home) / SERVICES_FILE).unlink(missing_ok=True)
+
+
+def read_ports(home: Path) -> dict[str, int]:
+    """Return the ports that the services had last, by their names; empty if none are recorded."""
+    try:
+        ports = json.loads((run_folder(home) / PORTS_FILE).read_text())["ports"]
+        return {str(name): int(port) for name, port in ports.items()}
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def write_ports(home: Path, ports: Mapping[str, int]) -> None:
+    """Record the ports of the services. They outlive `lake down`."""
+    _replace(run_folder(home) / PORTS_FILE, {"version": 1, "ports": dict(ports)})
 
 
 def process_of(home: Path, name: str) -> psutil.Process | None:
@@ -123,6 +139,13 @@ def required(address: str | None, what: str) -> str:
             f"No {what} runs for this home, and none is named.", remedy=f"Run `lake up`, or set LAKE_{what.upper()}."
         )
     return address
+
+
+def _replace(file: Path, content: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(content, indent=1))
+    partial.replace(file)
 
 
 def _address(home: Path, name: str, scheme: str = "") -> str | None:

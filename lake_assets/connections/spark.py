@@ -107,7 +107,7 @@ def open_spark(settings: Settings) -> SparkSession:
     _silence_query_loggers()
     if "spark.remote" not in conf:
         return start_in_process(builder.appName("lake-assets"), settings.home)
-    _require_listener(conf["spark.remote"])
+    require_listener(conf["spark.remote"])
     session: SparkSession = builder.create()
     limit_retries(session)
     return session
@@ -129,7 +129,12 @@ def limit_retries(session: SparkSession) -> None:
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
 
 
-def _require_listener(remote: str) -> None:
+def require_listener(remote: str) -> None:
+    """Check that a server listens at an address `sc://host:port`.
+
+    Raises:
+        ServiceError: None does.
+    """
     address = urlsplit(remote)
     listener = (address.hostname or "", address.port or CONNECT_PORT)
     try:

@@ -65,6 +65,18 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
 )
 """Pattern in the texts of an error and its causes → problem and remedy. `{what}`: what the pattern has found."""
 
+PASSING = re.compile(
+    r"No Spark Connect server answers|StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION_|RetriesExceeded"
+    r"|\[[Ee]rrno 28\]|No space left on device|database or disk is full|database is locked"
+    r"|AWS Error NETWORK_CONNECTION|Unable to execute HTTP request|EndpointConnectionError"
+    r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"
+    r"|kazoo\.exceptions\.(?:ConnectionLoss|SessionExpiredError)|KazooTimeoutError"
+    r"|_ALL_BROKERS_DOWN|_TRANSPORT|Connection setup timed out"
+    r"|marked as failed from outside the execution context"
+    r"|code server that started the run is gone|code server does not have the run"
+)
+"""Faults that pass without a change of code, data or settings: a service that is restarted, a network, a full disk."""
+
 NOTHING_NAMED = "The data directory"
 
 
@@ -84,3 +96,12 @@ def recognise(text: str) -> ErrorText | None:
             what = named[0] if named else NOTHING_NAMED
             return ErrorText(problem.format(what=what), remedy)
     return None
+
+
+def passes_by_itself(text: str) -> bool:
+    """Return whether a text reports a fault after which the same work may succeed without anybody doing anything.
+
+    Args:
+        text: Classes and messages of an error and its causes.
+    """
+    return PASSING.search(text) is not None

@@ -19,6 +19,7 @@ from lake_assets.connections import addresses
 from lake_assets.errors import ServiceError
 from lake_assets.services import dagster_services, stack, supervisor
 from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
+from lake_assets.services.supervisor import Failures
 
 if TYPE_CHECKING:
     import psutil
@@ -31,6 +32,11 @@ Report = Callable[[str], None]
 PROGRESS_SECONDS = 5
 """A start that is silent for this long reports what it waits for."""
 
+TITLES = {"webserver": "Dagster's UI", "code": "the code server"}
+
+FAILING = 3
+"""A service that has ended this often in a row, soon after its start, is reported as failing."""
+
 MAX_STOP_ROUNDS = 5
 """A process that starts another one while it ends makes one more round necessary."""
 
@@ -41,16 +47,16 @@ class ServiceStatus:
 
     Attributes:
         name: Name of the service.
-        state: `ready`, `starting` or `stopped`.
+        state: `ready`; `starting`; `failing` if it has ended several times in a row and is started again; `stopped`.
         pid: Process id; None if it is stopped.
         port: Port on loopback; None if it is stopped or listens to none.
         log: Path of its log.
         memory_mb: Resident memory of the process and its descendants, in MiB.
-        detail: How the service ended, if that stopped all others; otherwise empty.
+        detail: How often it has ended by itself; empty if it has not.
     """
 
     name: str
-    state: Literal["ready", "starting", "stopped"]
+    state: Literal["ready", "starting", "failing", "stopped"]
     pid: int | None = None
     port: int | None = None
     log: str = ""
@@ -113,6 +119,14 @@ def remove_stale_records(settings: Settings) -> None:
     _remove_records(settings.home)
 
 
+def start_again() -> None:
+    """Start the services of the home that the environment names: their supervisor was killed."""
+    from lake_assets.settings import settings
+
+    print("The supervisor was killed. All services are started anew.")
+    up(settings(), report=print)
+
+
 def ui_address(settings: Settings) -> str | None:
     """Return the address at which Dagster's UI was started last; None if it was not."""
     for record in addresses.read_records(settings.home):
@@ -128,7 +142,7 @@ def _start(settings: Settings, report: Report) -> None:
     records = [addresses.ServiceRecord(service.name, service.port) for service in services]
     try:
         addresses.write_records(settings.home, records)
-        process = supervisor.start(services, settings.home)
+        process = supervisor.start([*services, supervisor.guard(settings)], settings.home)
         _Start(services, settings.home, process, report).wait()
     except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
         _stop_all(settings.home, lambda _: None)
@@ -136,11 +150,15 @@ def _start(settings: Settings, report: Report) -> None:
 
 
 def _choose_ports(settings: Settings, report: Report) -> Mapping[str, int]:
-    ports = {name: free_port() for name in stack.PORT_NAMES}
-    wanted = settings.webserver_port
-    ports["webserver"] = free_port(wanted)
-    if ports["webserver"] != wanted:
-        report(f"Port {wanted} is in use; Dagster's UI uses port {ports['webserver']}.")
+    """Return a free port for each name. A home keeps its ports, so that clients find the services after a restart."""
+    kept = addresses.read_ports(settings.home)
+    ports = {}
+    for name in stack.PORT_NAMES:
+        wanted = settings.webserver_port if name == "webserver" else kept.get(name, 0)
+        ports[name] = free_port(wanted)
+        if wanted and ports[name] != wanted:
+            report(f"Port {wanted} is in use; {TITLES.get(name, name)} uses port {ports[name]}.")
+    addresses.write_ports(settings.home, ports)
     return ports
 
 
@@ -199,6 +217,7 @@ class _Start:
 def _stop_all(home: Path, report: Report) -> bool:
     """Stop every process of the home and remove its records. Return whether any process was found."""
     found = addresses.processes_of(home)
+    addresses.remove_records(home)  # first: the guard starts nothing without them
     if found:
         report(f"Stopping {len(found)} processes ...")
         _stop_supervisor(home)
@@ -227,7 +246,8 @@ def _stop_rest(home: Path) -> None:
 
 def _remove_records(home: Path) -> None:
     folder = addresses.run_folder(home)
-    for file in [*folder.glob("*.pid"), folder / "services.json"]:
+    addresses.remove_records(home)
+    for file in [*folder.glob("*.pid"), *folder.glob("*.sh")]:
         file.unlink(missing_ok=True)
 
 
@@ -261,25 +281,36 @@ def _all_ready(settings: Settings) -> bool:
 
 def _status(service: Service, started: set[str]) -> ServiceStatus:
     process = None
+    failures = None
     if service.name in started:
         process = addresses.process_of(service.home, service.name)
-    if process is None:
-        return ServiceStatus(service.name, "stopped", log=str(service.log), detail=_end_detail(service))
+        failures = supervisor.failures(service.home).get(service.name)
     return ServiceStatus(
         name=service.name,
-        state="ready" if service.ready() else "starting",
-        pid=process.pid,
-        port=service.port,
+        state=_state(service, process, failures),
+        pid=process.pid if process else None,
+        port=service.port if process else None,
         log=str(service.log),
-        memory_mb=_memory_mb(process),
+        memory_mb=_memory_mb(process) if process else 0,
+        detail=_detail(failures),
     )
 
 
-def _end_detail(service: Service) -> str:
-    ended = supervisor.first_to_end(service.home)
-    if ended is None or ended.name != service.name:
+def _state(
+    service: Service, process: psutil.Process | None, failures: Failures | None
+) -> Literal["ready", "starting", "failing", "stopped"]:
+    if failures is not None and failures.in_a_row >= FAILING:
+        return "failing"
+    if process is None:
+        return "stopped"
+    return "ready" if service.ready() else "starting"
+
+
+def _detail(failures: Failures | None) -> str:
+    if failures is None:
         return ""
-    return f"ended with code {ended.code}; that stopped the others"
+    times = "once" if failures.count == 1 else f"{failures.count} times"
+    return f"ended by itself {times}, last with code {failures.code}"
 
 
 def _memory_mb(process: psutil.Process) -> int:

@@ -73,8 +73,7 @@ class Service:
     def line(self) -> str:
         """Return a line for sh that writes the pid file and then replaces the shell with the service."""
         pid_file = shlex.quote(str(run_folder(self.home) / f"{self.name}.pid"))
-        log = shlex.quote(str(self.log))
-        start = f"exec {shlex.join(self.command)} > {log} 2>&1 < /dev/null"
+        start = f"exec {shlex.join(self.command)} < /dev/null"
         # `exec` keeps the pid of the shell, so the recorded pid is the service's own.
         return f"echo $$ > {pid_file} && {self._wait_command} && {start}"
 
@@ -209,14 +208,17 @@ def all_running(services: Sequence[Service]) -> Iterator[None]:
 @contextmanager
 def _child(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     service.make_folders()
-    process = subprocess.Popen(
-        service.line,
-        shell=True,
-        cwd=service.home,
-        env=service.full_environment,
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-    )
+    with service.log.open("wb") as log:
+        process = subprocess.Popen(
+            service.line,
+            shell=True,
+            cwd=service.home,
+            env=service.full_environment,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield process
     finally:

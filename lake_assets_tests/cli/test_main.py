@@ -28,6 +28,7 @@ landing quarantine: discard list release
 serving: clean-up delete lineage list push query revert serve
 serving pinot: list push revert
 session: commit init publish
+service: install
 """
 
 

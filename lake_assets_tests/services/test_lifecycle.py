@@ -20,7 +20,7 @@ from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.dagster_services import dagster_environment
-from lake_assets.services.service import free_port
+from lake_assets.services.service import Service, free_port
 from lake_assets.settings import Settings
 
 NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
@@ -109,6 +109,15 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert addresses.processes_of(bare_home.home) == []
     assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
     assert [(s.state, s.detail) for s in lifecycle.status(bare_home)] == [("stopped", "")] * 6
+    kept = addresses.read_ports(bare_home.home)
+    assert {name: kept[name] for name, s in found.items() if s.port} == {n: s.port for n, s in found.items() if s.port}
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", kept["kafka"]))
+        used.listen()
+        said.clear()
+        again = lifecycle._choose_ports(bare_home, said.append)
+    assert str(said) == f"Port {kept['kafka']} is in use; kafka uses port {again['kafka']}."
+    assert {**again, "kafka": 0} == {**kept, "kafka": 0}
 
 
 def test_down_ends_also_what_a_process_starts_while_it_is_asked_to_end(bare_home: Settings) -> None:
@@ -128,43 +137,62 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_a_stack_is_repaired_stands_beside_another_and_is_stopped_without_its_supervisor(
-    bare_home: Settings, tmp_path: Path
-) -> None:
+def test_a_stack_repairs_itself_and_stands_beside_another(bare_home: Settings, tmp_path: Path) -> None:
     first = bare_home.model_copy(update=NO_SPARK)
     second = first.model_copy(update={"home": tmp_path / "second"})
     lifecycle.up(first, report=str)
-    assert_up_repairs_what_lost_a_service(first)
+    before = pids(first)
+    assert_a_killed_service_comes_back(first)
+    assert {**pids(first), "daemon": 0} == {**before, "daemon": 0}
     said = Lines()
     try:
         lifecycle.up(second, report=said.append)
         assert f"Port {first.webserver_port} is in use" in str(said)
         assert lifecycle.ui_address(first) != lifecycle.ui_address(second)
-        assert_down_finds_what_a_killed_supervisor_left(first)
+        assert_all_come_back_when_the_supervisor_is_killed(first)
         assert {s.state for s in lifecycle.status(second)} == {"ready"}
     finally:
         lifecycle.down(second, report=str)
 
 
-def assert_up_repairs_what_lost_a_service(alone: Settings) -> None:
+def pids(settings: Settings) -> dict[str, int | None]:
+    return {service.name: service.pid for service in lifecycle.status(settings)}
+
+
+def assert_a_killed_service_comes_back(alone: Settings) -> None:
     process = addresses.process_of(alone.home, "daemon")
     assert process is not None
     process.kill()
-    psutil.wait_procs(addresses.processes_of(alone.home), timeout=20)
-    assert {s.name: s.detail for s in lifecycle.status(alone)}["daemon"].startswith("ended with code -9")
-    lifecycle.up(alone, report=str)
-    assert {s.state for s in lifecycle.status(alone)} == {"ready"}
+    wait_until(lambda: pids(alone)["daemon"] not in {None, process.pid}, 180)
+    assert {s.name: s.detail for s in lifecycle.status(alone)}["daemon"] == "ended by itself once, last with code -9"
+    wait_until(lambda: {s.state for s in lifecycle.status(alone)} == {"ready"}, 180)
 
 
-def assert_down_finds_what_a_killed_supervisor_left(alone: Settings) -> None:
+def assert_all_come_back_when_the_supervisor_is_killed(alone: Settings) -> None:
+    before = pids(alone)
+    address = lifecycle.ui_address(alone)
     kept = addresses.process_of(alone.home, supervisor.NAME)
     assert kept is not None
     kept.kill()
     kept.wait(5)
-    left = addresses.processes_of(alone.home)
-    assert left
+    wait_until(lambda: all(pid not in {None, before[name]} for name, pid in pids(alone).items()), 180)
+    wait_until(lambda: {s.state for s in lifecycle.status(alone)} == {"ready"}, 180)
+    assert lifecycle.ui_address(alone) == address
+    wait_until(lambda: "Dagster's UI" in (alone.home / "logs" / "restarts.log").read_text(), 180)
     lifecycle.down(alone, report=str)
-    assert not any(p.is_running() for p in left)
+    assert addresses.processes_of(alone.home) == []
+
+
+def test_down_finds_what_a_killed_supervisor_left(bare_home: Settings) -> None:
+    addresses.write_records(bare_home.home, [])
+    orphan = Service("steady", ("sleep", "600"), bare_home.home, ready=lambda: True)
+    kept = supervisor.start([orphan], bare_home.home)
+    wait_until(lambda: addresses.process_of(bare_home.home, "steady") is not None)
+    kept.kill()
+    kept.wait(5)
+    assert [p.name() for p in addresses.processes_of(bare_home.home)] == ["sleep"]
+    lifecycle.down(bare_home, report=str)
+    assert addresses.processes_of(bare_home.home) == []
 
 
 @pytest.mark.slow

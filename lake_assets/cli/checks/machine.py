@@ -97,6 +97,10 @@ def check_services(found: Settings) -> Iterator[Finding]:
     if not recorded:
         yield Finding(SERVICES, "ok", "No service was started here.")
         return
+    failing = list(_failing_services(found))
+    if failing:
+        yield from failing
+        return
     if not stale:
         yield Finding(SERVICES, "ok", f"{len(recorded)} services run.")
         return
@@ -106,6 +110,13 @@ def check_services(found: Settings) -> Iterator[Finding]:
         return
     repair = Repair("removes the records of dead services", lambda: lifecycle.remove_stale_records(found))
     yield Finding(SERVICES, "warning", text, f"Run `lake up`; `lake doctor --repair` {repair.what}.", repair)
+
+
+def _failing_services(found: Settings) -> Iterator[Finding]:
+    for service in lifecycle.status(found):
+        if service.state == "failing":
+            text = f"{service.name} fails at every start: it {service.detail}."
+            yield Finding(SERVICES, "error", text, f"Read {service.log}. It is started again by itself.")
 
 
 def is_busy() -> bool:

@@ -7,13 +7,15 @@ even the key of a run that crashed.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster import DagsterRunStatus, RunsFilter
+from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
+from dagster_shared.error import SerializableErrorInfo
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
+from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.planner import Heads
 from lake_assets.incremental.planning.session import SessionPlan
@@ -30,6 +32,11 @@ CODE_VERSION_TAG = "lake/code_version"
 
 RETRY_AFTER_SECONDS = (30, 120, 480)
 """Pause after the first, second and third attempt of a session; after the fourth attempt a person has to act."""
+
+INFRASTRUCTURE_RETRY_SECONDS = 300
+"""Longest pause after an attempt that a fault of the infrastructure has ended. Such attempts never end."""
+
+FAILURES = {DagsterEventType.STEP_FAILURE, DagsterEventType.RUN_FAILURE}
 
 ACTIVE = [
     DagsterRunStatus.QUEUED,
@@ -48,10 +55,12 @@ class Attempt:
     Attributes:
         ended_at: Seconds since 1970-01-01 UTC.
         code_version: Version of the target's code that the run was requested with.
+        by_infrastructure: Whether a service, a network or a disk failed, and not the code or the data.
     """
 
     ended_at: float
     code_version: str
+    by_infrastructure: bool = False
 
 
 def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *, attempt: int) -> dg.RunRequest:
@@ -146,14 +155,34 @@ def ended_attempts(
     for record in instance.get_run_records(of_session):
         ended_at = record.end_time or record.update_timestamp.timestamp()
         code_version = record.dagster_run.tags.get(CODE_VERSION_TAG, "")
-        attempts.append(Attempt(ended_at, code_version))
+        attempts.append(Attempt(ended_at, code_version, _failed_by_infrastructure(instance, record.dagster_run)))
     return attempts
+
+
+def _failed_by_infrastructure(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    if run.status != DagsterRunStatus.FAILURE:
+        return False
+    texts = []
+    for record in instance.get_records_for_run(run.run_id, of_type=FAILURES).records:
+        event = record.event_log_entry.get_dagster_event()
+        texts.append(event.message or "")
+        if event.event_type == DagsterEventType.STEP_FAILURE:
+            texts += _messages(event.step_failure_data.error)
+    return passes_by_itself("\n".join(texts))
+
+
+def _messages(error: SerializableErrorInfo | None) -> Iterator[str]:
+    """Yield the messages of an error and its causes."""
+    while error is not None:
+        yield f"{error.cls_name}: {error.message}"
+        error = error.cause
 
 
 def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> float | None:
     """Return how long to wait before the next attempt.
 
-    Attempts with other code do not count: after a change of code the attempts start anew.
+    Attempts with other code do not count: after a change of code the attempts start anew. After a fault of the
+    infrastructure the pause doubles up to `INFRASTRUCTURE_RETRY_SECONDS`, and the attempts are not limited.
 
     Args:
         attempts: The attempts so far, in any order.
@@ -163,12 +192,19 @@ def rest_seconds(attempts: Sequence[Attempt], code_version: str, now: float) -> 
     Returns:
         Seconds; 0 or less if the next attempt may start now, None if a person has to act.
     """
-    ended = [attempt.ended_at for attempt in attempts if attempt.code_version == code_version]
-    if not ended:
+    counted = [attempt for attempt in attempts if attempt.code_version == code_version]
+    if not counted:
         return 0
-    if len(ended) > len(RETRY_AFTER_SECONDS):
+    last = max(counted, key=lambda attempt: attempt.ended_at)
+    others = [attempt for attempt in counted if not attempt.by_infrastructure]
+    if len(others) > len(RETRY_AFTER_SECONDS):
         return None
-    return max(ended) + RETRY_AFTER_SECONDS[len(ended) - 1] - now
+    if last.by_infrastructure:
+        doublings = min(len(counted) - len(others) - 1, 8)
+        pause = min(RETRY_AFTER_SECONDS[0] << doublings, INFRASTRUCTURE_RETRY_SECONDS)
+    else:
+        pause = RETRY_AFTER_SECONDS[len(others) - 1]
+    return last.ended_at + pause - now
 
 
 def describe_attempts(plan: SessionPlan, attempts: Sequence[Attempt]) -> str:

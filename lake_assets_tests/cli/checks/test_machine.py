@@ -84,6 +84,19 @@ def test_services_that_ended_are_forgotten_only_when_no_process_is_left(home: Pa
     assert [each.text for each in machine.check_services(found)] == ["No service was started here."]
 
 
+def test_a_service_that_fails_at_every_start_is_named(home: Path) -> None:
+    found = Settings(home=home)
+    addresses.write_records(home, [ServiceRecord("spark", 1)])
+    log = home / "logs" / "supervisor.log"
+    log.parent.mkdir()
+    log.write_text("2026-01-01 12:00:00,123 WARN exited: spark (exit status 1; not expected)\n" * 3)
+    (failing,) = machine.check_services(found)
+    assert (failing.level, failing.text) == (
+        "error",
+        "spark fails at every start: it ended by itself 3 times, last with code 1.",
+    )
+
+
 def test_a_java_that_is_missing_or_too_old_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dagster as dg
 import pytest
 
 from lake_assets.base.grain import HOUR
 from lake_assets.base.hours import hour_key
+from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.asset_specs import partitions_of
-from lake_assets.incremental.dagster.session_runs import Attempt, envelope_tags, rest_seconds
+from lake_assets.incremental.dagster.session_runs import (
+    CODE_VERSION_TAG,
+    SESSION_TAG,
+    Attempt,
+    ended_attempts,
+    envelope_tags,
+    rest_seconds,
+)
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
 from lake_assets_tests.incremental.clicks import START, at
 
@@ -49,3 +58,50 @@ def test_attempts_rest_longer_each_time(ended: list[float], expected: float | No
 
 def test_a_change_of_code_is_a_fresh_start() -> None:
     assert rest_seconds([Attempt(at, "v1") for at in (1, 2, 3, 4)], "v2", now=5) == 0
+
+
+@pytest.mark.parametrize(
+    ("ended", "expected"),
+    [
+        *[("i", 30), ("ii", 60), ("iii", 120), ("iiii", 240), ("iiiii", 300), ("i" * 90, 300), ("ci", 30), ("ic", 30)],
+        *[("icic", 120), ("cccii", 60), ("iiccc", 480), ("cccci", None), ("ccicc", None)],
+    ],
+)
+def test_only_failures_of_code_or_data_are_limited(ended: str, expected: float | None) -> None:
+    attempts = [Attempt(float(number), "v1", kind == "i") for number, kind in enumerate(ended)]
+    assert rest_seconds(attempts, "v1", now=len(ended) - 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ServiceError("No Spark Connect server answers at sc://h:1: refused.", remedy="Start one."), True),
+        (OSError(28, "No space left on device"), True),
+        (ValueError("amount is negative"), False),
+    ],
+)
+def test_an_attempt_knows_whether_the_infrastructure_failed(
+    error: Exception, expected: bool, instance: dg.DagsterInstance
+) -> None:
+    @dg.op
+    def build() -> None:
+        try:
+            raise error
+        except Exception as cause:
+            raise RuntimeError("The step failed.") from cause
+
+    @dg.job(tags={SESSION_TAG: "s", CODE_VERSION_TAG: "v1"})
+    def session() -> None:
+        build()
+
+    session.execute_in_process(instance=instance, raise_on_error=False)
+    (attempt,) = ended_attempts(instance, "s")
+    assert (attempt.code_version, attempt.by_infrastructure) == ("v1", expected)
+
+
+def test_a_run_that_was_killed_failed_by_infrastructure(instance: dg.DagsterInstance) -> None:
+    run = instance.create_run_for_job(
+        dg.GraphDefinition("nothing").to_job(), tags={SESSION_TAG: "s"}, status=dg.DagsterRunStatus.STARTED
+    )
+    instance.report_run_failed(run)  # as the code server reports a process that died
+    assert [attempt.by_infrastructure for attempt in ended_attempts(instance, "s")] == [True]

@@ -1,0 +1,1 @@
+"""Tests of what `lake` does for shells and for the machine."""
