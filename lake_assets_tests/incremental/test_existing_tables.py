@@ -15,7 +15,7 @@ from pyiceberg.transforms import BucketTransform, HourTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import hour_key, parse_hour
-from lake_assets.errors import SourceTableMissing, TimeColumnUnusable
+from lake_assets.errors import SourceTableMissing, TimeColumnUnusable, UsageError
 from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,
@@ -25,6 +25,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.maintenance.maintainer import Maintainer, tables_of
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.source_tables import check_existing
@@ -195,3 +196,14 @@ def test_what_is_wrong_with_a_table_is_said_in_two_lines(catalog: Catalog) -> No
     ]:
         with pytest.raises((SourceTableMissing, TimeColumnUnusable), match=message):
             check_existing(catalog, replace(PIPELINE, raw=(wrong,), targets=()))
+
+
+def test_maintenance_leaves_them_to_their_programs(catalog: Catalog) -> None:
+    assert tables_of(PIPELINE)[:2] == ("core.event_fact", "core.hourly")
+    maintainer = Maintainer(catalog, PIPELINE, clock=lambda: at(9), spark=_no_spark)
+    with pytest.raises(UsageError, match=r"prod\.events belongs to the program"):
+        maintainer.table("prod.events")
+
+
+def _no_spark() -> SparkSession:
+    raise AssertionError("nothing is maintained")

@@ -105,12 +105,16 @@ def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[T
     declared = {raw_table.table: raw_table.columns for raw_table in raw}
     declared.update({target.table: target.columns for target in targets})
     for table, columns in declared.items():
-        for column in subject.columns_of(columns):
-            if columns[column] != "string":
-                raise ConfigurationError(
-                    f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
-                    remedy="Declare the column as a string.",
-                )
+        _check_ids_are_strings(subject, table, columns)
+
+
+def _check_ids_are_strings(subject: Subject, table: str, columns: Mapping[str, str]) -> None:
+    for column in subject.columns_of(columns):
+        if columns[column] != "string":
+            raise ConfigurationError(
+                f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
+                remedy="Declare the column as a string.",
+            )
 
 
 def check_target(target: Target) -> None:
