@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import PrimitiveType
 
@@ -108,17 +108,11 @@ class _NewestEvent:
         return self.newest is None or limit > self.newest
 
     def look_at(self, file: DataFile, limit: int) -> None:
-        if not self.is_beaten_by(limit) or not file.record_count:
+        nulls = (file.null_value_counts or {}).get(self._field.field_id)
+        if nulls == file.record_count or not self.is_beaten_by(limit):
             return
-        bound = (file.upper_bounds or {}).get(self._field.field_id)
-        if bound is None:
-            nulls = (file.null_value_counts or {}).get(self._field.field_id)
-            if nulls != file.record_count:
-                self.unread.append(_Unread(limit, file))
-            return
-        assert isinstance(self._field.field_type, PrimitiveType)
-        upper = int(from_bytes(self._field.field_type, bound))
-        if upper <= limit:
+        upper = self._upper_bound(file)
+        if upper is not None and upper <= limit:
             self._count(upper)
         else:
             self.unread.append(_Unread(limit, file))
@@ -130,6 +124,13 @@ class _NewestEvent:
                 break
             self._count(self._newest_in(unread))
         return self.newest
+
+    def _upper_bound(self, file: DataFile) -> int | None:
+        bound = (file.upper_bounds or {}).get(self._field.field_id)
+        if bound is None:
+            return None
+        assert isinstance(self._field.field_type, PrimitiveType)
+        return int(from_bytes(self._field.field_type, bound))
 
     def _count(self, moment: int | None) -> None:
         if moment is not None and self.is_beaten_by(moment):
@@ -162,18 +163,31 @@ def _live_files(table: Table, found: _NewestEvent) -> Iterator[tuple[int, DataFi
 
     Files of the newest manifests come first. A manifest is not read if it was committed before the newest event.
     """
+    committed_at = _CommitTimes(table)
+    for manifest in _data_manifests(table):
+        limit = committed_at.of(manifest.added_snapshot_id)
+        if found.is_beaten_by(limit):
+            for entry in entries(manifest, table.io, discard_deleted=True):
+                yield limit, entry.data_file, committed_at.of(entry.snapshot_id)
+
+
+class _CommitTimes:
+    """The commit times of the snapshots of a table, microseconds since 1970."""
+
+    def __init__(self, table: Table) -> None:
+        self._known = {each.snapshot_id: each.timestamp_ms for each in table.metadata.snapshots}
+        # A snapshot that has expired was committed before all that are left.
+        self._earliest = min((each.timestamp_ms for each in publish.ancestors(table)), default=0)
+
+    def of(self, snapshot_id: int | None) -> int:
+        """Return the commit time of a snapshot; of one that has expired, that of the oldest ancestor that is left."""
+        return self._known.get(snapshot_id or 0, self._earliest) * MILLISECOND_MICROSECONDS
+
+
+def _data_manifests(table: Table) -> list[ManifestFile]:
+    """Return the manifests of data files of the head, newest first."""
     head = publish.main_id(table)
     snapshot = table.snapshot_by_id(head) if head is not None else None
-    if snapshot is None:
-        return
-    commits = {each.snapshot_id: each.timestamp_ms for each in table.metadata.snapshots}
-    # A snapshot that has expired was committed before all that are left.
-    earliest = min(each.timestamp_ms for each in publish.ancestors(table))
-    manifests = [m for m in snapshot.manifests(table.io) if m.content is ManifestContent.DATA]
-    for manifest in sorted(manifests, key=lambda each: each.sequence_number, reverse=True):
-        committed = commits.get(manifest.added_snapshot_id or 0, earliest) * MILLISECOND_MICROSECONDS
-        if not found.is_beaten_by(committed):
-            continue
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            added_at = commits.get(entry.snapshot_id or 0, earliest) * MILLISECOND_MICROSECONDS
-            yield committed, entry.data_file, added_at
+    manifests = snapshot.manifests(table.io) if snapshot is not None else []
+    of_data = [manifest for manifest in manifests if manifest.content is ManifestContent.DATA]
+    return sorted(of_data, key=lambda each: each.sequence_number, reverse=True)

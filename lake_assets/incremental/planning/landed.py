@@ -131,13 +131,10 @@ def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> Non
         raw: Its declaration.
         counter: Counts the rows.
     """
-    head = table.current_snapshot()
     appended_at = {s.snapshot_id: s.timestamp_ms for s in table.metadata.snapshots if _is_append(s)}
     files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
-    for manifest in head.manifests(table.io) if head else []:
-        if manifest.content is ManifestContent.DATA:
-            for entry in entries(manifest, table.io, discard_deleted=True):
-                files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
+    for entry in _live_data(table):
+        files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
     for committed_at_ms, tasks in files.items():
         for batch in _read_times(table, raw, tasks, committed_at_ms):
             counter.add(batch)
@@ -146,6 +143,14 @@ def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> Non
 def has_landing(table: Table) -> bool:
     """Whether the rows of a table tell when they landed."""
     return any(field.name == LANDED for field in table.schema().fields)
+
+
+def _live_data(table: Table) -> Iterator[ManifestEntry]:
+    """Yield the entries of the live data files of the head."""
+    head = table.current_snapshot()
+    for manifest in head.manifests(table.io) if head else []:
+        if manifest.content is ManifestContent.DATA:
+            yield from entries(manifest, table.io, discard_deleted=True)
 
 
 def _is_append(snapshot: Snapshot) -> bool:
@@ -186,15 +191,20 @@ def _rows_by_hour(files: DataFiles, change: SnapshotChange, commit_hour: int | N
     if commit_hour is not None and (change.effect == "none" or commit_hour < files.start):
         return {}
     for entry in _changed_entries(files.table, change.snapshot_id):
-        file = entry.data_file
-        hour = files.landing_hour(file)
-        if hour is None:
-            hour = commit_hour
-        if hour is None:
-            continue
-        is_new_data = entry.status is ManifestEntryStatus.ADDED and file.content is DataFileContent.DATA
-        rows[hour] += file.record_count if is_new_data else 0
+        hour = _landing_hour(files, entry, commit_hour)
+        if hour is not None:
+            rows[hour] += _rows_added(entry)
     return dict(sorted(rows.items()))
+
+
+def _landing_hour(files: DataFiles, entry: ManifestEntry, commit_hour: int | None) -> int | None:
+    found = files.landing_hour(entry.data_file)
+    return commit_hour if found is None else found
+
+
+def _rows_added(entry: ManifestEntry) -> int:
+    is_new_data = entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA
+    return entry.data_file.record_count if is_new_data else 0
 
 
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
