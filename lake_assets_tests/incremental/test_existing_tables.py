@@ -25,10 +25,12 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.source_heads import present_heads
 from lake_assets.incremental.maintenance.maintainer import Maintainer, tables_of
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.source_tables import check_existing
+from lake_assets.incremental.monitoring.freshness import freshness
 from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
 from lake_assets_tests.incremental.clicks import at
 
@@ -166,6 +168,8 @@ def test_tables_of_others_are_read_as_they_are(catalog: Catalog, spark: SparkSes
     for target in PIPELINE.targets:
         found = engine.run(target)
         assert isinstance(found, NoSession) or not found.hours_built
+    rewrite = engine.raw_activity(EVENTS, since=None)[-1]
+    assert (rewrite.operation, rewrite.rows_by_hour) == ("replace", {})
 
     # An event moves from hour 1 to hour 2, and one of hour 0 is deleted.
     moved = events(catalog, b=at(2, 20))
@@ -196,6 +200,20 @@ def test_what_is_wrong_with_a_table_is_said_in_two_lines(catalog: Catalog) -> No
     ]:
         with pytest.raises((SourceTableMissing, TimeColumnUnusable), match=message):
             check_existing(catalog, replace(PIPELINE, raw=(wrong,), targets=()))
+
+
+def test_a_plan_follows_the_rule(catalog: Catalog) -> None:
+    create_tables(catalog)
+    engine = Engine(catalog, PIPELINE, clock=lambda: at(9))
+    engine.create_tables()
+    catalog.load_table("prod.events").append(events(catalog, a=at(0, 10), c=at(2, 40)))
+    planned = engine.decide(event_fact)
+    assert isinstance(planned, SessionPlan)
+    assert (planned.hour_numbers, planned.complete_through) == ((START, START + 2), START + 1)
+    (head,) = present_heads(catalog, PIPELINE, ["prod.events"]).values()
+    assert head[1] == START + 1
+    late = replace(event_fact, max_delay=timedelta(0))
+    assert freshness(catalog, PIPELINE, late, at(2)).remedy.startswith("Its sources are complete.")
 
 
 def test_maintenance_leaves_them_to_their_programs(catalog: Catalog) -> None:

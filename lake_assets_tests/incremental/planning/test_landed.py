@@ -36,6 +36,7 @@ def test_rows_arrive_when_their_snapshot_is_committed(catalog: Catalog) -> None:
     catalog.create_namespace("prod")
     table = catalog.create_table("prod.events", schema)
     now = utc_now().replace(microsecond=0)
+    tomorrow = (now + timedelta(days=1)).replace(tzinfo=None).isoformat()
     pipeline = Pipeline(raw=(EVENTS,), targets=(), start=hour_key(hour_of(now) - 48))
     engine = Engine(catalog, pipeline, clock=utc_now)
     append(table, now - timedelta(hours=10), now - timedelta(hours=10))
@@ -52,6 +53,10 @@ def test_rows_arrive_when_their_snapshot_is_committed(catalog: Catalog) -> None:
 
     found = arrivals(catalog, EVENTS, start=pipeline.start_hour)
     assert (found.rows, found.unplaced, found.rows_beyond_lookback) == (3, 1, 2)
+    append(table, now - timedelta(hours=9), now - timedelta(hours=1))
+    table.delete(f"at > '{(now - timedelta(hours=2)).replace(tzinfo=None).isoformat()}' and at < '{tomorrow}'")
+    rewritten = arrivals(catalog, EVENTS, start=pipeline.start_hour)
+    assert (rewritten.rows, rewritten.unplaced, rewritten.rows_beyond_lookback) == (4, 2, 2)
 
     later = Pipeline(raw=(EVENTS,), targets=(), start=hour_key(committed + 1))
     assert Engine(catalog, later, clock=utc_now).raw_activity(EVENTS, since=None)[0].rows_by_hour == {}
