@@ -15,13 +15,14 @@ from pyiceberg.transforms import BucketTransform, HourTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
 
 from lake_assets.base.hours import hour_key, parse_hour
-from lake_assets.errors import SourceTableMissing, TimeColumnUnusable, UsageError
+from lake_assets.errors import ConfigurationError, SourceTableMissing, TimeColumnUnusable, UsageError
 from lake_assets.incremental.declaration import (
     Pipeline,
     RawTable,
     Source,
     Stateful,
     Stateless,
+    Subject,
     incremental_asset,
 )
 from lake_assets.incremental.execution.engine import Engine
@@ -29,7 +30,7 @@ from lake_assets.incremental.execution.source_heads import present_heads
 from lake_assets.incremental.maintenance.maintainer import Maintainer, tables_of
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.completeness import declare_complete
-from lake_assets.incremental.metadata.source_tables import check_existing
+from lake_assets.incremental.metadata.source_tables import check_existing, subject_columns
 from lake_assets.incremental.monitoring.freshness import freshness
 from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
 from lake_assets_tests.incremental.clicks import at
@@ -200,6 +201,14 @@ def test_what_is_wrong_with_a_table_is_said_in_two_lines(catalog: Catalog) -> No
     ]:
         with pytest.raises((SourceTableMissing, TimeColumnUnusable), match=message):
             check_existing(catalog, replace(PIPELINE, raw=(wrong,), targets=()))
+    with catalog.load_table("prod.refunds").update_schema() as update:
+        update.add_column("landed_at", StringType())
+    with pytest.raises(TimeColumnUnusable, match=r"has the column 'landed_at' as string.*\n.*Rename"):
+        check_existing(catalog, PIPELINE)
+    with catalog.load_table("prod.events").update_schema() as update:
+        update.add_column("person", LongType())
+    with pytest.raises(ConfigurationError, match=r"prod\.events\.person, an id of the subject person, is long"):
+        subject_columns(catalog, EVENTS, Subject("person", columns=("person",)))
 
 
 def test_a_plan_follows_the_rule(catalog: Catalog) -> None:
