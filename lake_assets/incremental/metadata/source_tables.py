@@ -96,11 +96,11 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
 
     Raises:
         ConfigurationError: Such a column of a table that exists is no string.
-        TableMissing: The table does not exist.
+        SourceError: A table that should exist does not, or cannot be read as declared.
     """
     if not raw.exists_already:
         return subject.columns_of(raw.columns)
-    types = _types(tables.load(catalog, raw.table))
+    types = _types(load_existing(catalog, raw))
     columns = subject.columns_of(types)
     for column in columns:
         if str(types[column]) != "string":

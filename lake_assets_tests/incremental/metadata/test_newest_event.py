@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, TimestampType, TimestamptzType
@@ -60,7 +60,7 @@ def committed_at(table: Table, minutes: list[int], *, expired: int = 0) -> None:
     table.metadata = table.metadata.model_copy(update={"snapshots": dated[expired:]})
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     commits=st.lists(
         st.tuples(st.integers(1, 200), st.lists(st.none() | MINUTES, min_size=1, max_size=3)), min_size=1, max_size=4
@@ -69,6 +69,8 @@ def committed_at(table: Table, minutes: list[int], *, expired: int = 0) -> None:
     has_zone=st.booleans(),
     metrics=st.sampled_from(["full", "none"]),
 )
+@example(commits=[(10, [5, 100]), (60, [20])], expired=1, has_zone=True, metrics="full")
+@example(commits=[(10, [5, 11]), (60, [None])], expired=0, has_zone=False, metrics="none")
 def test_the_newest_event_is_that_of_the_rows_up_to_their_commit(
     catalog: Catalog,
     commits: list[tuple[int, list[int | None]]],
