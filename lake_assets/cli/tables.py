@@ -15,9 +15,13 @@ from lake_assets.settings import settings
 def init() -> None:
     """Create missing namespaces and tables. Safe to repeat.
 
+    A raw table without declared columns is not created, but checked: it exists, and its time column is a timestamp.
+
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it.
     """
+    from lake_assets.incremental.metadata.source_tables import check_existing
+
     created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
@@ -25,7 +29,9 @@ def init() -> None:
         typer.echo(f"{len(created)} tables created.")
     else:
         typer.echo("Nothing to create.")
-    show_problems(open_engine())
+    engine = open_engine()
+    check_existing(engine.catalog, engine.pipeline)
+    show_problems(engine)
 
 
 def new(

@@ -12,6 +12,8 @@ LakeError
 │   └── TableDamaged
 ├── SourceError             a source cannot be read as declared; nothing was staged
 │   ├── TableMissing
+│   │   └── SourceTableMissing
+│   ├── TimeColumnUnusable
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
@@ -90,6 +92,7 @@ from lake_assets.errors.incremental import (
     SessionError,
     SourceError,
     SourceReplaced,
+    SourceTableMissing,
     StateMoved,
     TableMissing,
     TargetChanged,
@@ -97,6 +100,7 @@ from lake_assets.errors.incremental import (
     TargetError,
     TargetReplaced,
     TargetRolledBack,
+    TimeColumnUnusable,
     WriteAuditPublishDisabled,
 )
 from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
@@ -136,6 +140,7 @@ __all__ = [
     "SessionError",
     "SourceError",
     "SourceReplaced",
+    "SourceTableMissing",
     "StateMoved",
     "StoredStateError",
     "StreamError",
@@ -147,6 +152,7 @@ __all__ = [
     "TargetError",
     "TargetReplaced",
     "TargetRolledBack",
+    "TimeColumnUnusable",
     "TopicReplaced",
     "TurnRefused",
     "UsageError",

@@ -1,5 +1,9 @@
 """Errors of incremental tables: their sources, their targets and their sessions."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from lake_assets.errors.base import LakeError
 
 
@@ -15,6 +19,34 @@ class TableMissing(SourceError):
             f"Table {table} is not in the catalog.",
             remedy="Create it with `lake init`, or correct its name in the declaration.",
         )
+
+
+class SourceTableMissing(TableMissing):
+    """The catalog does not have a table that the declaration says another program has created."""
+
+    def __init__(self, table: str, *, known: Sequence[str]) -> None:
+        namespace = table.split(".")[0]
+        beside = f"{namespace} has: {', '.join(known)}." if known else f"There is no table in {namespace}."
+        SourceError.__init__(
+            self,
+            f"Table {table} is not in the catalog, and its RawTable declares no columns to create it with.",
+            remedy=f"Correct its name, create it with the program that writes it, or declare columns=. {beside}",
+        )
+
+
+class TimeColumnUnusable(SourceError):
+    """A table that another program has created cannot be read by its time column."""
+
+    def __init__(self, table: str, column: str, *, found: str | None, timestamps: Sequence[str] | None) -> None:
+        what = f"has no column {column!r}" if found is None else f"has the column {column!r} as {found}"
+        if timestamps is None:
+            problem = f"{table} {what}; {column} is the time when a row landed, and must be a timestamp."
+            remedy = f"Rename the column in {table}, or read a copy of the table without it."
+        else:
+            problem = f"{table} {what}; its RawTable names it as the time column, which must be a timestamp."
+            names = ", ".join(timestamps)
+            remedy = f"Name one of its timestamps as time_column=: {names}." if names else f"Add one to {table}."
+        super().__init__(problem, remedy=remedy)
 
 
 class ColumnMismatch(SourceError):

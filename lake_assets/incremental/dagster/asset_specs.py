@@ -111,9 +111,8 @@ def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
 
 
 def _table_metadata(table: str, columns: Mapping[str, str], descriptions: Mapping[str, str]) -> Metadata:
-    shown = [dg.TableColumn(name, found, description=descriptions.get(name)) for name, found in columns.items()]
-    return {
-        "dagster/table_name": f"lake.{table}",
-        "dagster/storage_kind": "iceberg",
-        "dagster/column_schema": dg.TableSchema(shown),
-    }
+    metadata: Metadata = {"dagster/table_name": f"lake.{table}", "dagster/storage_kind": "iceberg"}
+    if columns:  # only the catalog knows those of a table that exists, and definitions load without it
+        shown = [dg.TableColumn(name, found, description=descriptions.get(name)) for name, found in columns.items()]
+        metadata["dagster/column_schema"] = dg.TableSchema(shown)
+    return metadata

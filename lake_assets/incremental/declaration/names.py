@@ -10,6 +10,8 @@ from lake_assets.errors import ConfigurationError
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""A column of a table that another program has created."""
 
 
 def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
@@ -18,6 +20,16 @@ def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
         raise ConfigurationError(
             f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
         )
+
+
+def require_table(value: str, what: str) -> None:
+    """Check the name of a table that may belong to another program. Raises `ConfigurationError`."""
+    if value.count(".") > 1:
+        raise ConfigurationError(
+            f"{what} is called {value!r}, which has {value.count('.')} namespaces.",
+            remedy="Name a table with one namespace: namespace.name. Tables of nested namespaces cannot be read.",
+        )
+    require_name(TABLE, value, what)
 
 
 def require_columns(table: str, columns: Mapping[str, Any]) -> None:

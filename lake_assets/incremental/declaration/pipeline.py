@@ -65,6 +65,13 @@ class Pipeline:
         names = ", ".join(t.name for t in self.targets)
         raise UsageError(f"There is no target {name!r}.", remedy=f"Name one of: {names}.")
 
+    def raw_table(self, table: str) -> RawTable | None:
+        """Return the declaration of a raw table; None if the pipeline declares none of this name."""
+        for raw in self.raw:
+            if raw.table == table:
+                return raw
+        return None
+
     def subject(self, name: str) -> Subject:
         """Return a subject by its name.
 
@@ -157,7 +164,6 @@ class Pipeline:
             for source in target.sources:
                 raw = raw_tables.get(source.table)
                 if raw is not None:
-                    check_source_columns(target, source, raw.all_columns)
                     check_raw_source(target, source, raw)
                 elif source.table in targets:
                     check_source_columns(target, source, targets[source.table].columns)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.durations import parse_duration
 from lake_assets.incremental.declaration.names import (
+    COLUMN,
     IDENTIFIER,
-    TABLE,
     require_columns,
     require_described,
     require_name,
+    require_table,
 )
 
 LANDED = "landed_at"
@@ -60,10 +63,10 @@ class Source:
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
-        require_name(TABLE, self.table, "The source table")
-        require_name(IDENTIFIER, self.time_column, f"The time column of {self.table}")
+        require_table(self.table, "The source table")
+        require_name(COLUMN, self.time_column, f"The time column of {self.table}")
         if self.key is not None:
-            require_name(IDENTIFIER, self.key, f"The key of {self.table}")
+            require_name(COLUMN, self.key, f"The key of {self.table}")
 
     @property
     def trusted(self) -> bool:
@@ -77,33 +80,71 @@ class RawTable:
 
     Attributes:
         table: The table, `namespace.name`.
-        columns: Column → Iceberg type, without `LANDING_COLUMNS`.
-        time_column: The column of the row's own time.
+        columns: Column → Iceberg type, without `LANDING_COLUMNS`. Left out for a table that exists: it is read as it
+            is, needs none of the `LANDING_COLUMNS`, and is never created or altered.
+        time_column: The column of the row's own time: a timestamptz, or a timestamp, which is taken as UTC, in a table
+            that exists.
+        complete_after: An hour is complete once the table has an event that is at least this much later than the end of
+            the hour, such as `30 minutes`. None: only the table's property `lake.complete-through` counts.
         description: Shown in Dagster.
         descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
     """
 
     table: str
-    columns: Mapping[str, str]
-    time_column: str
+    columns: Mapping[str, str] = field(default_factory=dict)
+    time_column: str = ""
     description: str = ""
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    complete_after: str | None = None
 
     def __post_init__(self) -> None:
-        require_name(TABLE, self.table, "The raw table")
+        require_table(self.table, "The raw table")
+        self._check_named_time()
         require_columns(self.table, self.columns)
-        require_described(self.table, self.columns, self.descriptions)
-        self._check_time()
+        if not self.exists_already:
+            require_described(self.table, self.columns, self.descriptions)
+            self._check_time()
+        if self.complete_after is not None:
+            parse_duration(self.complete_after, where=f"complete_after= of {self.table}")
+
+    @property
+    def exists_already(self) -> bool:
+        """Whether another program has created the table: no columns are declared, and those of the table count."""
+        return not self.columns
+
+    @property
+    def lag(self) -> timedelta | None:
+        """How much later than the end of a complete hour an event must be, as declared by `complete_after`."""
+        if self.complete_after is None:
+            return None
+        return parse_duration(self.complete_after, where=f"complete_after= of {self.table}")
 
     @property
     def all_columns(self) -> dict[str, str]:
-        """Column → Iceberg type, with `LANDING_COLUMNS`."""
+        """Column → Iceberg type, with `LANDING_COLUMNS`; empty for a table that exists: only the catalog knows them."""
+        if self.exists_already:
+            return {}
         return {**self.columns, **LANDING_COLUMNS}
 
     @property
     def all_descriptions(self) -> dict[str, str]:
         """Column → what is in it, with `LANDING_COLUMNS`."""
+        if self.exists_already:
+            return dict(self.descriptions)
         return {**self.descriptions, **LANDING_DESCRIPTIONS}
+
+    def _check_named_time(self) -> None:
+        if not isinstance(self.columns, Mapping):
+            raise ConfigurationError(
+                f"columns= of {self.table} is {self.columns!r}, which is no dict.",
+                remedy='Write columns={"event_ts": "timestamptz", ...}, or leave it out for a table that exists.',
+            )
+        if not self.time_column:
+            raise ConfigurationError(
+                f"{self.table} has no time column.",
+                remedy='Name the column of the rows\' own time: time_column="event_ts".',
+            )
+        require_name(COLUMN, self.time_column, f"The time column of {self.table}")
 
     def _check_time(self) -> None:
         found = self.all_columns.get(self.time_column)

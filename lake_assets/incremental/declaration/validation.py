@@ -40,11 +40,15 @@ def check_source_columns(target: Target, source: Source, columns: Mapping[str, s
 
 
 def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
-    """Check that a source that is a raw table has a key, which identifies repeated deliveries.
+    """Check a source that is a raw table: it has a key, which identifies repeated deliveries, and its columns exist.
+
+    Only the catalog knows the columns of a table that exists: a plan checks them.
 
     Raises:
-        ConfigurationError: The key is missing.
+        ConfigurationError: The key is missing, or a column.
     """
+    if not raw.exists_already:
+        check_source_columns(target, source, raw.all_columns)
     if source.key is None:
         raise ConfigurationError(
             f"{target.table} reads {raw.table} without a key.",
@@ -92,7 +96,8 @@ def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[T
     Raises:
         ConfigurationError: No raw table contains them, or a column is no string.
     """
-    if not any(subject.columns_of(raw_table.columns) for raw_table in raw):
+    is_held = any(subject.columns_of(raw_table.columns) for raw_table in raw)
+    if not is_held and not any(raw_table.exists_already for raw_table in raw):
         raise ConfigurationError(
             f"No raw table holds the subject {subject.name}: none has a column {' or '.join(subject.columns)!r}.",
             remedy="Name the columns that contain its id.",
@@ -100,12 +105,16 @@ def check_subject(subject: Subject, raw: Sequence[RawTable], targets: Sequence[T
     declared = {raw_table.table: raw_table.columns for raw_table in raw}
     declared.update({target.table: target.columns for target in targets})
     for table, columns in declared.items():
-        for column in subject.columns_of(columns):
-            if columns[column] != "string":
-                raise ConfigurationError(
-                    f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
-                    remedy="Declare the column as a string.",
-                )
+        _check_ids_are_strings(subject, table, columns)
+
+
+def _check_ids_are_strings(subject: Subject, table: str, columns: Mapping[str, str]) -> None:
+    for column in subject.columns_of(columns):
+        if columns[column] != "string":
+            raise ConfigurationError(
+                f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
+                remedy="Declare the column as a string.",
+            )
 
 
 def check_target(target: Target) -> None:

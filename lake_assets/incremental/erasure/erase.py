@@ -35,6 +35,7 @@ from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows
 from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries, head_has_delete_files
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure
+from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.planning.session import NoSession
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
     rows = engine.erasure_guard.sweep()
     names: set[str] = set()
     for subject in engine.pipeline.subjects:
-        names.update(table for table, _ in holders(engine.pipeline, subject))
+        names.update(table for table, _ in holders(engine.catalog, engine.pipeline, subject))
     raw_names = [raw.table for raw in engine.pipeline.raw if raw.table in names]
     if not any(_has_erased_rows_in_history(engine.catalog, name) for name in raw_names):
         return ErasureReport("", unfinished=_count_unfinished(engine))
@@ -180,7 +181,7 @@ def _sweep_tables(engine: Engine, now: datetime) -> ErasureReport:
 def _delete_raw_rows(engine: Engine, subject: Subject, value: str) -> dict[str, int]:
     deleted: dict[str, int] = {}
     for raw in engine.pipeline.raw:
-        columns = subject.columns_of(raw.columns)
+        columns = subject_columns(engine.catalog, raw, subject)
         if not columns:
             continue
         if head_has_delete_files(tables.load(engine.catalog, raw.table)):
@@ -252,7 +253,7 @@ def _hours_with(catalog: Catalog, target: Target, columns: tuple[str, ...], valu
 
 def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
     """Raise `ErasureStopped` if a branch or tag still has rows of the subject; only people drop branches and tags."""
-    for name, columns in holders(engine.pipeline, subject):
+    for name, columns in holders(engine.catalog, engine.pipeline, subject):
         table = tables.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
             rows = table.scan(holds(columns, value), snapshot_id=ref.snapshot_id)
@@ -271,7 +272,7 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
 
 
 def _remove_old_files(engine: Engine, subject: Subject, value: str, now: datetime) -> Removed:
-    names = [table for table, _ in holders(engine.pipeline, subject)]
+    names = [table for table, _ in holders(engine.catalog, engine.pipeline, subject)]
     removed = remove_history(engine.catalog, names, orphaned_before=now - GRACE)
     strays = remove_strays(engine.catalog, names, subject.name, value)
     return Removed(removed.snapshots, removed.files + strays)

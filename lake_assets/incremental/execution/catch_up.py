@@ -116,7 +116,7 @@ def _heads(engine: Engine, targets: Iterable[Target], *, derived: bool) -> Heads
     names: set[str] = set()
     for target in targets:
         names.update(source.table for source in target.sources if (source.table in of_pipeline) is derived)
-    return present_heads(engine.catalog, sorted(names))
+    return present_heads(engine.catalog, engine.pipeline, sorted(names))
 
 
 def _run_due_sessions(

@@ -27,6 +27,7 @@ from lake_assets.incremental.execution.target_check import find_problem
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.erasure_registry import create_table as create_erasure_table
+from lake_assets.incremental.metadata.source_tables import load_raw
 from lake_assets.incremental.planning import landed
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
@@ -81,7 +82,7 @@ class Engine:
         self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         for raw in self.pipeline.raw:
-            if tables.create_raw(self.catalog, raw):
+            if not raw.exists_already and tables.create_raw(self.catalog, raw):
                 created.append(raw.table)
         for target in self.pipeline.targets:
             if not self._was_dropped(target) and tables.create_target(self.catalog, target):
@@ -280,12 +281,12 @@ class Engine:
         Args:
             since: Snapshot id; None, or one that has expired, for all retained snapshots.
         """
-        table = tables.load(self.catalog, raw.table)
+        table = load_raw(self.catalog, raw)
         return list(landed.raw_snapshots(table, raw, since, self.pipeline.start_hour))
 
     def raw_lateness(self, raw: RawTable, snapshot: RawSnapshot) -> Mapping[int, Lateness]:
         """Return how late the rows that a snapshot appended to a raw table landed: landing hour → lateness."""
-        table = tables.load(self.catalog, raw.table)
+        table = load_raw(self.catalog, raw)
         return landed.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
 
     def _problem(self, target: Target, state: ProcessState) -> TargetError | None:

@@ -8,7 +8,7 @@ ever has them. As long as nobody was erased, this costs one look at the catalog.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,12 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, IsNull, LessT
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.types import TimestamptzType
 
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
+from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.planning.session import Decision, SessionPlan, SourceRange
 
 if TYPE_CHECKING:
@@ -118,12 +120,12 @@ class ErasureGuard:
             return None
         conditions: list[BooleanExpression] = []
         for subject in self.pipeline.subjects:
-            columns = subject.columns_of(raw.columns)
+            columns = subject_columns(self.catalog, raw, subject)
             if columns:
                 files = _files_added(table, snapshot_id, after)
                 ids = _ids_in(table, columns, files)
                 erased_ids = self.erasures.known(subject.name, ids, erased)
-                conditions += _rows_sent_before(raw, columns, erased_ids)
+                conditions += _rows_sent_before(table, raw, columns, erased_ids)
         if not conditions:
             return None
         return reduce(Or, conditions)
@@ -153,31 +155,36 @@ def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def holders(pipeline: Pipeline, subject: Subject) -> Iterator[tuple[str, tuple[str, ...]]]:
+def holders(catalog: Catalog, pipeline: Pipeline, subject: Subject) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the tables that have ids of a subject, with those columns: raw tables first, then targets in order."""
-    declared = {raw.table: raw.columns for raw in pipeline.raw}
-    declared |= {target.table: target.columns for target in pipeline.in_order()}
-    for table, names in declared.items():
-        columns = subject.columns_of(names)
+    found = {raw.table: subject_columns(catalog, raw, subject) for raw in pipeline.raw}
+    found |= {target.table: subject.columns_of(target.columns) for target in pipeline.in_order()}
+    for table, columns in found.items():
         if columns:
             yield table, columns
 
 
 def _rows_sent_before(
-    raw: RawTable, columns: Sequence[str], erased_ids: Mapping[str, datetime]
+    table: Table, raw: RawTable, columns: Sequence[str], erased_ids: Mapping[str, datetime]
 ) -> list[BooleanExpression]:
     """Return, for each id, the condition on its rows that happened or landed by its erasure."""
-    # A row without a time may have happened by then.
-    untimed = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
+    types = {field.name: field.field_type for field in table.schema().fields}
+    time_columns = [column for column in (raw.time_column, LANDED) if column in types]
     conditions: list[BooleanExpression] = []
     for value, erased_at in sorted(erased_ids.items()):
-        by_then = Or(_at_or_before(raw.time_column, erased_at), _at_or_before(LANDED, erased_at))
-        conditions.append(And(holds(columns, value), Or(by_then, untimed)))
+        # A row without a time may have happened by then.
+        by_then: BooleanExpression = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
+        for column in time_columns:
+            has_zone = isinstance(types[column], TimestamptzType)
+            by_then = Or(_at_or_before(column, erased_at, has_zone=has_zone), by_then)
+        conditions.append(And(holds(columns, value), by_then))
     return conditions
 
 
-def _at_or_before(column: str, moment: datetime) -> BooleanExpression:
-    return LessThanOrEqual(column, moment.isoformat())  # type: ignore[call-arg, arg-type]
+def _at_or_before(column: str, moment: datetime, *, has_zone: bool) -> BooleanExpression:
+    in_utc = moment.astimezone(UTC)
+    text = in_utc.isoformat() if has_zone else in_utc.replace(tzinfo=None).isoformat()
+    return LessThanOrEqual(column, text)  # type: ignore[call-arg, arg-type]
 
 
 def _sequence_number_read(table: Table, source: SourceRange) -> int:

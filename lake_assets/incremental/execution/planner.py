@@ -25,7 +25,9 @@ from lake_assets.incremental.execution.decisions import (
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.execution.source_heads import usable_head
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
+from lake_assets.incremental.metadata.source_tables import load_source
 from lake_assets.incremental.planning import entities
 from lake_assets.incremental.planning.changes import (
     Head,
@@ -190,9 +192,7 @@ class Planner:
         Raises:
             SourceError: It does not exist or lacks a declared column.
         """
-        table = tables.load(self.catalog, source.table)
-        tables.check_columns(table, source.table, self._declared_columns(source))
-        return table
+        return load_source(self.catalog, self.pipeline, source)
 
     def _planning_input(
         self,
@@ -263,26 +263,16 @@ class Planner:
         up_to: Head | None,
         budget: ReadBudget,
     ) -> SourceChanges:
+        table = self.source_table(source)
+        present = Head(publish.main_id(table), source_complete_through(table, source.table, self.pipeline))
         return changes(
-            self.source_table(source),
+            table,
             source,
             since,
             start=self.pipeline.start_hour,
-            up_to=up_to,
+            up_to=up_to or present,
             budget=budget,
         )
-
-    def _declared_columns(self, source: Source) -> dict[str, str | None]:
-        for raw in self.pipeline.raw:
-            if raw.table == source.table:
-                return dict(raw.all_columns)
-        for target in self.pipeline.targets:
-            if target.table == source.table:
-                return dict(target.columns)
-        columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-        if source.key:
-            columns[source.key] = None
-        return columns
 
     def _usable_heads(self, state: ProcessState, up_to: Heads) -> dict[str, Head]:
         heads: dict[str, Head] = {}

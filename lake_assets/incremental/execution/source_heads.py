@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.errors import InvalidHourKey, TableDamaged
+from lake_assets.errors import InvalidHourKey, TableDamaged, TimeColumnUnusable
+from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.planning.changes import Head, Watermark
 
 
-def present_heads(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[int | None, int | None]]:
+def present_heads(
+    catalog: Catalog, pipeline: Pipeline, names: Iterable[str]
+) -> dict[str, tuple[int | None, int | None]]:
     """Return the heads of tables now: table → (snapshot id, complete-through).
 
     A table that is damaged or declared wrongly is left out: the session that reads it reports why.
@@ -26,8 +30,8 @@ def present_heads(catalog: Catalog, names: Iterable[str]) -> dict[str, tuple[int
         try:
             table = tables.find(catalog, name)
             if table is not None:
-                heads[name] = (publish.main_id(table), tables.complete_through(table, name))
-        except (InvalidHourKey, TableDamaged):
+                heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
+        except (InvalidHourKey, TableDamaged, TimeColumnUnusable):
             continue
     return heads
 

@@ -110,6 +110,12 @@ class Maintainer:
         """
         known = tables_of(self.pipeline)
         wanted = name.replace("/", ".")
+        raw = self.pipeline.raw_table(wanted)
+        if raw is not None and raw.exists_already:
+            raise UsageError(
+                f"{wanted} belongs to the program that has created it, and is not maintained here.",
+                remedy="Maintain it with that program. The declaration names no columns of it.",
+            )
         found = [table for table in known if table == wanted or table.split(".")[1] == wanted]
         if len(found) != 1:
             raise UsageError(f"There is no table {name!r}.", remedy=f"Name one of: {', '.join(known)}.")
@@ -130,8 +136,11 @@ class Maintainer:
 
 
 def tables_of(pipeline: Pipeline) -> tuple[str, ...]:
-    """Return all tables to maintain: raw tables, targets, and the engine's own."""
-    raw_tables = [raw.table for raw in pipeline.raw]
+    """Return all tables to maintain: raw tables, targets, and the engine's own.
+
+    A table that another program has created is left to that program, whose readers and settings nobody here knows.
+    """
+    raw_tables = [raw.table for raw in pipeline.raw if not raw.exists_already]
     targets = [target.table for target in pipeline.targets]
     return (*raw_tables, *targets, *ENGINE_TABLES)
 

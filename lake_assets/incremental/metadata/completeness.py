@@ -13,6 +13,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.errors import InvalidHourKey, UsageError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.newest_event import source_complete_through
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def declare_complete(
     """
     raw = _raw_table(pipeline, name)
     table = tables.load(catalog, raw)
-    before = _present_hour(table, raw, force=force)
+    before = _present_hour(table, raw, pipeline, force=force)
     if before is not None and hour < before and not force:
         raise UsageError(
             f"{raw} is complete through {hour_key(before)} already; {hour_key(hour)} is earlier.",
@@ -73,9 +74,9 @@ def declare_complete(
     return Declared(raw, before, hour)
 
 
-def _present_hour(table: Table, raw: str, *, force: bool) -> int | None:
+def _present_hour(table: Table, raw: str, pipeline: Pipeline, *, force: bool) -> int | None:
     try:
-        return tables.complete_through(table, raw)
+        return source_complete_through(table, raw, pipeline)
     except InvalidHourKey:
         if not force:
             raise

@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.newest_event import source_complete_through
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def freshness(catalog: Catalog, pipeline: Pipeline, target: Target, now: datetim
     """
     return evaluate_freshness(
         target,
-        _complete_through(catalog, target.table),
-        {source.table: _complete_through(catalog, source.table) for source in target.sources},
+        _complete_through(catalog, pipeline, target.table),
+        {table: _complete_through(catalog, pipeline, table) for table in target.source_tables},
         start=pipeline.start_hour,
         now=now,
     )
@@ -102,8 +103,8 @@ def with_default_max_delay(pipeline: Pipeline, max_delay: timedelta | None) -> P
     return replace(pipeline, targets=tuple(targets))
 
 
-def _complete_through(catalog: Catalog, name: str) -> int | None:
-    return tables.complete_through(tables.load(catalog, name), name)
+def _complete_through(catalog: Catalog, pipeline: Pipeline, name: str) -> int | None:
+    return source_complete_through(tables.load(catalog, name), name, pipeline)
 
 
 def _remedy(target: Target, needed: int, sources: Mapping[str, int | None]) -> str:

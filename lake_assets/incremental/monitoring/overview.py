@@ -21,7 +21,9 @@ from lake_assets.incremental.declaration.column_lineage import column_sources
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
 from lake_assets.incremental.execution.target_check import find_problem, target_table
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import rows_by_hour
+from lake_assets.incremental.metadata.source_tables import load_existing
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.monitoring.session_costs import (
     LookbackComparison,
@@ -29,6 +31,7 @@ from lake_assets.incremental.monitoring.session_costs import (
     compare_with_lookback,
     costs,
 )
+from lake_assets.incremental.planning.landed import count_by_commit, has_landing
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
 from lake_assets.incremental.planning.session import HeldHour
 
@@ -148,9 +151,15 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
 
 def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
     """Return when the rows of a raw table arrived; `start` is the pipeline's first event hour."""
-    table = tables.load(catalog, raw.table)
-    tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
+    if raw.exists_already:
+        table = load_existing(catalog, raw)
+        if not has_landing(table):
+            count_by_commit(table, raw, counter)
+            return counter.result()
+    else:
+        table = tables.load(catalog, raw.table)
+        tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
     for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED))):
         counter.add(batch)
     return counter.result()
@@ -181,7 +190,7 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
     for raw in pipeline.raw:
-        through = tables.complete_through(tables.load(catalog, raw.table), raw.table)
+        through = source_complete_through(tables.load(catalog, raw.table), raw.table, pipeline)
         yield TableProgress(raw.table, "raw", through)
     store = SessionStore(catalog)
     for target in pipeline.in_order():

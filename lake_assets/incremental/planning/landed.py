@@ -5,19 +5,21 @@ The first needs metadata only. The second reads the two time columns of the new 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow as pa
 from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import DataFileContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.incremental.declaration import LANDED, RawTable, Source
-from lake_assets.incremental.metadata.manifests import changed_entries, own_manifests
+from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.planning.changes import SnapshotChange, raw_history
-from lake_assets.incremental.planning.changes.data_files import DataFiles, TimeRange
+from lake_assets.incremental.planning.changes.data_files import HOUR_MILLISECONDS, DataFiles, TimeRange
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Lateness
 
 SECOND_MICROSECONDS = 1_000_000
@@ -70,11 +72,12 @@ def raw_snapshots(
     files = DataFiles(table, source, start)
     for change in raw_history(table, source, since, start):
         times = _time_range(change)
+        commit_hour = change.committed_at_ms // HOUR_MILLISECONDS
         yield RawSnapshot(
             snapshot_id=change.snapshot_id,
             operation=change.operation,
             committed_at_ms=change.committed_at_ms,
-            rows_by_hour=_rows_by_hour(files, change.snapshot_id),
+            rows_by_hour=_rows_by_hour(files, change, None if not raw.exists_already else commit_hour),
             event_lower=_moment(times[0]) if times else None,
             event_upper=_moment(times[1]) if times else None,
             appends=change.effect == "append",
@@ -99,7 +102,7 @@ def lateness(
     Returns:
         Empty if the snapshot is no append, or its files are gone.
     """
-    if not snapshot.appends or LANDED not in table.schema().column_names:
+    if not snapshot.appends or not (raw.exists_already or has_landing(table)):
         return {}
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     try:
@@ -114,10 +117,56 @@ def _count_arrivals(table: Table, raw: RawTable, snapshot: RawSnapshot, counter:
     for entry in _changed_entries(table, snapshot.snapshot_id):
         if entry.status is ManifestEntryStatus.ADDED:
             new_files.append(FileScanTask(entry.data_file))
-    columns = table.schema().select(raw.time_column, LANDED)
-    scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
-    for batch in scan.to_record_batches(new_files):
+    for batch in _read_times(table, raw, new_files, snapshot.committed_at_ms):
         counter.add(batch)
+
+
+def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> None:
+    """Count the rows of a table without `landed_at`. They arrived when the snapshot that added them was committed.
+
+    Rows of a file that a rewrite added, or a snapshot that has expired, arrived at an unknown time.
+
+    Args:
+        table: The table.
+        raw: Its declaration.
+        counter: Counts the rows.
+    """
+    appended_at = {s.snapshot_id: s.timestamp_ms for s in table.metadata.snapshots if _is_append(s)}
+    files: defaultdict[int | None, list[FileScanTask]] = defaultdict(list)
+    for entry in _live_data(table):
+        files[appended_at.get(entry.snapshot_id or 0)].append(FileScanTask(entry.data_file))
+    for committed_at_ms, tasks in files.items():
+        for batch in _read_times(table, raw, tasks, committed_at_ms):
+            counter.add(batch)
+
+
+def has_landing(table: Table) -> bool:
+    """Whether the rows of a table tell when they landed."""
+    return any(field.name == LANDED for field in table.schema().fields)
+
+
+def _live_data(table: Table) -> Iterator[ManifestEntry]:
+    """Yield the entries of the live data files of the head."""
+    head = table.current_snapshot()
+    for manifest in head.manifests(table.io) if head else []:
+        if manifest.content is ManifestContent.DATA:
+            yield from entries(manifest, table.io, discard_deleted=True)
+
+
+def _is_append(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and snapshot.summary.operation is Operation.APPEND
+
+
+def _read_times(
+    table: Table, raw: RawTable, files: Iterable[FileScanTask], committed_at_ms: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the time column and `landed_at`, which is the time of the commit if the table has no such column."""
+    landed = [LANDED] if has_landing(table) else []
+    columns = table.schema().select(raw.time_column, *landed)
+    scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
+    committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
+    for batch in scan.to_record_batches(files):
+        yield batch if landed else batch.append_column(LANDED, pa.repeat(committed, batch.num_rows))
 
 
 def _time_range(change: SnapshotChange) -> TimeRange | None:
@@ -130,17 +179,32 @@ def _time_range(change: SnapshotChange) -> TimeRange | None:
     return lowest, highest
 
 
-def _rows_by_hour(files: DataFiles, snapshot_id: int) -> dict[int, int]:
-    """Return landing hour → added rows, for each partition in which the snapshot added or removed a file."""
+def _rows_by_hour(files: DataFiles, change: SnapshotChange, commit_hour: int | None) -> dict[int, int]:
+    """Return landing hour → added rows, for each partition in which the snapshot added or removed a file.
+
+    Args:
+        files: The files of the table.
+        change: The snapshot.
+        commit_hour: When files without a landing partition landed; None to leave them out. A compaction lands none.
+    """
     rows: Counter[int] = Counter()
-    for entry in _changed_entries(files.table, snapshot_id):
-        file = entry.data_file
-        hour = files.landing_hour(file)
-        if hour is None:
-            continue
-        is_new_data = entry.status is ManifestEntryStatus.ADDED and file.content is DataFileContent.DATA
-        rows[hour] += file.record_count if is_new_data else 0
+    if commit_hour is not None and (change.effect == "none" or commit_hour < files.start):
+        return {}
+    for entry in _changed_entries(files.table, change.snapshot_id):
+        hour = _landing_hour(files, entry, commit_hour)
+        if hour is not None:
+            rows[hour] += _rows_added(entry)
     return dict(sorted(rows.items()))
+
+
+def _landing_hour(files: DataFiles, entry: ManifestEntry, commit_hour: int | None) -> int | None:
+    found = files.landing_hour(entry.data_file)
+    return commit_hour if found is None else found
+
+
+def _rows_added(entry: ManifestEntry) -> int:
+    is_new_data = entry.status is ManifestEntryStatus.ADDED and entry.data_file.content is DataFileContent.DATA
+    return entry.data_file.record_count if is_new_data else 0
 
 
 def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:

@@ -32,7 +32,7 @@ def classified_rows_in_scope(
     in_scope = hours_condition(source.time_column, plan.hour_numbers)
     if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
         without_hour = row_validation.has_no_hour(source, columns, start=build.start)
-        in_scope = in_scope | (without_hour & _landed_with_session(plan, span))
+        in_scope = in_scope | (without_hour & _landed_with_session(plan, span, columns))
     rows = rows.where(in_scope)
     classified = row_validation.classify(rows, source, columns=columns, start=build.start)
     return classified, columns
@@ -62,11 +62,13 @@ def quarantine_rows_of_other_sources(build: TargetBuild, plan: SessionPlan) -> l
     return found
 
 
-def _landed_with_session(plan: SessionPlan, span: SourceRange) -> Column:
+def _landed_with_session(plan: SessionPlan, span: SourceRange, columns: Sequence[str]) -> Column:
     """Return the condition on rows that landed in the partitions of a session, or later.
 
-    All rows may have, if the plan names no landing partition or the source was not read before.
+    All rows may have, if the plan names no landing partition, or the source was not read before or has none.
     """
+    if "landing_date" not in columns or "landing_hour" not in columns:
+        return F.lit(True)
     landings = []
     for uri in plan.processing_uris:
         if "landing_hour" in uri:

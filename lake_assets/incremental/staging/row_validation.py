@@ -51,13 +51,13 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
         columns: The columns of the rows.
         start: First hour of the pipeline.
     """
-    row_hash = F.sha2(F.to_json(F.struct(*columns)), 256)
+    row_hash = F.sha2(F.to_json(F.struct(*_quoted(columns))), 256)
     if source.trusted:
         row_hash = F.lit(None).cast("string")
     reason = _reason(source, start, has_landed=LANDED in columns)
     seconds = F.unix_timestamp(source.time_column)
     classified = rows.select(
-        *columns,
+        *_with_time_zone(source, columns),
         row_hash.alias(HASH),
         reason.alias(REASON),
         F.floor(seconds / SECONDS_PER_HOUR).alias(HOUR),
@@ -125,7 +125,7 @@ def quarantine_rows(rows: DataFrame, source: Source, *, columns: Sequence[str]) 
         F.lit(source.table).alias("source"),
         F.col(HASH).alias("row_hash"),
         F.col(REASON).alias("reason"),
-        F.to_json(F.struct(*columns)).alias("row"),
+        F.to_json(F.struct(*_quoted(columns))).alias("row"),
     )
 
 
@@ -183,6 +183,21 @@ def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column
     if LANDED in columns:
         condition = condition | F.col(LANDED).isNull() | _is_after_landing(source)
     return condition
+
+
+def _quoted(columns: Sequence[str]) -> list[Column]:
+    """Return columns by their names, which may be any in a table of another program."""
+    return [F.col("`" + column.replace("`", "``") + "`") for column in columns]
+
+
+def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
+    """Return the columns, the time as a timestamp with a zone: one without is in UTC, the time zone of the session."""
+    quoted = _quoted(columns)
+    if source.trusted:
+        return quoted
+    place = list(columns).index(source.time_column)
+    quoted[place] = quoted[place].cast("timestamp").alias(source.time_column)
+    return quoted
 
 
 def _delivery(source: Source, columns: Sequence[str]) -> Column:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType, TimestampType
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.execution.erasure_guard import ErasureGuard
+from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.execution.erasure_guard import ErasureGuard, holders
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures, create_table
 from lake_assets.incremental.metadata.publish import main_id
@@ -112,3 +115,26 @@ def test_a_plan_of_which_history_does_not_show_what_was_read_is_searched_as_a_wh
     unknown = bad + 1
     assert guard.delete_erased_rows(plan_of(unknown, bad))
     assert left(guard) == set()
+
+
+def test_a_table_of_another_program_is_swept_by_the_columns_that_it_has(catalog: Catalog) -> None:
+    create_table(catalog)
+    catalog.create_namespace("prod")
+    schema = Schema(NestedField(1, "account_id", StringType()), NestedField(2, "at", TimestampType()))
+    table = catalog.create_table("prod.events", schema)
+    rows = []
+    for account, moment in ((GONE, BEFORE), (GONE, ERASED_AT), (GONE, AFTER), (GONE, None), ("stays", BEFORE)):
+        rows.append({"account_id": account, "at": moment.replace(tzinfo=None) if moment else None})
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    existing = RawTable("prod.events", time_column="at")
+    pipeline = Pipeline(raw=(existing,), targets=(), start=PIPELINE.start, subjects=PIPELINE.subjects)
+    erasures = Erasures(catalog, key=lambda: b"key")
+    (subject,) = pipeline.subjects
+    erasures.record(subject.name, GONE, "requested", erased_at=ERASED_AT, now=AFTER)
+    assert ErasureGuard(catalog, pipeline, erasures).sweep() == {"prod.events": 3}
+    assert list(holders(catalog, pipeline, subject)) == [("prod.events", ("account_id",))]
+    left = tables.load(catalog, "prod.events").scan().to_arrow().to_pylist()
+    assert [(row["account_id"], row["at"]) for row in left] == [
+        (GONE, AFTER.replace(tzinfo=None)),
+        ("stays", BEFORE.replace(tzinfo=None)),
+    ]

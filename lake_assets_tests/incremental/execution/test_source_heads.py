@@ -20,12 +20,12 @@ def mark(snapshot_id: int | None, through: int) -> Watermark:
 
 def test_a_head_counts_unless_it_was_passed_or_is_no_ancestor_any_more(catalog: Catalog) -> None:
     Engine(catalog, CLICKS, clock=lambda: at(8)).create_tables()
-    empty = present_heads(catalog, ["raw.clicks", "raw.none"])
+    empty = present_heads(catalog, CLICKS, ["raw.clicks", "raw.none"])
     assert empty == {"raw.clicks": (None, None)}
     found = []
     for hour in range(3):
         land_clicks(catalog, [hour], landing=hour)
-        (head,) = present_heads(catalog, ["raw.clicks"]).values()
+        (head,) = present_heads(catalog, CLICKS, ["raw.clicks"]).values()
         found.append(Head(*head))
     first, second, third = found
     assert [head.complete_through for head in found] == [START, START + 1, START + 2]

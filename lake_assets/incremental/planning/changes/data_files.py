@@ -2,7 +2,8 @@
 
 If the metadata contain neither, the rows may lie in every hour. A file is opened in two cases: its bounds show a time
 that quarantine rejects, and one such row would plan the whole history; or its bounds are far apart, and the plan's
-budget allows it.
+budget allows it. Of a table without landing times, which nothing limits, a file is also opened if it has no bounds, or
+one after its commit.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBu
 HOUR_MILLISECONDS = 3_600_000
 HOURS_OF_DAY = 24
 EPOCH = date(1970, 1, 1)
+READABLE = (FileFormat.PARQUET, FileFormat.ORC)
+"""Formats of data files that pyiceberg reads."""
 
 TimeRange = tuple[int, int]
 """First and last time, microseconds since 1970, both inclusive."""
@@ -83,6 +86,8 @@ class DataFiles:
         # Rows dated after their landing are quarantined, but only if the source's rows are validated.
         is_validated = LANDED in schema.column_names and not source.trusted
         self._landed_field = schema.find_field(LANDED) if is_validated else None
+        # Nothing limits the times of rows that tell no landing.
+        self._has_any_times = not is_validated and not source.trusted
         landed_column = LANDED if is_validated else None
         self._row_hours = RowHours(table, source.time_column, landed_column, start)
         self._layouts: dict[int, _PartitionLayout] = {}
@@ -99,7 +104,7 @@ class DataFiles:
         """Return the hour of a data or delete file's landing partition; None if it has no such partition."""
         partition = self._partition(file)
         day, hour = partition.get("landing_date"), partition.get("landing_hour")
-        if not isinstance(day, date) or not isinstance(hour, int):
+        if not isinstance(day, date) or not isinstance(hour, int) or hour not in range(HOURS_OF_DAY):
             return None
         return (day - EPOCH).days * HOURS_OF_DAY + hour
 
@@ -130,12 +135,20 @@ class DataFiles:
         if hours is None:
             return described
         try:
-            if self._has_rejected_times(file, hours, times) or self._is_worth_reading(file, hours):
+            if self._must_be_read(file, hours, snapshot, times) or self._is_worth_reading(file, hours):
                 return _with_row_hours(described, self._row_hours.of(file))
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
             hours = self._until_landed(file, hours)
         return replace(described, hours=self._from_start(hours))
+
+    def _must_be_read(self, file: DataFile, hours: HourRange, snapshot: Snapshot, times: TimeRange | None) -> bool:
+        """Whether metadata may say too little: they contain rejected times, none, or some after the commit."""
+        if not self._has_any_times or file.file_format not in READABLE:
+            return self._has_rejected_times(file, hours, times)
+        is_in_partition = self._layouts[file.spec_id].hour_position is not None
+        is_after_commit = hours[1] > snapshot.timestamp_ms // HOUR_MILLISECONDS + 1
+        return not is_in_partition and (times is None or is_after_commit)
 
     def _is_worth_reading(self, file: DataFile, hours: HourRange) -> bool:
         counted = self._from_start(hours)

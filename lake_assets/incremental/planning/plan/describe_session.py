@@ -114,6 +114,10 @@ def _source_range(source: SourceChanges) -> SourceRange:
     )
 
 
+LANDING_PARTITION = {"landing_date", "landing_hour", "batch_id"}
+"""The fields of the partition of a landed file. Files of tables that others have created may have none of them."""
+
+
 def _session_id(process: str, parts: Iterable[str]) -> str:
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()
     name = process.split(".")[-1]
@@ -125,7 +129,7 @@ def _processing_uris(changes: Iterable[SourceChanges]) -> tuple[dict[str, object
     partitions: dict[tuple[str, ...], dict[str, object]] = {}
     for source in changes:
         for file in source.added:
-            if "batch_id" in file.partition:
+            if file.partition.keys() >= LANDING_PARTITION:
                 values = tuple(map(str, file.partition.values()))
                 partitions.setdefault(values, dict(file.partition))
     return tuple(partitions[values] for values in sorted(partitions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import UTC, timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -316,6 +316,24 @@ def test_missing_bounds_without_landing_mean_all_hours_up_to_the_commit(catalog:
     assert found.snapshots[0].hours == ((START, max(START, committed)),)
 
 
+def test_rows_without_landing_have_the_hours_of_their_times_even_without_bounds_or_after_the_commit(
+    catalog: Catalog,
+) -> None:
+    far = 24 * 365 * 200
+    source = Source("core.plain", time_column="at", key="id")
+    columns = {"id": "string", "at": "timestamp"}
+    tables.create(catalog, "core.plain", columns, {}, {"write.metadata.metrics.default": "none"})
+    table = tables.load(catalog, "core.plain")
+    since = changes(table, source, None, start=START).head
+    table.append(arrow_of(table, "at", [3, 5]))
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.metrics.default": "full"})
+    table.append(arrow_of(table, "at", [-9, 4, far]))
+    table.append(arrow_of(table, "at", [2, 5]))
+    found = changes(table, source, since, start=START)
+    assert touched(found) == [2, 3, 4, 5, far]
+
+
 def test_a_file_without_rows_touches_nothing(events: Table, tmp_path: Path) -> None:
     append(events, 1)
     since = head(events)
@@ -381,7 +399,8 @@ def make_fact(catalog: Catalog, name: str = "core.fact") -> Table:
 
 
 def arrow_of(table: Table, column: str, hours: Sequence[float]) -> pa.Table:
-    rows = [{column: hour_start(START) + timedelta(hours=h)} for h in hours]
+    zone = None if str(table.schema().find_type(column)) == "timestamp" else UTC
+    rows = [{column: (hour_start(START) + timedelta(hours=h)).replace(tzinfo=zone)} for h in hours]
     return pa.Table.from_pylist(rows, schema=schema_to_pyarrow(table.schema(), include_field_ids=False))
 
 

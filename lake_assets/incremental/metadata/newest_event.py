@@ -1,0 +1,193 @@
+"""Complete-through of a raw table by a rule: an hour is complete once the table has an event that is late enough.
+
+The rule reads no clock: equal tables have an equal complete-through. An event that is dated after the commit of its
+snapshot does not count, so a wrong time in the future completes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
+from pyiceberg.types import PrimitiveType
+
+from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.metadata.source_tables import check_time_columns
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.declaration import Pipeline
+
+MILLISECOND_MICROSECONDS = 1000
+CACHED_FILES = 1024
+"""Number of files whose newest event is remembered: a sensor asks for the same files again and again."""
+
+_cache: dict[tuple[str, str, int], int | None] = {}
+
+
+def source_complete_through(table: Table, name: str, pipeline: Pipeline) -> int | None:
+    """Return a source's complete-through: by its property, or by the rule of its declaration, whichever is later.
+
+    Args:
+        table: The source.
+        name: Its name.
+        pipeline: Declares the rule, if there is one.
+
+    Returns:
+        None if neither declares an hour.
+
+    Raises:
+        InvalidCompleteThrough: The property is no hour key.
+        TimeColumnUnusable: The rule needs a time column that is missing, or no timestamp.
+    """
+    declared = tables.complete_through(table, name)
+    raw = pipeline.raw_table(name)
+    if raw is None or raw.lag is None:
+        return declared
+    check_time_columns(table, raw)
+    by_rule = complete_by_rule(newest_event(table, raw.time_column), raw.lag)
+    known = [hour for hour in (declared, by_rule) if hour is not None]
+    return max(known, default=None)
+
+
+def complete_by_rule(newest: int | None, lag: timedelta) -> int | None:
+    """Return the last hour whose end is at least `lag` before the newest event; None without an event.
+
+    Args:
+        newest: Time of the newest event, microseconds since 1970.
+        lag: How much later than the end of a complete hour it must be.
+    """
+    if newest is None:
+        return None
+    return (newest - lag // timedelta(microseconds=1)) // HOUR_MICROSECONDS - 1
+
+
+def newest_event(table: Table, time_column: str) -> int | None:
+    """Return the time of the newest event at the head of a table that is not after the commit of its snapshot.
+
+    Bounds of data files tell it. A file is opened only if it has no bounds, or one that is after its commit.
+
+    Returns:
+        Microseconds since 1970; None without such an event.
+    """
+    found = _NewestEvent(table, time_column)
+    for manifest_limit, file, file_limit in _live_files(table, found):
+        found.look_at(file, min(manifest_limit, file_limit))
+    return found.result()
+
+
+@dataclass(frozen=True)
+class _Unread:
+    """A file whose bounds do not tell its newest event. No event after `limit` counts."""
+
+    limit: int
+    file: DataFile
+
+
+class _NewestEvent:
+    """Collects the newest event, file by file. Times are microseconds since 1970."""
+
+    def __init__(self, table: Table, time_column: str) -> None:
+        self.table = table
+        self.time_column = time_column
+        self.newest: int | None = None
+        self.unread: list[_Unread] = []
+        self._field = table.schema().find_field(time_column)
+
+    def is_beaten_by(self, limit: int) -> bool:
+        """Whether a file may have a newer event, if none after `limit` counts."""
+        return self.newest is None or limit > self.newest
+
+    def look_at(self, file: DataFile, limit: int) -> None:
+        nulls = (file.null_value_counts or {}).get(self._field.field_id)
+        if nulls == file.record_count or not self.is_beaten_by(limit):
+            return
+        upper = self._upper_bound(file)
+        if upper is not None and upper <= limit:
+            self._count(upper)
+        else:
+            self.unread.append(_Unread(limit, file))
+
+    def result(self) -> int | None:
+        """Return the newest event, after the files that must be opened were opened."""
+        for unread in sorted(self.unread, key=lambda each: (-each.limit, each.file.file_path)):
+            if not self.is_beaten_by(unread.limit):
+                break
+            self._count(self._newest_in(unread))
+        return self.newest
+
+    def _upper_bound(self, file: DataFile) -> int | None:
+        bound = (file.upper_bounds or {}).get(self._field.field_id)
+        if bound is None:
+            return None
+        assert isinstance(self._field.field_type, PrimitiveType)
+        return int(from_bytes(self._field.field_type, bound))
+
+    def _count(self, moment: int | None) -> None:
+        if moment is not None and self.is_beaten_by(moment):
+            self.newest = moment
+
+    def _newest_in(self, unread: _Unread) -> int | None:
+        key = (unread.file.file_path, self.time_column, unread.limit)
+        if key not in _cache:
+            while len(_cache) >= CACHED_FILES:
+                _cache.pop(next(iter(_cache)), None)
+            _cache[key] = self._read(unread)
+        return _cache[key]
+
+    def _read(self, unread: _Unread) -> int | None:
+        schema = self.table.schema().select(self.time_column)
+        scan = ArrowScan(self.table.metadata, self.table.io, schema, ALWAYS_TRUE)
+        newest: int | None = None
+        for batch in scan.to_record_batches([FileScanTask(unread.file)]):
+            column = batch.column(self.time_column)
+            times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            counted = times.filter(pc.less_equal(times, unread.limit))
+            latest = pc.max(counted).as_py()
+            if latest is not None:
+                newest = latest if newest is None else max(newest, latest)
+        return newest
+
+
+def _live_files(table: Table, found: _NewestEvent) -> Iterator[tuple[int, DataFile, int]]:
+    """Yield the live data files of the head, each with the commit times of its manifest and of itself.
+
+    Files of the newest manifests come first. A manifest is not read if it was committed before the newest event.
+    """
+    committed_at = _CommitTimes(table)
+    for manifest in _data_manifests(table):
+        limit = committed_at.of(manifest.added_snapshot_id)
+        if found.is_beaten_by(limit):
+            for entry in entries(manifest, table.io, discard_deleted=True):
+                yield limit, entry.data_file, committed_at.of(entry.snapshot_id)
+
+
+class _CommitTimes:
+    """The commit times of the snapshots of a table, microseconds since 1970."""
+
+    def __init__(self, table: Table) -> None:
+        self._known = {each.snapshot_id: each.timestamp_ms for each in table.metadata.snapshots}
+        # A snapshot that has expired was committed before all that are left.
+        self._earliest = min((each.timestamp_ms for each in publish.ancestors(table)), default=0)
+
+    def of(self, snapshot_id: int | None) -> int:
+        """Return the commit time of a snapshot; of one that has expired, that of the oldest ancestor that is left."""
+        return self._known.get(snapshot_id or 0, self._earliest) * MILLISECOND_MICROSECONDS
+
+
+def _data_manifests(table: Table) -> list[ManifestFile]:
+    """Return the manifests of data files of the head, newest first."""
+    head = publish.main_id(table)
+    snapshot = table.snapshot_by_id(head) if head is not None else None
+    manifests = snapshot.manifests(table.io) if snapshot is not None else []
+    of_data = [manifest for manifest in manifests if manifest.content is ManifestContent.DATA]
+    return sorted(of_data, key=lambda each: each.sequence_number, reverse=True)

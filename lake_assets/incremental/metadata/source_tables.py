@@ -1,0 +1,140 @@
+"""Loading the sources of targets, and checking that they can be read as declared. Metadata only.
+
+A raw table that declares no columns exists: another program has created it, and it is read as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import NoSuchNamespaceError
+from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
+
+from lake_assets.errors import ConfigurationError, SourceTableMissing, TimeColumnUnusable
+from lake_assets.incremental.declaration import LANDED
+from lake_assets.incremental.metadata import tables
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Subject
+
+TIMESTAMPS = (TimestampType, TimestamptzType)
+"""The types of a time column. A timestamp without a zone is taken as UTC."""
+
+
+def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
+    """Return a source, if it has the declared columns.
+
+    Raises:
+        SourceError: It does not exist, lacks a declared column, or its time column is no timestamp.
+    """
+    raw = pipeline.raw_table(source.table)
+    if raw is None or not raw.exists_already:
+        table = tables.load(catalog, source.table)
+        tables.check_columns(table, source.table, _declared_columns(pipeline, raw, source))
+        return table
+    table = load_existing(catalog, raw)
+    check_time_columns(table, replace(raw, time_column=source.time_column))
+    if source.key is not None:
+        tables.check_columns(table, source.table, {source.key: None})
+    return table
+
+
+def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:
+    """Check that the raw tables that other programs have created can be read as declared.
+
+    Raises:
+        SourceError: One of them is missing, or its time column cannot be used.
+    """
+    for raw in pipeline.raw:
+        if raw.exists_already:
+            load_existing(catalog, raw)
+
+
+def load_raw(catalog: Catalog, raw: RawTable) -> Table:
+    """Return a raw table, if it exists; if another program has created it, only if it can be read as declared."""
+    return load_existing(catalog, raw) if raw.exists_already else tables.load(catalog, raw.table)
+
+
+def load_existing(catalog: Catalog, raw: RawTable) -> Table:
+    """Return a table that another program has created, if it can be read as declared.
+
+    Raises:
+        SourceTableMissing: It does not exist.
+        TimeColumnUnusable: Its time column does not exist, or is no timestamp.
+        TableDamaged: Its metadata file cannot be read.
+    """
+    table = tables.find(catalog, raw.table)
+    if table is None:
+        raise SourceTableMissing(raw.table, known=_names_beside(catalog, raw.table))
+    check_time_columns(table, raw)
+    return table
+
+
+def check_time_columns(table: Table, raw: RawTable) -> None:
+    """Check that the time column of a table is a timestamp, and `landed_at`, too, if it has this column.
+
+    Raises:
+        TimeColumnUnusable: A column does not exist, or is no timestamp.
+    """
+    types = _types(table)
+    timestamps = [name for name, found in types.items() if isinstance(found, TIMESTAMPS)]
+    found = types.get(raw.time_column)
+    if not isinstance(found, TIMESTAMPS):
+        raise TimeColumnUnusable(raw.table, raw.time_column, found=_text(found), timestamps=timestamps)
+    landed = types.get(LANDED)
+    if landed is not None and not isinstance(landed, TIMESTAMPS):
+        raise TimeColumnUnusable(raw.table, LANDED, found=_text(landed), timestamps=None)
+
+
+def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[str, ...]:
+    """Return the columns of a raw table that contain an id of a subject: the declared ones, or those that exist.
+
+    Raises:
+        ConfigurationError: Such a column of a table that exists is no string.
+        SourceError: A table that should exist does not, or cannot be read as declared.
+    """
+    if not raw.exists_already:
+        return subject.columns_of(raw.columns)
+    types = _types(load_existing(catalog, raw))
+    columns = subject.columns_of(types)
+    for column in columns:
+        if str(types[column]) != "string":
+            raise ConfigurationError(
+                f"{raw.table}.{column}, an id of the subject {subject.name}, is {types[column]}.",
+                remedy="Name string columns only as columns= of the subject.",
+            )
+    return columns
+
+
+def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) -> dict[str, str | None]:
+    if raw is not None:
+        return dict(raw.all_columns)
+    for target in pipeline.targets:
+        if target.table == source.table:
+            return dict(target.columns)
+    columns: dict[str, str | None] = {source.time_column: "timestamptz"}
+    if source.key:
+        columns[source.key] = None
+    return columns
+
+
+def _types(table: Table) -> Mapping[str, IcebergType]:
+    return {field.name: field.field_type for field in table.schema().fields}
+
+
+def _text(found: IcebergType | None) -> str | None:
+    return None if found is None else str(found)
+
+
+def _names_beside(catalog: Catalog, name: str) -> list[str]:
+    """Return the tables of the namespace of a table."""
+    namespace = name.split(".")[0]
+    try:
+        return sorted(".".join(identifier) for identifier in catalog.list_tables(namespace))
+    except NoSuchNamespaceError:
+        return []
