@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from lake_assets import settings as module
-from lake_assets.settings import PROJECT, Settings
+from lake_assets.settings import PROJECT, Settings, variable_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,3 +56,10 @@ def test_jars_are_in_the_environment_or_in_the_home(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     found = Settings(home=tmp_path)
     assert (found.jars, found.kafka_jars) == (tmp_path / "jars", tmp_path / "kafka-jars")
+
+
+def test_the_page_lists_every_setting_once_and_nothing_else() -> None:
+    _, listed = (PROJECT / "docs" / "settings.md").read_text().split("## All settings")
+    variables = re.findall(r"^\| `(LAKE_\w+)` \|", listed, re.MULTILINE)
+    of_users = Settings.model_fields.keys() - {"failpoint"}  # which tests alone set
+    assert sorted(variables) == sorted(map(variable_name, of_users))

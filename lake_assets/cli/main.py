@@ -80,7 +80,7 @@ def main() -> None:
     prepare_completion()
     try:
         with failures.own_warnings():
-            if not is_completing():
+            if not is_completing() and sys.argv[1:2] != [doctor.__name__]:  # the doctor reports them itself
                 _warn_of_unknown_settings()
             app(prog_name=PROGRAM)
     except KeyboardInterrupt:

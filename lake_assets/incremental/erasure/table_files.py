@@ -22,6 +22,7 @@ from lake_assets.incremental.erasure.certificate import (
 )
 from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import publish
+from lake_assets.incremental.metadata.manifests import entries
 
 
 def certify(
@@ -124,7 +125,7 @@ def _referenced_files(table: Table) -> Iterator[tuple[str, Kind, Reference]]:
                 continue
             seen.add(manifest.manifest_path)
             yield manifest.manifest_path, "manifest", reference
-            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            for entry in entries(manifest, table.io, discard_deleted=True):
                 is_data = entry.data_file.content is DataFileContent.DATA
                 yield entry.data_file.file_path, "data" if is_data else "delete", reference
 

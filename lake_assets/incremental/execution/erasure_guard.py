@@ -24,6 +24,7 @@ from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subj
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
 from lake_assets.incremental.metadata.source_tables import subject_columns
+from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.planning.session import Decision, SessionPlan, SourceRange
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _files_added(table: Table, snapshot_id: int, after: int) -> list[DataFile]:
     for manifest in snapshot.manifests(table.io):
         if manifest.content is not ManifestContent.DATA or manifest.sequence_number <= after:
             continue
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries(manifest, table.io, discard_deleted=True):
             if _number_added(entry) > after:
                 found.append(entry.data_file)
     return found

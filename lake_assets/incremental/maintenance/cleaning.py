@@ -33,6 +33,7 @@ from lake_assets.incremental.maintenance.stored_files import (
     remove_file,
 )
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.manifests import entries
 
 _TOTALS = "total-"
 """Prefix of the summary properties that count a whole table."""
@@ -253,7 +254,7 @@ def _files_of(io: FileIO, metadata: TableMetadata, *, former: bool) -> Iterator[
     manifests = _manifests_of(io, metadata, may_be_gone)
     for manifest in manifests.values():
         with suppress(*may_be_gone):
-            for entry in manifest.fetch_manifest_entry(io, discard_deleted=not former):
+            for entry in entries(manifest, io, discard_deleted=not former):
                 yield entry.data_file.file_path
     yield from manifests
     for snapshot in metadata.snapshots:

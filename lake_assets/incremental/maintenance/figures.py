@@ -9,6 +9,8 @@ from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.incremental.metadata.manifests import entries
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -58,7 +60,7 @@ def head_manifests(table: Table) -> list[ManifestFile]:
 def files_of(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
     """Yield the data and delete files that manifests list, without deleted ones."""
     for manifest in manifests:
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries(manifest, table.io, discard_deleted=True):
             yield entry.data_file
 
 

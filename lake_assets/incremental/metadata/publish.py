@@ -20,6 +20,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import PublishConflict, TargetRolledBack, WriteAuditPublishDisabled
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.transactions import OneCopyTransaction
 
 WAP_ID = "wap.id"
 PUBLISHED_WAP_ID = "published-wap-id"
@@ -188,7 +189,7 @@ def ancestors(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot
 
 def _commit(table: Table, snapshot_id: int | None, properties: dict[str, str]) -> None:
     # Setting the snapshot requires that main has not moved since `table` was loaded.
-    with table.transaction() as transaction:
+    with OneCopyTransaction(table) as transaction:
         if snapshot_id is not None:
             ManageSnapshots(transaction=transaction).set_current_snapshot(snapshot_id=snapshot_id).commit()
         transaction.set_properties(properties)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from typer.testing import CliRunner
 
-from lake_assets.cli.main import app
+from lake_assets.cli.main import app, main
 from lake_assets.errors import CatalogLost
 
 if TYPE_CHECKING:
@@ -47,3 +49,18 @@ def test_a_home_is_diagnosed_and_its_lost_catalog_repaired(home: Path, monkeypat
     document = json.loads(repaired.stdout)
     assert document["repaired"] == [{"check": "catalog", "what": "registers 7 tables again", "failure": ""}]
     assert lake("init").stdout == "Nothing to create.\n"
+
+
+def test_an_unknown_variable_is_reported_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAKE_QQQQ", "1")
+    monkeypatch.setattr(sys, "argv", ["lake", "doctor"])
+    terminated = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit):
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, terminated)
+    said = capsys.readouterr()
+    assert (said.out + said.err).count("LAKE_QQQQ") == 1

@@ -34,7 +34,7 @@ from lake_assets.incremental.execution.session_log import (
 from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
 from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
 from lake_assets.incremental.maintenance.snapshot_references import read_references
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata import manifests, tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals
 from lake_assets.incremental.planning.plan import Committed
@@ -347,6 +347,15 @@ def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:
     assert table.scan().to_arrow().num_rows == 2 * moves, "every move is still there"
     assert len(list(table.scan().plan_files())) <= MERGE_FILES
     assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
+
+
+def test_a_lookup_resolves_no_schema_of_a_manifest_again(store: SessionStore) -> None:
+    for number in (1, 2, 3):
+        move(store, planned(number=number))
+    before = manifests._reader.cache_info()
+    store.watermark_session("core.fact")
+    after = manifests._reader.cache_info()
+    assert (after.hits - before.hits, after.misses - before.misses) == (3, 0)
 
 
 def test_a_lookup_finds_the_newest_move_in_a_merged_file_and_large_files_stay(

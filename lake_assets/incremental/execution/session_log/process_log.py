@@ -26,6 +26,8 @@ from pyiceberg.types import PrimitiveType
 
 from lake_assets.errors import StateMoved
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.metadata.transactions import OneCopyTransaction
 
 KEEP_SNAPSHOTS = 5
 """Snapshots of a log table that are kept for readers at work. Its rows are the history; each snapshot costs a move."""
@@ -132,7 +134,7 @@ def append_revision(
                     expected=f"revision {expected} of {name}",
                     found=f"revision {found}",
                 )
-            with table.transaction() as transaction:
+            with OneCopyTransaction(table) as transaction:
                 transaction.append(arrow_rows(table, rows))
                 _expire_old_snapshots(transaction, table)
     # The move is made. If another commit comes first now, a later move merges the files.
@@ -162,7 +164,7 @@ def _files_of(table: Table, process: str) -> list[DataFile] | None:
     found = []
     # A scan would evaluate the filter file by file; the partition value alone is enough.
     for manifest in manifests:
-        for entry in manifest.fetch_manifest_entry(table.io):
+        for entry in entries(manifest, table.io, discard_deleted=True):
             if entry.data_file.partition[0] == process:
                 found.append(entry.data_file)
     return found
