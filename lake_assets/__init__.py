@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Stateful,
         Stateless,
         Subject,
+        Topic,
         incremental_asset,
     )
     from lake_assets.incremental.execution.engine import utc_now
@@ -44,6 +45,7 @@ __all__ = [
     "Stateful",
     "Stateless",
     "Subject",
+    "Topic",
     "__version__",
     "audits",
     "incremental_asset",
@@ -66,6 +68,7 @@ _MODULES = {
     "Stateful": _DECLARATION,
     "Stateless": _DECLARATION,
     "Subject": _DECLARATION,
+    "Topic": _DECLARATION,
     "__version__": "lake_assets.base.version",
     "audits": "lake_assets.incremental.staging.audits",
     "incremental_asset": _DECLARATION,

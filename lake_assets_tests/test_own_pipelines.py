@@ -1,6 +1,6 @@
 """A pipeline of one's own, named alone: it opens in Dagster and has its report, on the services that `lake up` starts.
 
-None of them declares `subjects`, so no table of theirs is landed from Kafka, and none is served.
+None of them declares a feed, an engagement lake or a served table, so Dagster shows no asset of those parts.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables
         done = subprocess.run(command, cwd=folder, env=nowhere, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert "No raw table of the pipelines is landed from Kafka" in done.stderr
-        assert "subjects=" in done.stderr
+        assert 'add feed=Topic("id_column") to its RawTable' in done.stderr
 
 
 @pytest.mark.slow
@@ -248,11 +248,11 @@ def failed_ticks(sensor: Mapping[str, Any]) -> list[Any]:
     return [tick for tick in sensor["sensorState"]["ticks"] if tick["error"] or tick["status"] == "FAILURE"]
 
 
-def test_what_needs_subjects_says_how_to_have_some() -> None:
+def test_what_needs_a_subject_or_a_feed_says_how_to_have_one() -> None:
     nothing = Pipeline(raw=(), targets=(), start="2026-01-01-00:00")
     with pytest.raises(UsageError, match="subjects="):
         nothing.subject("account")
-    with pytest.raises(UsageError, match="subjects="):
+    with pytest.raises(UsageError, match="feed=Topic"):
         feed_of(feeds(nothing), "raw.payments")
 
 

@@ -9,7 +9,7 @@ from lake_assets.incremental.declaration.decorator import incremental_asset
 from lake_assets.incremental.declaration.modes import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
 from lake_assets.incremental.declaration.pipeline import Pipeline, merge
-from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject
+from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import SessionContext, Target, Transform
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Stateless",
     "Subject",
     "Target",
+    "Topic",
     "Transform",
     "incremental_asset",
     "merge",

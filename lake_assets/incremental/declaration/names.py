@@ -10,6 +10,8 @@ from lake_assets.errors import ConfigurationError
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""The names of topics that Kafka accepts."""
 
 
 def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
@@ -17,6 +19,14 @@ def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
     if not pattern.fullmatch(value):
         raise ConfigurationError(
             f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
+        )
+
+
+def require_topic(value: str) -> None:
+    """Check the name of a Kafka topic. Raises `ConfigurationError`."""
+    if not TOPIC.fullmatch(value):
+        raise ConfigurationError(
+            f"The topic is called {value!r}.", remedy="Use up to 249 letters, digits, and the signs . _ and -."
         )
 
 

@@ -12,7 +12,7 @@ from lake_assets.pages.data_path.stages import DataPath, read_stage
 from lake_assets.pages.data_path.targets import target_facts
 from lake_assets.settings import Settings
 
-NO_FEED = "No raw table is landed from Kafka: the pipelines declare no `subjects`."
+NO_FEED = "No raw table is landed from Kafka: none declares a `feed`."
 NOTHING_LANDED = "Nothing has landed: `lake landing run`."
 NO_LAKE = "No lake was created yet: `lake engagement init LAKE --org ORG`."
 NONE_DECLARED = "None is declared."
