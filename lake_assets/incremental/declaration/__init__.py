@@ -10,7 +10,7 @@ from lake_assets.incremental.declaration.modes import Mode, Sequential, Stateful
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
 from lake_assets.incremental.declaration.pipeline import Pipeline, merge
 from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
-from lake_assets.incremental.declaration.target import SessionContext, Target, Transform
+from lake_assets.incremental.declaration.target import Served, SessionContext, Target, Transform
 
 __all__ = [
     "IDENTIFIER",
@@ -22,6 +22,7 @@ __all__ = [
     "RawTable",
     "Rule",
     "Sequential",
+    "Served",
     "SessionContext",
     "Source",
     "Stateful",
