@@ -48,9 +48,9 @@ def engagement_definitions(
     """Return the assets, checks, jobs and sensors of lakes. Their code location must define `RESOURCES`.
 
     Args:
-        seconds: Stream → interval between its turns.
-        maintenance_seconds: Minimum interval between two maintenances.
-        retain_hours: Hours for which old versions stay readable.
+        seconds: Stream → interval between its turns, of lakes that declare none of their own.
+        maintenance_seconds: Minimum interval between two maintenances, likewise.
+        retain_hours: Hours for which old versions stay readable, likewise.
         max_wait: Seconds that a run waits for its turn.
         clock: Returns the present time for sensors.
 
@@ -61,13 +61,13 @@ def engagement_definitions(
     definitions = []
     for lake in lakes:
         for stream in STREAMS:
-            interval = seconds[stream]
+            interval = lake.seconds.get(stream, seconds[stream])
             definitions.append(stream_definitions(lake, stream, seconds=interval, max_wait=max_wait, clock=clock))
         definitions.append(
             maintenance_definitions(
                 lake,
-                seconds=maintenance_seconds,
-                retain_hours=retain_hours,
+                seconds=lake.seconds.get(MAINTENANCE, maintenance_seconds),
+                retain_hours=lake.retain_hours or retain_hours,
                 max_wait=max_wait,
                 clock=clock,
             )
