@@ -194,7 +194,8 @@ PIPELINE = Pipeline(raw=(VISITS, COUNTED), targets=(visit_fact,), start="2026-01
 
 def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings) -> None:
     (folder / "visits.py").write_text(DECLARED)
-    (folder / "chat.yaml").write_text("name: chat\nfields: {channel: string}\n")
+    metrics = "metrics: {messages: {kinds: {asked: asked}}}"
+    (folder / "chat.yaml").write_text(f"name: chat\nfields: {{channel: string}}\n{metrics}\n")
     named = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": "visits:PIPELINE", "LAKE_LAKES": "chat.yaml"}
     command = [sys.executable, "-c", IN_A_PROCESS]
     environment = {**os.environ, **named, "PYTHONPATH": "."}

@@ -153,7 +153,8 @@ def dashboard(
     from lake_assets.pages import dashboard, page
 
     tables = _open_tables(lake)
-    made = dashboard.page(read_metrics(tables, orgs or ()), lake=lake, version=metrics_cursor(tables))
+    found = read_metrics(tables, orgs or ())
+    made = dashboard.page(found, lake=lake, version=metrics_cursor(tables), groups=tables.lake.metrics)
     typer.echo(f"The dashboard is in {page.write(made, out or settings().home / f'{lake}.html')}")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup, check_groups
 from lake_assets.engagement.requests.retention_rules import TTL_DAYS
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import IDENTIFIER
@@ -40,6 +41,8 @@ class EngagementLake:
         max_file_bytes: Maximum size of the files that maintenance writes for `engagement`.
         seconds: One of `TURNS` → seconds between two of its turns; without an entry, those of the settings.
         retain_hours: Hours for which old versions stay readable; None for those of the settings.
+        metrics: What its metrics count.
+        simulated_as: Kind or outcome of the simulator → the kind or outcome of this lake; others stay.
         ttl_days: Days that orgs keep engagements if they are registered without a number; None: for ever.
     """
 
@@ -52,10 +55,13 @@ class EngagementLake:
     seconds: Mapping[str, int] = field(default_factory=dict)
     retain_hours: int | None = None
     ttl_days: int | None = None
+    metrics: tuple[MetricGroup, ...] = EMAILS_AND_CALLS
+    simulated_as: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_match(IDENTIFIER, self.name, "The name of an engagement lake")
         self._check_fields()
+        check_groups(self.metrics)
         for stream in STREAMS:
             _require_match(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
         for limit in _POSITIVE:

@@ -11,7 +11,7 @@ from lake_assets.engagement.model.lakes import configured_lakes, lake_named, met
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.settings import Settings
 
-CHAT = "name: chat_message\nfields: {channel: string}\n"
+CHAT = "name: chat_message\nfields: {channel: string}\nmetrics: {messages: {kinds: {asked: asked}}}\n"
 OF_THE_PACKAGE = ["email_event", "meeting_event", "voice_insight"]
 OWN = "my_tables:PIPELINE"
 DEMO = "lake_assets.membership:PIPELINE"

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from lake_assets.engagement.model.configuration.lake_file import read_lake, shipped_names
+from lake_assets.engagement.model.configuration.lake_file import KEYS, read_lake, shipped_names
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.lakes import LAKES
 from lake_assets.errors import ConfigurationError
+from lake_assets.settings import PROJECT
 
 CHAT = """
 name: chat_message
 fields:
   channel: string
   words: int
+metrics:
+  messages:
+    kinds: {sent: asked, answered: answered}
+    outcomes: {solved: solved}
+    whole: sent
+    rates: {answer_rate: answered}
 """
+MESSAGES = MetricGroup(
+    "messages",
+    kinds={"sent": "asked", "answered": "answered"},
+    outcomes={"solved": "solved"},
+    rates={"answer_rate": "answered"},
+    whole="sent",
+)
+F = "name: chat\nfields: {x: int}\n"
+M = "metrics: {m: {kinds: {a: a}}}"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -42,6 +60,9 @@ def test_the_lakes_of_the_package_are_those_of_earlier_versions() -> None:
         ("meeting_event", list(meeting.items())),
         ("voice_insight", list(voice.items())),
     ]
+    email_event, meeting_event, voice_insight = LAKES
+    assert email_event.metrics == voice_insight.metrics == EMAILS_AND_CALLS
+    assert [group.name for group in meeting_event.metrics] == ["invitations", "meetings"]
     assert {lake.topic("retention") for lake in LAKES} == {f"{lake.name}.retention" for lake in LAKES}
     for lake in LAKES:
         limits = (lake.max_records, lake.max_attempts, lake.max_file_bytes, lake.seconds, lake.retain_hours)
@@ -59,6 +80,7 @@ max_attempts: 3
 max_file_bytes: 1048576
 retain_hours: 24
 ttl_days: 365
+simulated_as: {sent: asked}
 """
     assert read_lake(write(tmp_path, CHAT + more)) == EngagementLake(
         "chat_message",
@@ -70,8 +92,11 @@ ttl_days: 365
         seconds={"ingestion": 60, "maintenance": 86_400},
         retain_hours=24,
         ttl_days=365,
+        metrics=(MESSAGES,),
+        simulated_as={"sent": "asked"},
     )
-    assert read_lake(write(tmp_path, CHAT)) == EngagementLake("chat_message", {"channel": "string", "words": "int"})
+    fields = {"channel": "string", "words": "int"}
+    assert read_lake(write(tmp_path, CHAT)) == EngagementLake("chat_message", fields, metrics=(MESSAGES,))
 
 
 @pytest.mark.parametrize(
@@ -81,20 +106,31 @@ ttl_days: 365
         ("name: a\nname: b\nfields: {x: int}", r", line 2, is no valid YAML: the key 'name' is written twice\.\n"),
         ("- name", r" has no keys\.\n  → Write one line"),
         ("fields: {x: int}", r": name is missing\.\n  → Add the key name\."),
-        ("name: chat", r": fields is missing\.\n  → Add the key fields\."),
-        ("name: 7\nfields: {x: int}", r": name is 7, which is no text\.\n  → Write a text"),
-        ("name: Chat; drop\nfields: {x: int}", r": The name of an engagement lake is 'Chat; drop'\.\n  → Use a name"),
-        ("name: ../chat\nfields: {x: int}", r": The name of an engagement lake is '\.\./chat'\.\n"),
-        ("name: chat\nfields: x", r": fields is 'x', which has no keys\.\n  → Write one line `key: value`"),
-        ("name: chat\nfields: {x`: int}", r": A field of chat is 'x`'\.\n"),
-        ("name: chat\nfields: {x: text}", r": The field x of chat has the type 'text'\.\n  → Use one of bigint"),
-        ("name: chat\nfields: {x: 3}", r": fields\.x is 3, which is no text\.\n"),
-        ("name: chat\nfields: {no: int}", r": fields has the key False, which is no text\.\n  → Put it in quotes"),
+        ("name: chat\nmetrics: {}", r": fields is missing\.\n  → Add the key fields\."),
+        (f"name: 7\nfields: {{x: int}}\n{M}", r": name is 7, which is no text\.\n  → Write a text"),
+        (f"name: Chat; drop\nfields: {{x: int}}\n{M}", r": The name of an engagement lake is 'Chat; drop'\.\n"),
+        (f"name: ../chat\nfields: {{x: int}}\n{M}", r": The name of an engagement lake is '\.\./chat'\.\n"),
+        (f"name: chat\nfields: x\n{M}", r": fields is 'x', which has no keys\.\n  → Write one line `key: value`"),
+        (f"name: chat\nfields: {{x`: int}}\n{M}", r": A field of chat is 'x`'\.\n"),
+        (f"name: chat\nfields: {{x: text}}\n{M}", r": The field x of chat has the type 'text'\.\n  → Use one"),
+        (f"name: chat\nfields: {{x: 3}}\n{M}", r": fields\.x is 3, which is no text\.\n"),
+        (f"name: chat\nfields: {{no: int}}\n{M}", r": fields has the key False, which is no text\.\n  → Put it"),
         (f"{CHAT}max_recrods: 7", r": max_recrods is an unknown key\.\n  → Did you mean 'max_records'\?"),
         (f"{CHAT}max_records: many", r": max_records is 'many'\.\n  → Write a whole number of 1 or more\."),
         (f"{CHAT}max_records: true", r": max_records is True\.\n"),
         (f"{CHAT}retain_hours: 0", r": retain_hours is 0\.\n"),
         (f"{CHAT}ttl_days: 40000", r": ttl_days of chat_message is 40000\.\n  → Set it to a number from 1 to 36500\."),
+        ("name: chat\nfields: {x: int}", r": metrics is missing\.\n"),
+        (f"{F}metrics: {{}}", r": metrics is empty\.\n  → Name at least one group"),
+        (f"{F}metrics: {{m: {{outcomes: {{a: a}}}}}}", r": metrics\.m\.kinds is missing\.\n"),
+        (f"{F}metrics: {{m: {{kinds: {{}}}}}}", r": The metrics m has no kinds\.\n"),
+        (f"{F}metrics: {{m: {{kinds: {{a: 1}}}}}}", r": metrics\.m\.kinds\.a is 1, which is no text\.\n"),
+        (f"{F}metrics: {{m: {{kinds: {{a b: a}}}}}}", r": The metrics m has the column 'a b'\.\n"),
+        (f"{F}metrics: {{m: {{kinds: {{rep_id: a}}}}}}", r": The metrics m has the column 'rep_id'\.\n"),
+        (f"{F}metrics: {{m: {{kinds: {{a: a}}, rates: {{r: b}}}}}}", r": .* rate of 'b', .*\n  → Name one of: a\."),
+        (f"{F}metrics: {{m: {{kinds: {{a: a}}, rates: {{r: a}}}}}}", r": .* rates of None, .*\n  → Name a count: a\."),
+        (f"{F}metrics: {{m: {{kinds: {{a: a}}}}, n: {{kinds: {{a: b}}}}}}", r": The metrics m and n both .*'a'\.\n"),
+        (f"{CHAT}simulated_as: {{mailed: a}}", r": simulated_as\.mailed is an unknown key\.\n"),
         (f"{CHAT}topics: {{ingest: a}}", r": topics\.ingest is an unknown key\.\n  → Did you mean 'ingestion'\?"),
         (f"{CHAT}topics: {{ingestion: a/b}}", r": The ingestion topic of chat_message is 'a/b'\.\n"),
         (f"{CHAT}seconds: {{metrics: 60}}", r": seconds\.metrics is an unknown key\.\n  → .*ingestion, mutation"),
@@ -106,6 +142,14 @@ def test_an_error_names_the_file_the_key_and_the_remedy(text: str, told: str, tm
     with pytest.raises(ConfigurationError, match=rf"^{file}{told}") as error:
         read_lake(file)
     assert str(error.value).count("\n") == 1
+
+
+def test_the_file_that_the_page_shows_is_a_lake(tmp_path: Path) -> None:
+    page = (PROJECT / "docs" / "own-lake.md").read_text()
+    [shown] = re.findall(r"^```yaml\n(.*?)^```$", page, re.S | re.M)
+    lake = read_lake(write(tmp_path, shown))
+    assert (lake.name, [group.name for group in lake.metrics]) == ("chat_message", ["messages", "conversations"])
+    assert [key for key in KEYS if f"| `{key}` |" not in page] == []
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
