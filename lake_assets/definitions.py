@@ -1,6 +1,7 @@
 """The code location that Dagster loads: the pipelines that the settings name, with their resources.
 
-The assets of landing, engagement lakes and serving are left out if their extras are not installed.
+The assets of landing, engagement lakes and serving are those of raw tables with a feed, of configured lakes, and of
+targets that are declared as served. They are left out if their extras are not installed.
 """
 
 from datetime import timedelta
@@ -8,7 +9,7 @@ from datetime import timedelta
 import dagster as dg
 
 from lake_assets.base.extras import installed
-from lake_assets.engagement.model.lakes import LAKES, metrics_locations
+from lake_assets.engagement.model.lakes import configured_lakes, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
@@ -51,7 +52,7 @@ def _engagement() -> dg.Definitions:
     from lake_assets.engagement.dagster.assets import engagement_definitions
 
     return engagement_definitions(
-        LAKES,
+        configured_lakes(_settings),
         seconds={
             "ingestion": _settings.ingestion_seconds,
             "mutation": _settings.mutation_seconds,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -87,6 +87,11 @@ class Settings(BaseSettings):
     )
     pipelines: str = Field(
         "lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated"
+    )
+    lakes: str | None = Field(
+        None,
+        description="engagement lakes, comma-separated: YAML files, or lakes of the package (email_event,"
+        " meeting_event, voice_insight); default: these three with the demo's pipeline, otherwise none",
     )
     start: str = Field("2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
     end: str | None = Field(None, description="hour after the last one that Dagster shows; default: the present hour")
@@ -206,6 +211,16 @@ class Settings(BaseSettings):
         512, description="maximum memory of DuckDB's buffers in a query in MB; a query may take as much again", ge=32
     )
     failpoint: str | None = Field(None, description="only for tests: name of the point at which the process dies")
+
+    @field_validator("lakes")
+    @classmethod
+    def _with_absolute_files(cls, lakes: str | None) -> str | None:
+        """Name files by absolute paths: services have another working directory than the command that starts them."""
+        if lakes is None:
+            return None
+        entries = [entry.strip() for entry in lakes.split(",")]
+        files = [str(Path(entry).expanduser().absolute()) if "." in entry else entry for entry in entries]
+        return ",".join(files)
 
     @property
     def catalog_address(self) -> str:

@@ -15,8 +15,8 @@ from lake_assets import Lake
 from lake_assets.settings import PROJECT
 
 NAMES = """
-Lake LakeError Pipeline RawTable Rule Sequential SessionContext Settings Source Stateful Stateless Subject __version__
-audits incremental_asset incremental_definitions lake_resources utc_now
+Lake LakeError Pipeline RawTable Rule Sequential Served SessionContext Settings Source Stateful Stateless Subject Topic
+__version__ audits incremental_asset incremental_definitions lake_resources utc_now
 """
 LAKE = {
     "catalog": "property",

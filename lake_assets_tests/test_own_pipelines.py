@@ -1,6 +1,6 @@
 """A pipeline of one's own, named alone: it opens in Dagster and has its report, on the services that `lake up` starts.
 
-None of them declares `subjects`, so no table of theirs is landed from Kafka, and none is served.
+None of them declares a feed, an engagement lake or a served table, so Dagster shows no asset of those parts.
 """
 
 from __future__ import annotations
@@ -39,18 +39,11 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 WAIT_SECONDS = 60
 LAKE = (sys.executable, "-m", "lake_assets.cli.main")
 
-LAKES = ("email_event", "meeting_event", "voice_insight")
-TURNS = ("ingestion", "mutation", "retention", "maintenance")
 ASSETS_OF_THE_PLATFORM = {
-    *(f"engagement/{lake}/{name}" for lake in LAKES for name in (*TURNS, "engagement_metrics")),
-    *(f"serving/{lake}_metrics" for lake in LAKES),
     *(f"maintenance/etl/{table}" for table in ("session", "high_watermark", "quarantine", "erasure")),
 }
 """Those that are there whatever pipelines are named."""
-SENSORS_OF_THE_PLATFORM = {
-    "serving_sensor",
-    *(f"{lake}_{name}_sensor" for lake in LAKES for name in (*TURNS, "metrics")),
-}
+TURNS = ("ingestion", "mutation", "retention", "maintenance")
 
 SAME_ROWS = {"source_target_counts", "no_missing_events"}
 EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "pending_hours", "intact", "equals_rebuild"}
@@ -92,9 +85,8 @@ class Own:
 
     @property
     def sensors(self) -> set[str]:
-        """Its own ones, and the platform's."""
         targets = {f"{table.split('/')[1]}_sensor" for table in self.checks}
-        return SENSORS_OF_THE_PLATFORM | targets | {"raw_tables_sensor", "targets_sensor"}
+        return targets | {"raw_tables_sensor", "targets_sensor"}
 
 
 def of_the_readme(folder: Path) -> Own:
@@ -168,13 +160,61 @@ def lake(folder: Path, variables: Mapping[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def test_it_loads_with_its_tables_and_those_of_the_platform(own: Own, folder: Path, variables: dict[str, str]) -> None:
+def test_it_loads_with_its_tables_and_nothing_of_other_parts(own: Own, folder: Path, variables: dict[str, str]) -> None:
     command = [sys.executable, "-c", IN_A_PROCESS]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert sorted(found["assets"]) == sorted(own.assets)
     assert sorted(found["sensors"]) == sorted(own.sensors)
+
+
+DECLARED = """
+from lake_assets import Pipeline, RawTable, Source, Stateless, Topic, incremental_asset
+
+VISITS, COUNTED = (
+    RawTable(f"raw.{name}", {"id": "string", "at": "timestamptz"}, time_column="at", feed=feed)
+    for name, feed in (("visits", Topic("id", name="web-visits")), ("counted", None))
+)
+
+@incremental_asset(
+    mode=Stateless(),
+    sources=[Source("raw.visits", time_column="at")],
+    key="id",
+    time_column="at",
+    columns={"id": "string", "at": "timestamptz"},
+    served=True,
+)
+def visit_fact(session, visits):
+    return visits
+
+PIPELINE = Pipeline(raw=(VISITS, COUNTED), targets=(visit_fact,), start="2026-01-01-00:00")
+"""
+
+
+def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings) -> None:
+    (folder / "visits.py").write_text(DECLARED)
+    metrics = "metrics: {messages: {kinds: {asked: asked}}}"
+    (folder / "chat.yaml").write_text(f"name: chat\nfields: {{channel: string}}\n{metrics}\n")
+    named = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": "visits:PIPELINE", "LAKE_LAKES": "chat.yaml"}
+    command = [sys.executable, "-c", IN_A_PROCESS]
+    environment = {**os.environ, **named, "PYTHONPATH": "."}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    tables = {"raw/visits", "raw/counted", "core/visit_fact"}
+    assert set(found["assets"]) == {
+        *ASSETS_OF_THE_PLATFORM,
+        *tables,
+        *(f"maintenance/{table}" for table in tables),
+        *("landing/a/web-visits", "landing/b/web-visits", "landing/web-visits"),
+        *(f"engagement/chat/{name}" for name in (*TURNS, "engagement_metrics")),
+        *("serving/visit_fact", "serving/chat_metrics"),
+    }
+    assert set(found["sensors"]) == {
+        *("visit_fact_sensor", "raw_tables_sensor", "targets_sensor", "landing_sensor", "serving_sensor"),
+        *(f"chat_{name}_sensor" for name in (*TURNS, "metrics")),
+    }
 
 
 @pytest.mark.parametrize("own", ["examples.flights"], indirect=True)
@@ -184,7 +224,7 @@ def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables
         done = subprocess.run(command, cwd=folder, env=nowhere, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         assert "No raw table of the pipelines is landed from Kafka" in done.stderr
-        assert "subjects=" in done.stderr
+        assert 'add feed=Topic("id_column") to its RawTable' in done.stderr
 
 
 @pytest.mark.slow
@@ -197,7 +237,7 @@ def test_it_opens_in_dagster_and_has_its_report(
         ("spark", "zookeeper", "kafka", "code", "webserver", "daemon"), "ready"
     )
 
-    found = once_ticked(bare_home, own.sensors - SENSORS_OF_THE_PLATFORM)
+    found = once_ticked(bare_home, own.sensors)
     checks = {
         "/".join(node["assetKey"]["path"]): {check["name"] for check in node["assetChecksOrError"]["checks"]}
         for node in found["assetNodes"]
@@ -248,11 +288,11 @@ def failed_ticks(sensor: Mapping[str, Any]) -> list[Any]:
     return [tick for tick in sensor["sensorState"]["ticks"] if tick["error"] or tick["status"] == "FAILURE"]
 
 
-def test_what_needs_subjects_says_how_to_have_some() -> None:
+def test_what_needs_a_subject_or_a_feed_says_how_to_have_one() -> None:
     nothing = Pipeline(raw=(), targets=(), start="2026-01-01-00:00")
     with pytest.raises(UsageError, match="subjects="):
         nothing.subject("account")
-    with pytest.raises(UsageError, match="subjects="):
+    with pytest.raises(UsageError, match="feed=Topic"):
         feed_of(feeds(nothing), "raw.payments")
 
 

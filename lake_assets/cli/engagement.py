@@ -96,8 +96,9 @@ def maintain(lake: LakeName, as_json: AsJson = False) -> None:
 
     found = settings()
     tables = _open_tables(lake)
+    retain_hours = tables.lake.retain_hours or found.retain_hours
     with _spark_and_zookeeper() as (spark, zk):
-        done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=found.retain_hours)
+        done = maintenance.take_turn(tables, spark, zk, max_wait=found.turn_seconds, retain_hours=retain_hours)
     render(done, lambda report: [f"{lake}: {views.maintained(report)}"], as_json=as_json)
 
 
@@ -152,7 +153,8 @@ def dashboard(
     from lake_assets.pages import dashboard, page
 
     tables = _open_tables(lake)
-    made = dashboard.page(read_metrics(tables, orgs or ()), lake=lake, version=metrics_cursor(tables))
+    found = read_metrics(tables, orgs or ())
+    made = dashboard.page(found, lake=lake, version=metrics_cursor(tables), groups=tables.lake.metrics)
     typer.echo(f"The dashboard is in {page.write(made, out or settings().home / f'{lake}.html')}")
 
 
@@ -174,13 +176,13 @@ def certify(org: str, who_id: str, *, as_json: bool) -> bool:
         Whether no file holds it.
     """
     from lake_assets.engagement.erasure.certificate import certify
-    from lake_assets.engagement.model.lakes import LAKES
+    from lake_assets.engagement.model.lakes import searched_lakes
     from lake_assets.engagement.model.tables import folder
     from lake_assets.pages.terminal import engagement as views
     from lake_assets.pages.terminal import erasure
 
     with erasure.progress_bar(shown=not as_json) as progress:
-        found = certify(folder(settings()), LAKES, org, who_id, kafka_servers(), progress=progress)
+        found = certify(folder(settings()), searched_lakes(settings()), org, who_id, kafka_servers(), progress=progress)
     render(found, views.certificate, as_json=as_json, document=erasure.certificate_document(found))
     return found.nowhere
 
@@ -222,4 +224,4 @@ def _open_tables(lake: str) -> LakeTables:
     from lake_assets.engagement.model.lakes import lake_named
     from lake_assets.engagement.model.tables import open_tables
 
-    return open_tables(settings(), lake_named(lake))
+    return open_tables(settings(), lake_named(settings(), lake))

@@ -19,7 +19,8 @@ from lake_assets.demo.home import prepare_home
 from lake_assets.demo.output import console, headline
 from lake_assets.engagement.erasure.certificate import certify
 from lake_assets.engagement.maintenance import maintain as maintenance
-from lake_assets.engagement.metrics.refresh import EMAIL_KINDS, Metrics, read_metrics
+from lake_assets.engagement.metrics.refresh import Metrics, read_metrics
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
@@ -218,4 +219,4 @@ def _metrics_equal(stage: _Stage, kinds: Counter[str]) -> bool:
     """Refresh the metrics and compare them with the number of emails of each kind."""
     Metrics(stage.tables, stage.spark).refresh()
     metrics = read_metrics(stage.tables).to_pydict()
-    return all(sum(metrics[kind]) == kinds[kind] for kind in EMAIL_KINDS)
+    return all(sum(metrics[kind]) == kinds[kind] for kind in EMAILS.kinds)

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_start
-from lake_assets.incremental.declaration import Sequential, SessionContext, Source, incremental_asset
+from lake_assets.incremental.declaration import Sequential, Served, SessionContext, Source, incremental_asset
 from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
 from lake_assets.membership.columns import described
 
@@ -60,6 +60,7 @@ STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "chur
         ),
     ],
     owners=["team:membership"],
+    served=Served(name="account_state"),
     lineage={
         "state_hour": ["core.signup_fact.signed_up_at", "core.plan_fact.changed_at", "core.cancel_fact.canceled_at"],
         "account_id": ["core.signup_fact.account_id"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 
-from lake_assets.incremental.declaration import RawTable, Rule
+from lake_assets.incremental.declaration import RawTable, Rule, Topic
 from lake_assets.membership.columns import described
 
 PLANS: Mapping[str, Decimal] = {
@@ -18,6 +18,9 @@ PLANS: Mapping[str, Decimal] = {
     "family": Decimal("24.99"),
 }
 """The plans on sale, with their list price per month. The price that an account pays is in its events."""
+
+ACCOUNTS = Topic("account_id")
+"""Each table is landed from the topic of its name, and each message is about an account."""
 
 SIGNUPS = RawTable(
     "raw.signups",
@@ -31,6 +34,7 @@ SIGNUPS = RawTable(
     descriptions=described("signup_id", "account_id", "plan", "monthly_price", "event_ts"),
     time_column="event_ts",
     description="A person signed up, for the first time or again after a cancel.",
+    feed=ACCOUNTS,
 )
 
 PLAN_CHANGES = RawTable(
@@ -45,6 +49,7 @@ PLAN_CHANGES = RawTable(
     descriptions=described("change_id", "account_id", "plan", "monthly_price", "event_ts"),
     time_column="event_ts",
     description="An account moved to a plan and a price; both are those after the change.",
+    feed=ACCOUNTS,
 )
 
 CANCEL_REQUESTS = RawTable(
@@ -53,6 +58,7 @@ CANCEL_REQUESTS = RawTable(
     descriptions=described("request_id", "account_id", "reason", "event_ts"),
     time_column="event_ts",
     description="A member asked to leave. Only a cancel says whether and when the membership ends.",
+    feed=ACCOUNTS,
 )
 
 CANCELS = RawTable(
@@ -61,6 +67,7 @@ CANCELS = RawTable(
     descriptions=described("cancel_id", "account_id", "processing_ts"),
     time_column="processing_ts",
     description="A membership ended, at the member's request or not (a failed payment, a ban).",
+    feed=ACCOUNTS,
 )
 
 RAW = (SIGNUPS, PLAN_CHANGES, CANCEL_REQUESTS, CANCELS)

@@ -5,10 +5,11 @@ Jinja escapes text from data, so it reaches the page as text and never as markup
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup, count_columns
 from lake_assets.pages.page import render
 
 if TYPE_CHECKING:
@@ -19,31 +20,32 @@ DAY = "engagement_date"
 CHOICES = (("org_id", "org"), ("rep_id", "rep"), ("cadence_id", "cadence"), ("template_id", "template"))
 """The columns with a filter, in addition to days, and their labels."""
 
-COUNTS = ("sent", "opened", "replied", "bounced", "calls", "meaningful_contact", "not_interested", "left_voicemail")
-CHARTS = (
-    ("emails", "Emails"),
-    ("email-rates", "Rates of emails sent"),
-    ("calls", "Calls by outcome"),
-    ("call-rates", "Rates of calls made"),
-)
 NOBODY = -1
 """The index of null."""
 
 
-def page(metrics: pa.Table, *, lake: str, version: int) -> str:
+def page(metrics: pa.Table, *, lake: str, version: int, groups: Sequence[MetricGroup] = EMAILS_AND_CALLS) -> str:
     """Return the whole page.
 
     Args:
-        metrics: `DAY` as date32, the columns of `CHOICES` as string, those of `COUNTS` as int64. The page computes
+        metrics: `DAY` as date32, the columns of `CHOICES` as string, those of all counts as int64. The page computes
             rates from the counts of its filters, because rates cannot be added.
         lake: The name of the lake.
         version: The version of the engagement table that the metrics show.
+        groups: What the lake counts.
     """
-    return render(TEMPLATE, lake=lake, version=version, choices=CHOICES, charts=CHARTS, data=compact(metrics))
+    counts = count_columns(groups)
+    data = {**compact(metrics, counts), "groups": [_shown(group) for group in groups]}
+    return render(TEMPLATE, lake=lake, version=version, choices=CHOICES, charts=_charts(groups), data=data)
 
 
-def compact(metrics: pa.Table) -> dict[str, Any]:
-    """Return the metrics as the page reads them: each text once, and its index in the cells. All lists are sorted."""
+def compact(metrics: pa.Table, counts: Sequence[str]) -> dict[str, Any]:
+    """Return the metrics as the page reads them: each text once, and its index in the cells. All lists are sorted.
+
+    Args:
+        metrics: As for `page`.
+        counts: The columns of counts.
+    """
     names = [DAY, *(name for name, _ in CHOICES)]
     values: dict[str, list[Any]] = {}
     columns: list[list[int]] = []
@@ -51,15 +53,37 @@ def compact(metrics: pa.Table) -> dict[str, Any]:
         column = metrics[name].to_pylist()
         values[name] = sorted({value for value in column if value is not None})
         columns.append(_indexes(column, values[name]))
-    for name in COUNTS:
+    for name in counts:
         columns.append(metrics[name].to_pylist())
     cells = sorted(zip(*columns, strict=True))
     return {
-        "columns": [*names, *COUNTS],
+        "columns": [*names, *counts],
         "days": [day.isoformat() for day in values.pop(DAY)],
         "values": values,
         "cells": [list(cell) for cell in cells],
     }
+
+
+def _shown(group: MetricGroup) -> dict[str, Any]:
+    """Return a group as the page's script reads it."""
+    return {
+        "name": group.name,
+        "kinds": list(group.kinds),
+        "outcomes": list(group.outcomes),
+        "parts": list(group.rates.values()),
+        "whole": group.whole,
+    }
+
+
+def _charts(groups: Sequence[MetricGroup]) -> list[tuple[str, str]]:
+    """Return the id and the title of each chart."""
+    charts = []
+    for number, group in enumerate(groups):
+        by_outcome = " by outcome" if group.outcomes else ""
+        charts.append((f"counts-{number}", f"{group.name.capitalize()}{by_outcome}"))
+        if group.rates:
+            charts.append((f"rates-{number}", f"{group.name.capitalize()}: rates of {group.whole}"))
+    return charts
 
 
 def _indexes(column: Iterable[str | date | None], values: Iterable[str | date]) -> list[int]:

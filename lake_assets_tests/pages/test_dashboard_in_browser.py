@@ -17,16 +17,23 @@ import pytest
 from jinja2.utils import htmlsafe_json_dumps
 
 from benchmarks.engagement_streams import BROWSERS
-from lake_assets.engagement.metrics.refresh import CALL_OUTCOMES, EMAIL_KINDS, RATES
+from lake_assets.engagement.model.configuration.metric_groups import (
+    CALLS,
+    EMAILS,
+    EMAILS_AND_CALLS,
+    MetricGroup,
+    rate_columns,
+)
 from lake_assets.pages import dashboard
-from lake_assets.pages.dashboard import CHOICES, COUNTS, DAY
+from lake_assets.pages.dashboard import CHOICES, DAY
 from lake_assets.pages.page import write
-from lake_assets_tests.pages.test_dashboard import table
+from lake_assets_tests.pages.test_dashboard import COUNTS, table
 from lake_assets_tests.pages.test_report import HOSTILE, own_text
 
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), "")
 PROBE = Path(__file__).with_name("dashboard_probe.js").read_text()
-WHOLES = dict(RATES.values())
+EMAIL_KINDS, CALL_OUTCOMES = tuple(EMAILS.kinds), tuple(CALLS.outcomes)
+WHOLES = dict(rate_columns(EMAILS_AND_CALLS).values())
 """Count → that of which it is a part."""
 
 CHOSEN = (
@@ -137,7 +144,7 @@ def charts(rows: Sequence[Row]) -> dict[str, list[Trace]]:
 
     rest = [added(one, "calls") - sum(added(one, name) for name in CALL_OUTCOMES) for one in of.values()]
     calls = [*counts(list(CALL_OUTCOMES)), ["other", days, rest]]
-    return {"emails": counts(EMAIL_KINDS), "email-rates": rates("sent"), "calls": calls, "call-rates": rates("calls")}
+    return {"counts-0": counts(EMAIL_KINDS), "rates-0": rates("sent"), "counts-1": calls, "rates-1": rates("calls")}
 
 
 @pytest.mark.skipif(not BROWSER, reason=f"not looked at without one of these on the path: {', '.join(BROWSERS)}")
@@ -146,8 +153,14 @@ def test_what_the_page_shows_for_a_choice_is_what_adding_up_gives(tmp_path: Path
     assert looks(rows, tmp_path) == [expected(rows, chosen) for chosen in CHOSEN]
 
 
-def test_the_page_counts_what_the_metrics_count() -> None:
-    script = own_text(dashboard.page(table([]), lake="email_event", version=7))
-    emails, outcomes = (re.findall(rf"const {name} = (\[.*?\]);", script) for name in ("emails", "outcomes"))
-    assert [json.loads(emails[0]), json.loads(outcomes[0])] == [list(EMAIL_KINDS), list(CALL_OUTCOMES)]
+def test_the_page_shows_what_the_lake_counts() -> None:
+    page = own_text(dashboard.page(table([]), lake="email_event", version=7))
+    titles = re.findall(r"<h3>(.*?)</h3>", page)
+    assert titles == ["Emails", "Emails: rates of sent", "Calls by outcome", "Calls: rates of calls"]
     assert (*EMAIL_KINDS, "calls", *CALL_OUTCOMES) == COUNTS
+    replies = (MetricGroup("replies", kinds={"sent": "answered"}),)
+    page = own_text(dashboard.page(table([]), lake="chat_message", version=7, groups=replies))
+    assert re.findall(r"<h3>(.*?)</h3>", page) == ["Replies"]
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
+    assert data["columns"] == [DAY, *(name for name, _ in CHOICES), "sent"]
+    assert data["groups"] == [{"name": "replies", "kinds": ["sent"], "outcomes": [], "parts": [], "whole": None}]

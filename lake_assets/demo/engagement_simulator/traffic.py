@@ -114,11 +114,11 @@ def _engagements(simulation: Simulation, lake: EngagementLake, rows: Rows) -> It
             "org_id": org,
             "engagement_id": f"e-{simulation.seed}-{row.number}",
             "who_id": id_name(row.who),
-            "kind": KINDS[row.kind],
+            "kind": _named(lake, KINDS[row.kind]),
             "template_id": None if row.kind == CALL else f"template-{row.template}",
             "cadence_id": f"cadence-{row.cadence}",
             "rep_id": f"rep-{row.rep}",
-            "outcome": OUTCOMES[row.outcome],
+            "outcome": _named(lake, OUTCOMES[row.outcome]),
             "engaged_at": row.engaged_at,
             "engagement": _fields(lake, row.number, row.engaged_at),
         }
@@ -146,6 +146,11 @@ def _format_times(moments: Ints) -> list[str]:
     """Return milliseconds since 1970-01-01 UTC as ISO 8601, in UTC."""
     texts: list[str] = np.datetime_as_string(moments.astype("datetime64[ms]"), timezone="UTC").tolist()
     return texts
+
+
+def _named(lake: EngagementLake, word: str | None) -> str | None:
+    """Return a kind or an outcome of the simulator as the lake calls it."""
+    return None if word is None else lake.simulated_as.get(word, word)
 
 
 def _fields(lake: EngagementLake, number: int, engaged_at: str) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from lake_assets.engagement.dagster.sensors import maintenance_sensor, metrics_s
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.metrics.refresh import Metrics
 from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.configuration.metric_groups import metrics_columns
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
 from lake_assets.engagement.model.turn_order import MAINTENANCE, check_turns
 from lake_assets.engagement.monitoring.audits import commit_of
 from lake_assets.engagement.monitoring.status import stream_status
@@ -48,9 +49,9 @@ def engagement_definitions(
     """Return the assets, checks, jobs and sensors of lakes. Their code location must define `RESOURCES`.
 
     Args:
-        seconds: Stream → interval between its turns.
-        maintenance_seconds: Minimum interval between two maintenances.
-        retain_hours: Hours for which old versions stay readable.
+        seconds: Stream → interval between its turns, of lakes that declare none of their own.
+        maintenance_seconds: Minimum interval between two maintenances, likewise.
+        retain_hours: Hours for which old versions stay readable, likewise.
         max_wait: Seconds that a run waits for its turn.
         clock: Returns the present time for sensors.
 
@@ -61,13 +62,13 @@ def engagement_definitions(
     definitions = []
     for lake in lakes:
         for stream in STREAMS:
-            interval = seconds[stream]
+            interval = lake.seconds.get(stream, seconds[stream])
             definitions.append(stream_definitions(lake, stream, seconds=interval, max_wait=max_wait, clock=clock))
         definitions.append(
             maintenance_definitions(
                 lake,
-                seconds=maintenance_seconds,
-                retain_hours=retain_hours,
+                seconds=lake.seconds.get(MAINTENANCE, maintenance_seconds),
+                retain_hours=lake.retain_hours or retain_hours,
                 max_wait=max_wait,
                 clock=clock,
             )
@@ -174,14 +175,14 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
 def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) -> dg.AssetsDefinition:
     """Return the asset of a lake's metrics, partitioned by org. A run materializes only the orgs that it recomputes."""
     key = engagement_key(lake, ENGAGEMENT_METRICS)
-    columns = [dg.TableColumn(name, kind) for name, kind in ENGAGEMENT_METRICS_COLUMNS.items()]
+    columns = [dg.TableColumn(name, kind) for name, kind in metrics_columns(lake.metrics).items()]
     spec = dg.AssetSpec(
         key=key,
         deps=[dg.AssetDep(engagement_key(lake, stream)) for stream in STREAMS],
         skippable=True,
         group_name=GROUP,
         kinds={"delta", "spark"},
-        description=f"Emails and calls of {lake.name} by org, day, rep, cadence and template, with rates.",
+        description=f"{_words(lake)} of {lake.name} by org, day, rep, cadence and template, with rates.",
         partitions_def=orgs,
         metadata={"dagster/column_schema": dg.TableSchema(columns), "dagster/storage_kind": "delta"},
     )
@@ -209,6 +210,11 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
             yield dg.AssetMaterialization(key, partition=org, metadata=metadata)
 
     return step
+
+
+def _words(lake: EngagementLake) -> str:
+    """Return what the metrics count: Emails and calls."""
+    return " and ".join(group.name for group in lake.metrics).capitalize()
 
 
 def batch_commits(stream: Stream, batch: Batch | None) -> dict[str, Commit | None]:

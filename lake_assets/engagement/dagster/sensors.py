@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 import dagster as dg
 from dagster import RunsFilter
 
+from lake_assets.engagement.metrics.definition import shows_declared
 from lake_assets.engagement.metrics.refresh import metrics_cursor
 from lake_assets.engagement.model.lake import EngagementLake, StreamName
 from lake_assets.engagement.model.tables import LakeTables
@@ -194,6 +195,8 @@ def _last_run_failed(instance: dg.DagsterInstance, job: str) -> bool:
 
 
 def _metrics_are_behind(tables: LakeTables) -> bool:
+    if not shows_declared(tables):
+        return True
     try:
         _, versions = notified_since(tables, metrics_cursor(tables))
     except ChangesExpired:

@@ -1,4 +1,4 @@
-"""The metrics of a lake: emails and calls, and their rates, by org, day, rep, cadence and template.
+"""The metrics of a lake: counts of kinds and outcomes, and rates, by org, day, rep, cadence and template.
 
 The Delta table `engagement_metrics` follows the engagement table: a refresh recomputes the metric partitions (a day of
 an org) that notifications name since the last refresh, and no others. The batch id of the last commit contains the
@@ -8,44 +8,34 @@ ends with the same metrics.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
+from lake_assets.engagement.metrics.definition import (
+    add_columns,
+    record_declared,
+    shows_declared,
+    with_all_columns,
+)
 from lake_assets.engagement.metrics.metric_partitions import MetricPartition, partition_blocks
 from lake_assets.engagement.model import idempotent
+from lake_assets.engagement.model.configuration.metric_groups import (
+    DIMENSIONS,
+    MetricGroup,
+    metrics_columns,
+    rate_columns,
+)
 from lake_assets.engagement.model.delta_log import Commit, open_table
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.change_reader import ChangeReader
-from lake_assets.errors import ChangesExpired
+from lake_assets.errors import ChangesExpired, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-
-DIMENSIONS = ("org_id", "engagement_date", "rep_id", "cadence_id", "template_id")
-EMAIL_KINDS = ("sent", "opened", "replied", "bounced")
-CALL = "call"
-CALL_OUTCOMES: Mapping[str, str] = {
-    "meaningful_contact": "meaningful contact",
-    "not_interested": "not interested",
-    "left_voicemail": "left voicemail",
-}
-"""Column → the outcome of the calls that it counts."""
-
-RATES: Mapping[str, tuple[str, str]] = {
-    "open_rate": ("opened", "sent"),
-    "reply_rate": ("replied", "sent"),
-    "bounce_rate": ("bounced", "sent"),
-    **{f"{outcome}_rate": (outcome, "calls") for outcome in CALL_OUTCOMES},
-}
-"""Rate → (part, whole); null where the whole is 0.
-
-Each event counts on its own day. An email that is sent late and opened the next day is an opening of that day, so a
-rate may exceed 1.
-"""
 
 REBUILDS = 1_000_000
 """The batch id of a commit is cursor * REBUILDS + n, for the n-th requested rebuild at that cursor."""
@@ -80,13 +70,20 @@ class Metrics:
     def refresh(self, orgs: Collection[str] = ()) -> Refresh:
         """Recompute the partitions that changed since the last refresh, and all partitions of some orgs.
 
-        Everything is recomputed at the first refresh and when the changes have expired. Commits that changed no row
+        Everything is recomputed at the first refresh, when the changes have expired, and when the lake declares other
+        metrics than before. Commits that changed no row
         only move the cursor. If another refresh commits to the same partitions, this one raises Delta's error and has
         written nothing.
 
         Args:
             orgs: Orgs whose partitions are all recomputed.
         """
+        if not shows_declared(self.tables):
+            return self._redefine()
+        return self._follow(orgs)
+
+    def _follow(self, orgs: Collection[str]) -> Refresh:
+        """Recompute the partitions that changed, and all partitions of some orgs."""
         before = _last_batch(self.tables)
         since = before // REBUILDS
         cursor, changed = self._changed(since)
@@ -109,6 +106,20 @@ class Metrics:
             commit=commit,
         )
 
+    def _redefine(self) -> Refresh:
+        """Recompute everything, with the columns that the lake declares. If it dies, the next refresh repeats it."""
+        before = _last_batch(self.tables)
+        since = before // REBUILDS
+        cursor, _ = self._changed(since)
+        batch_id = max(cursor * REBUILDS, before + 1)
+        add_columns(self.tables, self.spark)
+        commit = self._write(batch_id, cursor, _all_rows())
+        skipped_by_delta = _last_batch(self.tables) > batch_id
+        if skipped_by_delta:
+            return self.refresh()
+        record_declared(self.tables, self.spark)
+        return Refresh(since, cursor, orgs=None, partitions=None, commit=commit)
+
     def _changed(self, since: int) -> tuple[int, list[MetricPartition] | None]:
         """Return the next cursor, and the partitions that changed before it; None for all partitions."""
         try:
@@ -126,7 +137,8 @@ class Metrics:
         before = self.tables.version(ENGAGEMENT_METRICS)
         engagements = self.tables.read(self.spark, ENGAGEMENT, version=cursor).where(condition)
         app_id = _app_id(self.tables)
-        writer = compute_metrics(engagements).writeTo(self.tables.identifier(ENGAGEMENT_METRICS))
+        rows = with_all_columns(compute_metrics(engagements, self.tables.lake.metrics), self.tables)
+        writer = rows.writeTo(self.tables.identifier(ENGAGEMENT_METRICS))
         reach(METRICS_COMPUTED)
         writer.options(**idempotent.write_options(app_id, batch_id)).overwrite(condition)
         reach(METRICS_WRITTEN)
@@ -139,35 +151,49 @@ def metrics_cursor(tables: LakeTables) -> int:
 
 
 def read_metrics(tables: LakeTables, orgs: Collection[str] = ()) -> pa.Table:
-    """Return metrics in memory: `ENGAGEMENT_METRICS_COLUMNS`. Needs no Spark.
+    """Return metrics in memory: the columns of `metrics_columns`. Needs no Spark.
 
     Args:
         orgs: Orgs to read; empty for all orgs.
+
+    Raises:
+        UsageError: The lake declares other metrics than the table shows.
     """
+    if not shows_declared(tables):
+        name = tables.lake.name
+        raise UsageError(
+            f"The metrics of {name} do not show yet what the lake declares now.",
+            remedy=f"Compute them: `lake engagement metrics {name}`.",
+        )
     only = [("org_id", "in", sorted(orgs))] if orgs else None
-    return open_table(tables.location(ENGAGEMENT_METRICS)).to_pyarrow_table(filters=only)
+    columns = list(metrics_columns(tables.lake.metrics))
+    return open_table(tables.location(ENGAGEMENT_METRICS)).to_pyarrow_table(columns=columns, filters=only)
 
 
-def compute_metrics(engagements: DataFrame) -> DataFrame:
+def compute_metrics(engagements: DataFrame, groups: Sequence[MetricGroup]) -> DataFrame:
     """Compute the metrics of rows of the engagement table, one row for each combination of `DIMENSIONS`.
 
-    Only emails and calls count. A call with another outcome than `CALL_OUTCOMES`, or none, counts among the calls only.
+    Only engagements of a kind that a group names count. One with an outcome that no group names, or none, counts as one
+    of its kind only. A rate is null where its whole is 0. Each event counts on its own day: an email that is sent late
+    and opened the next day is an opening of that day, so a rate may exceed 1.
 
     Returns:
-        `ENGAGEMENT_METRICS_COLUMNS`.
+        The columns of `metrics_columns`.
     """
     from pyspark.sql import functions as F
 
     kind = F.col("kind")
-    is_call = kind == CALL
-    counts = [F.count_if(kind == name).alias(name) for name in EMAIL_KINDS]
-    counts.append(F.count_if(is_call).alias("calls"))
-    for column, outcome in CALL_OUTCOMES.items():
-        counts.append(F.count_if(is_call & (F.col("outcome") == outcome)).alias(column))
-    counted = engagements.where(kind.isin(*EMAIL_KINDS, CALL))
-    totals = counted.groupBy(*DIMENSIONS).agg(*counts)
-    rates = {name: F.try_divide(part, whole) for name, (part, whole) in RATES.items()}
-    return totals.withColumns(rates).select(*ENGAGEMENT_METRICS_COLUMNS)
+    kinds: set[str] = set()
+    counts: list[Column] = []
+    for group in groups:
+        kinds.update(group.kinds.values())
+        of_group = kind.isin(*sorted(set(group.kinds.values())))
+        counts += [F.count_if(kind == name).alias(column) for column, name in group.kinds.items()]
+        for column, outcome in group.outcomes.items():
+            counts.append(F.count_if(of_group & (F.col("outcome") == outcome)).alias(column))
+    totals = engagements.where(kind.isin(*sorted(kinds))).groupBy(*DIMENSIONS).agg(*counts)
+    rates = {name: F.try_divide(part, whole) for name, (part, whole) in rate_columns(groups).items()}
+    return totals.withColumns(rates).select(*metrics_columns(groups))
 
 
 def _app_id(tables: LakeTables) -> str:

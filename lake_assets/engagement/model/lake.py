@@ -10,17 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, MetricGroup, check_groups
+from lake_assets.engagement.requests.retention_rules import TTL_DAYS
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import IDENTIFIER
 
 StreamName = Literal["ingestion", "mutation", "retention"]
 STREAMS: tuple[StreamName, ...] = get_args(StreamName)
+TURNS = (*STREAMS, "maintenance")
+"""All who take turns on a lake."""
 
 FIELD_TYPES = frozenset({"string", "int", "bigint", "double", "boolean", "date", "timestamp"})
 """Spark SQL types of the fields in the `engagement` struct: those that a JSON scalar can be cast to."""
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_POSITIVE = ("max_records", "max_attempts", "max_file_bytes")
+_POSITIVE = ("max_records", "max_attempts", "max_file_bytes", "retain_hours")
 DEFAULT_MAX_FILE_BYTES = 128 * 1024 * 1024
 
 
@@ -35,6 +39,11 @@ class EngagementLake:
         max_records: Maximum number of messages in a batch.
         max_attempts: Number of batches that try a mutation request without rows before it is dead.
         max_file_bytes: Maximum size of the files that maintenance writes for `engagement`.
+        seconds: One of `TURNS` → seconds between two of its turns; without an entry, those of the settings.
+        retain_hours: Hours for which old versions stay readable; None for those of the settings.
+        metrics: What its metrics count.
+        simulated_as: Kind or outcome of the simulator → the kind or outcome of this lake; others stay.
+        ttl_days: Days that orgs keep engagements if they are registered without a number; None: for ever.
     """
 
     name: str
@@ -43,16 +52,27 @@ class EngagementLake:
     max_records: int = 1_000_000
     max_attempts: int = 24
     max_file_bytes: int = DEFAULT_MAX_FILE_BYTES
+    seconds: Mapping[str, int] = field(default_factory=dict)
+    retain_hours: int | None = None
+    ttl_days: int | None = None
+    metrics: tuple[MetricGroup, ...] = EMAILS_AND_CALLS
+    simulated_as: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_match(IDENTIFIER, self.name, "The name of an engagement lake")
         self._check_fields()
+        check_groups(self.metrics)
         for stream in STREAMS:
             _require_match(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
         for limit in _POSITIVE:
             value = getattr(self, limit)
-            if value < 1:
+            if value is not None and value < 1:
                 raise ConfigurationError(f"{limit} of {self.name} is {value}.", remedy="Set it to 1 or more.")
+        first, last = TTL_DAYS
+        if self.ttl_days is not None and not first <= self.ttl_days <= last:
+            raise ConfigurationError(
+                f"ttl_days of {self.name} is {self.ttl_days}.", remedy=f"Set it to a number from {first} to {last}."
+            )
 
     def _check_fields(self) -> None:
         if not self.fields:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, digest, metrics_columns
 from lake_assets.engagement.model.lake import EngagementLake
 
 ENGAGEMENT = "engagement"
@@ -89,27 +90,8 @@ ERASURE_COLUMNS: Mapping[str, str] = {
 """
 
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
-ENGAGEMENT_METRICS_COLUMNS: Mapping[str, str] = {
-    "org_id": "string",
-    "engagement_date": "date",
-    "rep_id": "string",
-    "cadence_id": "string",
-    "template_id": "string",
-    "sent": "bigint",
-    "opened": "bigint",
-    "replied": "bigint",
-    "bounced": "bigint",
-    "calls": "bigint",
-    "meaningful_contact": "bigint",
-    "not_interested": "bigint",
-    "left_voicemail": "bigint",
-    "open_rate": "double",
-    "reply_rate": "double",
-    "bounce_rate": "double",
-    "meaningful_contact_rate": "double",
-    "not_interested_rate": "double",
-    "left_voicemail_rate": "double",
-}
+METRICS_DIGEST = "lake.metrics"
+"""Property of the table of metrics: the digest of the metrics that it shows. Without it they are `EMAILS_AND_CALLS`."""
 
 _ENGAGEMENT_PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
@@ -148,8 +130,13 @@ def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
         TableSchema(DEAD_LETTER, DEAD_LETTER_COLUMNS, properties=_NO_STATISTICS),
         TableSchema(ERASURE, ERASURE_COLUMNS, properties=_NO_STATISTICS),
         TableSchema(ORG, ORG_COLUMNS),
-        TableSchema(ENGAGEMENT_METRICS, ENGAGEMENT_METRICS_COLUMNS, ("org_id",)),
+        _metrics_table(lake),
     )
+
+
+def _metrics_table(lake: EngagementLake) -> TableSchema:
+    properties = {} if lake.metrics == EMAILS_AND_CALLS else {METRICS_DIGEST: digest(lake.metrics)}
+    return TableSchema(ENGAGEMENT_METRICS, metrics_columns(lake.metrics), ("org_id",), properties)
 
 
 def create_statement(schema: TableSchema, identifier: str) -> str:

@@ -166,8 +166,8 @@ class LakeTables:
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def add_orgs(self, orgs: Iterable[str]) -> None:
-        """Register orgs that are not registered yet, and change nothing for the others."""
-        merge = self._merge_orgs(dict.fromkeys(orgs))
+        """Register orgs that are not registered yet, with the lake's `ttl_days`, and change nothing for the others."""
+        merge = self._merge_orgs(dict.fromkeys(orgs, self.lake.ttl_days))
         merge.when_not_matched_insert_all().execute()
 
     def _merge_orgs(self, ttl_days: Mapping[str, int | None]) -> TableMerger:

@@ -9,8 +9,8 @@ from lake_assets.incremental.declaration.decorator import incremental_asset
 from lake_assets.incremental.declaration.modes import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
 from lake_assets.incremental.declaration.pipeline import Pipeline, merge
-from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject
-from lake_assets.incremental.declaration.target import SessionContext, Target, Transform
+from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
+from lake_assets.incremental.declaration.target import Served, SessionContext, Target, Transform
 
 __all__ = [
     "IDENTIFIER",
@@ -22,12 +22,14 @@ __all__ = [
     "RawTable",
     "Rule",
     "Sequential",
+    "Served",
     "SessionContext",
     "Source",
     "Stateful",
     "Stateless",
     "Subject",
     "Target",
+    "Topic",
     "Transform",
     "incremental_asset",
     "merge",

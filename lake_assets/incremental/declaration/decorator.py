@@ -14,7 +14,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import check_arguments
 from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
-from lake_assets.incremental.declaration.target import Audit, Target, Transform
+from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
 from lake_assets.incremental.declaration.validation import check_target
 
 CODE_VERSION_DIGITS = 12
@@ -37,6 +37,7 @@ def incremental_asset(
     max_delay: timedelta | None = None,
     grain: Literal["hour", "day"] = "hour",
     descriptions: Mapping[str, str] | None = None,
+    served: bool | Served = False,
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`. The function's docstring describes it.
 
@@ -57,6 +58,7 @@ def incremental_asset(
         grain: What one partition contains. A day is built as a whole: if any of its hours changed, and once all are
             complete. Chunks and the catch-up threshold are rounded up to days. A stateless target takes rows at once.
         descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
+        served: Whether the serving part pushes the target, so that readers can query it; or how it does.
 
     Raises:
         ConfigurationError: Something in the declaration cannot work.
@@ -81,16 +83,15 @@ def incremental_asset(
             lineage=dict(lineage or {}),
             max_delay=max_delay,
             grain=_grain(table, grain),
-            descriptions=dict(descriptions or {}),
         )
-        return _checked(_described(target))
+        return _checked(_served(_described(target, descriptions), served))
 
     return declare
 
 
-def _described(target: Target) -> Target:
-    """Return the target with the docstring of its function."""
-    return replace(target, description=inspect.getdoc(target.transform) or "")
+def _described(target: Target, columns: Mapping[str, str] | None) -> Target:
+    """Return the target with the docstring of its function, and what is in its columns."""
+    return replace(target, description=inspect.getdoc(target.transform) or "", descriptions=dict(columns or {}))
 
 
 def _checked(target: Target) -> Target:
@@ -102,6 +103,17 @@ def _grain(table: str, name: str) -> Grain:
     if name not in GRAINS:
         raise ConfigurationError(f"{table} has the grain {name!r}.", remedy=f"Use one of: {', '.join(GRAINS)}.")
     return GRAINS[name]
+
+
+def _served(target: Target, declared: bool | Served) -> Target:
+    """Return the target as readers see it."""
+    if isinstance(declared, bool):
+        return replace(target, served=Served() if declared else None)
+    if not isinstance(declared, Served):
+        raise ConfigurationError(
+            f"served= of {target.table} is {declared!r}.", remedy='Write served=True, or served=Served(name="...").'
+        )
+    return replace(target, served=declared)
 
 
 def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> Source:

@@ -12,6 +12,8 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A column of a table that another program has created."""
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""The names of topics that Kafka accepts."""
 
 
 def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
@@ -30,6 +32,14 @@ def require_table(value: str, what: str) -> None:
             remedy="Name a table with one namespace: namespace.name. Tables of nested namespaces cannot be read.",
         )
     require_name(TABLE, value, what)
+
+
+def require_topic(value: str) -> None:
+    """Check the name of a Kafka topic. Raises `ConfigurationError`."""
+    if not TOPIC.fullmatch(value):
+        raise ConfigurationError(
+            f"The topic is called {value!r}.", remedy="Use up to 249 letters, digits, and the signs . _ and -."
+        )
 
 
 def require_columns(table: str, columns: Mapping[str, Any]) -> None:

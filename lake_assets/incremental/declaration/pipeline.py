@@ -10,10 +10,11 @@ from graphlib import CycleError, TopologicalSorter
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
 from lake_assets.incremental.declaration.arguments import check_items, suggestion
-from lake_assets.incremental.declaration.tables import RawTable, Subject
+from lake_assets.incremental.declaration.tables import RawTable, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import (
     check_entity,
+    check_feed,
     check_raw_source,
     check_source_columns,
     check_subject,
@@ -47,6 +48,8 @@ class Pipeline:
         self.in_order()
         for subject in self.subjects:
             check_subject(subject, self.raw, self.targets)
+        for raw in self.raw:
+            check_feed(raw, self.subjects)
 
     @property
     def start_hour(self) -> int:
@@ -148,6 +151,7 @@ class Pipeline:
         for table, times in declared.items():
             if times > 1:
                 raise ConfigurationError(f"{table} is declared {times} times.", remedy="Declare each table once.")
+        self._check_topics()
         named: dict[str, str] = {}
         for target in self.targets:
             other = named.setdefault(target.name, target.table)
@@ -156,6 +160,18 @@ class Pipeline:
                     f"{other} and {target.table} have the same name {target.name!r} in two namespaces.",
                     remedy="Rename the function of one of them: commands and sensors call a target by its name alone.",
                 )
+
+    def _check_topics(self) -> None:
+        fed: dict[str, str] = {}
+        for raw in self.raw:
+            if isinstance(raw.feed, Topic):
+                topic = raw.feed.name or raw.table
+                other = fed.setdefault(topic, raw.table)
+                if other != raw.table:
+                    raise ConfigurationError(
+                        f"{other} and {raw.table} are both landed from the topic {topic!r}.",
+                        remedy="Land it into one raw table, and build both targets from that.",
+                    )
 
     def _check_sources(self) -> None:
         targets = self._targets_by_table()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Literal
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.durations import parse_duration
@@ -15,6 +16,7 @@ from lake_assets.incremental.declaration.names import (
     require_described,
     require_name,
     require_table,
+    require_topic,
 )
 
 LANDED = "landed_at"
@@ -75,8 +77,27 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Topic:
+    """The Kafka topic that a raw table is landed from.
+
+    Attributes:
+        id_column: The column with the id of whoever a message is about. A message without it is a dead letter. If the
+            table has columns of a subject, it is one of them.
+        name: The topic, without any prefix; None for the name of the raw table after `LAKE_LANDING_PREFIX`.
+    """
+
+    id_column: str
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        require_name(IDENTIFIER, self.id_column, "The id column of a topic")
+        if self.name is not None:
+            require_topic(self.name)
+
+
+@dataclass(frozen=True)
 class RawTable:
-    """A table that another program writes.
+    """A table that another program writes, or that is landed from Kafka.
 
     Attributes:
         table: The table, `namespace.name`.
@@ -88,6 +109,8 @@ class RawTable:
             the hour, such as `30 minutes`. None: only the table's property `lake.complete-through` counts.
         description: Shown in Dagster.
         descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
+        feed: The Kafka topic that the table is landed from. False: it is not landed from Kafka. None: it is if it has
+            the column of a subject.
     """
 
     table: str
@@ -96,6 +119,7 @@ class RawTable:
     description: str = ""
     descriptions: Mapping[str, str] = field(default_factory=dict)
     complete_after: str | None = None
+    feed: Topic | Literal[False] | None = None
 
     def __post_init__(self) -> None:
         require_table(self.table, "The raw table")
@@ -104,6 +128,7 @@ class RawTable:
         if not self.exists_already:
             require_described(self.table, self.columns, self.descriptions)
             self._check_time()
+        self._check_feed()
         if self.complete_after is not None:
             parse_duration(self.complete_after, where=f"complete_after= of {self.table}")
 
@@ -157,6 +182,20 @@ class RawTable:
             raise ConfigurationError(
                 f"{self.table} has the time column {self.time_column!r}, which is {found}.",
                 remedy="Declare it as timestamptz, or name another column as time_column=.",
+            )
+
+    def _check_feed(self) -> None:
+        if self.feed is None or self.feed is False:
+            return
+        if not isinstance(self.feed, Topic):
+            raise ConfigurationError(
+                f"feed= of {self.table} is {self.feed!r}, which is no Topic.",
+                remedy='Write feed=Topic("id_column"), or feed=Topic("id_column", name="the.topic").',
+            )
+        if self.feed.id_column not in self.columns:
+            raise ConfigurationError(
+                f"The feed of {self.table} has the id column {self.feed.id_column!r}, which is not among its columns.",
+                remedy=f"Add it to columns=, or name one of: {', '.join(self.columns)}.",
             )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Mode
+from lake_assets.incremental.declaration.names import IDENTIFIER, require_name
 from lake_assets.incremental.declaration.tables import Source
 
 if TYPE_CHECKING:
@@ -59,6 +61,26 @@ Transform = Callable[..., "DataFrame"]
 
 
 @dataclass(frozen=True)
+class Served:
+    """How readers see a target in the serving part. Each push replaces the rows of the push before.
+
+    Attributes:
+        name: The served table; None for the target without its namespace.
+        rows: `"newest"` serves the newest complete hour or day, for a target in which each contains all that is known.
+            `"all"` serves all published rows. None: newest of a sequential target, all of others.
+    """
+
+    name: str | None = None
+    rows: Literal["newest", "all"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None:
+            require_name(IDENTIFIER, self.name, "A served table")
+        if self.rows not in (None, "newest", "all"):
+            raise ConfigurationError(f"Served has rows={self.rows!r}.", remedy="Use 'newest' or 'all'.")
+
+
+@dataclass(frozen=True)
 class Target:
     """A table that is built hour by hour or day by day.
 
@@ -80,6 +102,7 @@ class Target:
         max_delay: The longest time between the end of an hour or day and its completion; None: no freshness check.
         grain: What one partition contains.
         descriptions: Column → what is in it, for people. Columns may be left out.
+        served: How readers see it in the serving part; None: it is not served.
     """
 
     table: str
@@ -98,6 +121,7 @@ class Target:
     max_delay: timedelta | None = None
     grain: Grain = HOUR
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    served: Served | None = None
 
     @property
     def name(self) -> str:

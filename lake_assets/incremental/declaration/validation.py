@@ -10,7 +10,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.modes import Sequential, Stateless
 from lake_assets.incremental.declaration.names import TABLE, require_columns, require_described, require_name
-from lake_assets.incremental.declaration.tables import RawTable, Source, Subject
+from lake_assets.incremental.declaration.tables import RawTable, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 
 
@@ -115,6 +115,24 @@ def _check_ids_are_strings(subject: Subject, table: str, columns: Mapping[str, s
                 f"{table}.{column}, an id of the subject {subject.name}, is {columns[column]}.",
                 remedy="Declare the column as a string.",
             )
+
+
+def check_feed(raw: RawTable, subjects: Sequence[Subject]) -> None:
+    """Check that the id column of a feed is a subject's, if the raw table has any: files are erased by this column.
+
+    Raises:
+        ConfigurationError: It is another column.
+    """
+    if not isinstance(raw.feed, Topic):
+        return
+    id_columns: list[str] = []
+    for subject in subjects:
+        id_columns += subject.columns_of(raw.columns)
+    if id_columns and raw.feed.id_column not in id_columns:
+        raise ConfigurationError(
+            f"The feed of {raw.table} has the id column {raw.feed.id_column!r}, but erasures go by another.",
+            remedy=f"Name the column that landed files are erased by, one of: {', '.join(id_columns)}.",
+        )
 
 
 def check_target(target: Target) -> None:

@@ -23,8 +23,8 @@ from pyiceberg.types import TimestamptzType
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
-from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.planning.session import Decision, SessionPlan, SourceRange
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from lake_assets.errors import UsageError
-from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.consume.json_columns import ColumnReader, column_readers, utc_moment
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.timestamps import is_moment, milliseconds
@@ -27,7 +27,7 @@ TOO_LARGE = "too large"
 NOT_JSON = "not a JSON object"
 BAD_HEARTBEAT = "bad heartbeat"
 BAD_TIMESTAMP = "bad timestamp"
-TO_HAVE_FEEDS = "To land a raw table from Kafka, add `subjects=` to its Pipeline, with the columns of their ids."
+TO_HAVE_FEEDS = 'To land a raw table from Kafka, add feed=Topic("id_column") to its RawTable.'
 
 DEFAULT_MAX_BYTES = 1 << 20
 
@@ -119,22 +119,32 @@ class Feed:
 
 
 def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = DEFAULT_MAX_BYTES) -> tuple[Feed, ...]:
-    """Return a feed for each raw table that has an id column of a subject.
+    """Return a feed for each raw table that declares one, or that has an id column of a subject and declares nothing.
 
     Args:
         pipeline: Declares the raw tables and the subjects.
-        prefix: The topic is the prefix followed by the name of the table.
+        prefix: A topic that has no name of its own is the prefix followed by the name of the table.
         max_bytes: A message with a longer value becomes a dead letter.
     """
-    id_columns: list[str] = []
-    for subject in pipeline.subjects:
-        id_columns += subject.columns
     found = []
     for raw in pipeline.raw:
-        own_columns = [column for column in id_columns if column in raw.columns]
-        if own_columns:
-            found.append(Feed(f"{prefix}{raw.table}", raw, own_columns[0], max_bytes))
+        declared = _topic_of(pipeline, raw)
+        if declared is not None:
+            topic = declared.name or f"{prefix}{raw.table}"
+            found.append(Feed(topic, raw, declared.id_column, max_bytes))
     return tuple(found)
+
+
+def _topic_of(pipeline: Pipeline, raw: RawTable) -> Topic | None:
+    if raw.feed is False:
+        return None
+    if raw.feed is not None:
+        return raw.feed
+    for subject in pipeline.subjects:
+        own_columns = subject.columns_of(raw.columns)
+        if own_columns:
+            return Topic(own_columns[0])
+    return None
 
 
 def feed_of(feeds: Iterable[Feed], topic: str) -> Feed:

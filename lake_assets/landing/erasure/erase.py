@@ -124,7 +124,7 @@ def erases_landed(
 def scrub_by(settings: Settings, pipeline: Pipeline, feed: Feed) -> Scrub:
     """Return the rules of a feed: ids are hashed as in `etl.erasure`. The key is read when it is first needed."""
     keyed = KeyedHash(partial(erasure_key, settings))
-    hashed = partial(keyed.of, _subject_of(pipeline, feed))
+    hashed = partial(keyed.of, _subject_of(pipeline, feed) or feed.distinct_id)
     return Scrub(feed.distinct_id_of, hashed, feed.sent)
 
 
@@ -202,5 +202,9 @@ def _request(topic: str, erasure: Erasure) -> DeletionRequest:
     return DeletionRequest(request_id, topic, erasure.id_hash, through)
 
 
-def _subject_of(pipeline: Pipeline, feed: Feed) -> str:
-    return next(subject.name for subject in pipeline.subjects if feed.distinct_id in subject.columns)
+def _subject_of(pipeline: Pipeline, feed: Feed) -> str | None:
+    """Return the subject that the messages of a feed are about; None if no subject has its id column."""
+    for subject in pipeline.subjects:
+        if feed.distinct_id in subject.columns:
+            return subject.name
+    return None

@@ -12,9 +12,8 @@ from lake_assets.pages.data_path.stages import DataPath, read_stage
 from lake_assets.pages.data_path.targets import target_facts
 from lake_assets.settings import Settings
 
-NO_FEED = "No raw table is landed from Kafka: the pipelines declare no `subjects`."
+NO_FEED = "No raw table is landed from Kafka: none declares a `feed`."
 NOTHING_LANDED = "Nothing has landed: `lake landing run`."
-NO_LAKE = "No lake was created yet: `lake engagement init LAKE --org ORG`."
 NONE_DECLARED = "None is declared."
 
 
@@ -37,7 +36,7 @@ def data_path(settings: Settings, engine: Engine, overview: Overview) -> DataPat
             read_stage("Raw tables", lambda: landing.raw_facts(overview), NONE_DECLARED),
             read_stage("Facts and dimensions", lambda: target_facts(engine, overview), NONE_DECLARED),
             # The engagement lakes read Kafka directly.
-            read_stage("Engagement lakes", lakes.facts, NO_LAKE, beside=True),
+            read_stage("Engagement lakes", lakes.facts, lakes.no_facts, beside=True),
             served,
         ),
         pushes=pushes,

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from lake_assets.engagement.metrics.refresh import metrics_cursor
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.lakes import LAKES
+from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.monitoring.status import stream_status
 from lake_assets.pages.data_path.kafka import KafkaState
 from lake_assets.pages.data_path.stages import Fact
 from lake_assets.settings import Settings
+
+NO_LAKE = "No lake was created yet: `lake engagement init LAKE --org ORG`."
+NO_LAKE_CONFIGURED = "No lake is configured: LAKE_LAKES names none."
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,14 @@ class EngagementState:
     settings: Settings
     kafka: KafkaState
 
+    @property
+    def no_facts(self) -> str:
+        """Why there are no facts, if nothing is wrong."""
+        return NO_LAKE if configured_lakes(self.settings) else NO_LAKE_CONFIGURED
+
     def facts(self) -> Iterator[Fact]:
         """Yield the state of each stream and of the metrics, of the lakes that exist."""
-        for lake in LAKES:
+        for lake in configured_lakes(self.settings):
             tables = open_tables(self.settings, lake)
             if tables.exist():
                 for name in STREAMS:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lake_assets.connections.addresses import kafka_address
 from lake_assets.engagement.model.lake import STREAMS
-from lake_assets.engagement.model.lakes import LAKES
+from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.landing.consume.kafka_reader import ends, partitions
@@ -19,6 +19,7 @@ from lake_assets.settings import Settings
 
 NO_KAFKA = "No Kafka runs for this data directory, and none is configured: `lake up`, or LAKE_KAFKA."
 NO_TOPIC = "No topic exists yet: `lake landing init`."
+NO_READER = "Nothing is read from Kafka: no raw table declares a `feed`, and LAKE_LAKES names no lake."
 NO_LAKE_TOPIC = "No topic exists yet: `lake engagement init LAKE --org ORG`."
 
 
@@ -55,7 +56,9 @@ class KafkaState:
         """Why there are no facts, if nothing is wrong."""
         if self.servers is None:
             return NO_KAFKA
-        return NO_TOPIC if self.feeds else NO_LAKE_TOPIC
+        if self.feeds:
+            return NO_TOPIC
+        return NO_LAKE_TOPIC if configured_lakes(self.settings) else NO_READER
 
     def facts(self) -> Iterator[Fact]:
         """Yield the state of each topic. Raises the error of Kafka if it did not answer."""
@@ -78,7 +81,7 @@ class KafkaState:
     def _topics(self) -> Iterator[str]:
         for feed in self.feeds:
             yield feed.topic
-        for lake in LAKES:
+        for lake in configured_lakes(self.settings):
             for name in STREAMS:
                 yield lake.topic(name)
 

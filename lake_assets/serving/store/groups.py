@@ -50,7 +50,7 @@ def push_groups(sources: Iterable[Source], declared: Mapping[str, Sequence[str]]
     Raises:
         ConfigurationError: A declared group is not valid.
     """
-    by_name = {source.name: source for source in sources}
+    by_name = _by_name(sources)
     times_named = Counter(table for tables in declared.values() for table in tables)
     groups = []
     for name, tables in declared.items():
@@ -80,6 +80,18 @@ def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
             f"No table of the lake is served as {name!r}.", remedy=f"Name {', '.join(found)}, or push a --file."
         )
     return found[name]
+
+
+def _by_name(sources: Iterable[Source]) -> dict[str, Source]:
+    found: dict[str, Source] = {}
+    for source in sources:
+        other = found.setdefault(source.name, source)
+        if other != source:
+            raise ConfigurationError(
+                f"{other.table} and {source.table} are both served as {source.name!r}.",
+                remedy='Give one of them another name: served=Served(name="...").',
+            )
+    return found
 
 
 def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times_named: Mapping[str, int]) -> None:

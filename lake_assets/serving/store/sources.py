@@ -14,8 +14,10 @@ from deltalake.exceptions import TableNotFoundError
 from pyarrow import ArrowException
 from pyiceberg.expressions import And, BooleanExpression, GreaterThanOrEqual, LessThan
 
+from lake_assets.base.grain import HOUR, Grain
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.errors import TableMissing, UsageError
+from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_between, rows_by_hour
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from lake_assets.incremental.declaration import Pipeline
+    from lake_assets.incremental.declaration import Pipeline, Served, Target
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class NewestHour:
-    """The newest complete hour of an Iceberg table in which each hour contains all rows."""
+    """The newest complete hour or day of an Iceberg table in which each contains all rows. grain: of the table."""
 
     name: str
     table: str
     time_column: str
+    grain: Grain = HOUR
 
     def head(self, catalog: Catalog) -> str | None:
         """Return the snapshot and the last complete hour; None if there is none."""
@@ -85,31 +88,37 @@ class NewestHour:
             return None
 
     def read(self, catalog: Catalog) -> Reading:
-        """Return the rows of the newest complete hour."""
+        """Return the rows of the newest complete hour or day."""
         found = tables.load(catalog, self.table)
         head = self._head(found)
-        newest = self._newest_hour(found)
+        newest = self._newest_hours(found)
         if head is None or newest is None:
             raise UsageError(
-                f"{self.table} has no complete hour yet.", remedy="Push it after a session has published one."
+                f"{self.table} has no complete {self.grain.name} yet.",
+                remedy="Push it after a session has published one.",
             )
         return Reading(
             rows=found.scan(row_filter=self._within(newest)).to_arrow_batch_reader(),
-            of=hour_key(newest),
-            expected=rows_between(found, self.time_column, newest, newest),
+            of=hour_key(newest[0]),
+            expected=rows_between(found, self.time_column, newest[0], newest[-1]),
             head=head,
         )
 
-    def _newest_hour(self, found: Table) -> int | None:
+    def _newest_hours(self, found: Table) -> range | None:
+        """Return the hours of the newest partition whose hours are all complete."""
         through = tables.complete_through(found, self.table)
         if through is None:
             return None
-        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= through]
-        return max(complete, default=None)
+        last_complete = self.grain.complete(through)
+        complete = [hour for hour in rows_by_hour(found, self.time_column) if hour <= last_complete]
+        if not complete:
+            return None
+        newest = max(complete)
+        return range(self.grain.first(newest), self.grain.last(newest) + 1)
 
-    def _within(self, hour: int) -> BooleanExpression:
-        start = hour_start(hour).isoformat()
-        end = hour_start(hour + 1).isoformat()
+    def _within(self, hours: range) -> BooleanExpression:
+        start = hour_start(hours[0]).isoformat()
+        end = hour_start(hours[-1] + 1).isoformat()
         return And(
             GreaterThanOrEqual(self.time_column, start),  # type: ignore[call-arg, arg-type]
             LessThan(self.time_column, end),  # type: ignore[call-arg, arg-type]
@@ -122,6 +131,36 @@ class NewestHour:
         if snapshot is None or through is None:
             return None
         return f"{snapshot}@{hour_key(through)}"
+
+
+@dataclass(frozen=True)
+class WholeIceberg:
+    """All published rows of an Iceberg table."""
+
+    name: str
+    table: str
+    time_column: str
+
+    def head(self, catalog: Catalog) -> str | None:
+        """Return the snapshot; None if the table does not exist or was never written."""
+        try:
+            snapshot = tables.load(catalog, self.table).metadata.current_snapshot_id
+        except TableMissing:
+            return None
+        return None if snapshot is None else str(snapshot)
+
+    def read(self, catalog: Catalog) -> Reading:
+        """Return the rows of the current snapshot."""
+        found = tables.load(catalog, self.table)
+        snapshot = found.metadata.current_snapshot_id
+        if snapshot is None:
+            raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")
+        return Reading(
+            rows=found.scan(snapshot_id=snapshot).to_arrow_batch_reader(),
+            of=f"snapshot {snapshot}",
+            expected=sum(rows_by_hour(found, self.time_column).values()),
+            head=str(snapshot),
+        )
 
 
 @dataclass(frozen=True)
@@ -174,13 +213,17 @@ def from_parquet(file: Path) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(opened.schema_arrow, opened.iter_batches())
 
 
-ACCOUNT_STATE = NewestHour("account_state", "core.account_state_dim", "state_hour")
-
-
 def pipeline_sources(pipeline: Pipeline) -> list[Source]:
-    """Return those tables of a pipeline that are served."""
-    targets = {target.table for target in pipeline.targets}
-    return [ACCOUNT_STATE] if ACCOUNT_STATE.table in targets else []
+    """Return the sources of those targets of a pipeline that are declared as served."""
+    return [_source_of(target, target.served) for target in pipeline.targets if target.served]
+
+
+def _source_of(target: Target, served: Served) -> Source:
+    name = served.name or target.name
+    rows = served.rows or ("newest" if isinstance(target.mode, Sequential) else "all")
+    if rows == "newest":
+        return NewestHour(name, target.table, target.time_column, target.grain)
+    return WholeIceberg(name, target.table, target.time_column)
 
 
 def metrics_sources(locations: Mapping[str, str]) -> list[Source]:

@@ -16,7 +16,7 @@ from lake_assets.demo.engagement_simulator import Simulation, batches, flaws, ge
 from lake_assets.demo.engagement_simulator.activity import KINDS, OUTCOMES
 from lake_assets.demo.engagement_simulator.flaws import encode
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.lakes import EMAIL_EVENT, LAKES
+from lake_assets.engagement.model.lakes import EMAIL_EVENT, LAKES, MEETING_EVENT
 from lake_assets.engagement.model.messages import Format, ingestion_format, mutation_format
 from lake_assets.errors import ConfigurationError
 from lake_assets_tests.engagement.judge import reason
@@ -162,6 +162,13 @@ def test_each_flaw_has_its_reason(lake: EngagementLake, stream: StreamName) -> N
     assert reason(encode(values), shape, orgs) is None
     expected = [flaw.reason for flaw in flaws(lake, stream)]
     assert [reason(flaw.spoil(values), shape, orgs) for flaw in flaws(lake, stream)] == expected
+
+
+def test_a_lake_names_what_is_simulated() -> None:
+    topic = MEETING_EVENT.topic("ingestion")
+    sent = [json.loads(message.value) for message in generate(BUSY, MEETING_EVENT) if message.topic == topic]
+    assert {values["kind"] for values in sent} == {"invited", "accepted", "rescheduled", "declined", "held"}
+    assert {values["outcome"] for values in sent} == {None, "next step", "no interest", "no show"}
 
 
 def test_a_step_stays_small_at_any_scale() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,7 @@ from pyiceberg.types import NestedField
 
 from lake_assets.demo.membership_simulator import heartbeats, messages, worked_example
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration import RawTable
+from lake_assets.incremental.declaration import Pipeline, RawTable, Subject, Topic
 from lake_assets.landing.consume.messages import (
     BAD_HEARTBEAT,
     BAD_TIMESTAMP,
@@ -166,6 +167,56 @@ def test_each_membership_table_has_a_feed_of_accounts() -> None:
     assert [(feed.topic, feed.raw, feed.distinct_id) for feed in found] == [
         (f"test.{raw.table}", raw, "account_id") for raw in RAW
     ]
+
+
+def raw_orders(**more: Any) -> RawTable:
+    columns = {"order_id": "string", "person_id": "string", "shop": "string", "at": "timestamptz"}
+    return RawTable("raw.orders", columns=columns, time_column="at", **more)
+
+
+PERSON = Subject("person", columns=("person_id",))
+
+
+@pytest.mark.parametrize(
+    ("declared", "subjects", "found"),
+    [
+        ({}, (), []),
+        ({}, (PERSON,), [("test.raw.orders", "person_id")]),
+        ({"feed": False}, (PERSON,), []),
+        ({"feed": Topic("shop")}, (), [("test.raw.orders", "shop")]),
+        ({"feed": Topic("person_id", name="Orders-v2")}, (PERSON,), [("Orders-v2", "person_id")]),
+    ],
+)
+def test_a_table_is_landed_from_the_topic_that_it_declares(
+    declared: dict[str, Any], subjects: tuple[Subject, ...], found: list[tuple[str, str]]
+) -> None:
+    pipeline = Pipeline(raw=(raw_orders(**declared),), targets=(), start="2026-01-01-00:00", subjects=subjects)
+    assert [(feed.topic, feed.distinct_id) for feed in feeds(pipeline, prefix="test.")] == found
+
+
+def two_tables(**declared: Any) -> Pipeline:
+    columns = {"person_id": "string", "at": "timestamptz"}
+    other = RawTable("raw.visits", columns, time_column="at", feed=Topic("person_id", "orders"))
+    return Pipeline((raw_orders(**declared), other), targets=(), start="2026-01-01-00:00", subjects=(PERSON,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: raw_orders(feed="orders"), r"feed= of raw\.orders is 'orders', which is no Topic\.\n  → Write feed="),
+        (lambda: raw_orders(feed=Topic("who")), r"id column 'who', which is not among.*\n  → .*order_id, person_id"),
+        (lambda: Topic("shop", name="a/b"), r"The topic is called 'a/b'\.\n  → Use up to 249"),
+        (lambda: Topic("shop", name=".."), r"The topic is called '\.\.'\.\n"),
+        (lambda: two_tables(feed=Topic("shop")), r"id column 'shop', but erasures.*\n  → .*one of: person_id"),
+        (
+            lambda: two_tables(feed=Topic("person_id", "orders")),
+            r"raw\.orders and raw\.visits are both landed from the topic 'orders'\.\n",
+        ),
+    ],
+)
+def test_a_feed_that_cannot_work_is_refused(wrong: Callable[[], object], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        wrong()
 
 
 def test_the_simulator_sends_the_rows_that_it_lands() -> None:

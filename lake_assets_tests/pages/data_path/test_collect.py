@@ -86,9 +86,7 @@ def test_raw_tables_without_a_topic_are_shown(bare_home: Settings, catalog: Cata
         Fact("flights_raw.departures", "no hour is complete yet"),
         Fact("flights_raw.arrivals", "no hour is complete yet"),
     )
-    assert stage(path, "Landing zones").instead == (
-        "No raw table is landed from Kafka: the pipelines declare no `subjects`."
-    )
+    assert stage(path, "Landing zones").instead == ("No raw table is landed from Kafka: none declares a `feed`.")
     assert not any(s.broken for s in path.stages)
 
 

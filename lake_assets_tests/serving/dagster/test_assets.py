@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,28 +15,40 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 from deltalake import write_deltalake
 
+from lake_assets.base.grain import DAY
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.dagster.session_runs import RETRY_AFTER_SECONDS
+from lake_assets.incremental.declaration import (
+    Pipeline,
+    Sequential,
+    Served,
+    SessionContext,
+    Stateless,
+    incremental_asset,
+)
+from lake_assets.incremental.declaration import Source as DeclaredSource
 from lake_assets.incremental.metadata import tables
 from lake_assets.membership import PIPELINE
 from lake_assets.serving.dagster.assets import revert_push, serving_asset, serving_definitions
 from lake_assets.serving.endpoints.query import query
 from lake_assets.serving.served_tables import Serving, serving_at
 from lake_assets.serving.store.groups import PushGroup, push_groups
-from lake_assets.serving.store.sources import ACCOUNT_STATE, NewestHour, Source, metrics_sources
+from lake_assets.serving.store.sources import NewestHour, Source, WholeIceberg, metrics_sources, pipeline_sources
 from lake_assets.serving.store.status import table_status
 from lake_assets_tests.membership.in_memory import ARROW
 from lake_assets_tests.serving.scenario import now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame
 
     from lake_assets.settings import Settings
 
 
 FIRST = parse_hour("2026-01-01-00:00")
 DIM = "core.account_state_dim"
+ACCOUNT_STATE = NewestHour("account_state", DIM, "state_hour")
 
 
 @dataclass
@@ -221,6 +233,93 @@ class Sensor:
         for request in self.tick().run_requests or ():
             nothing = dg.GraphDefinition("nothing").to_job()
             self.instance.create_run_for_job(nothing, tags=dict(request.tags), status=status)
+
+
+@incremental_asset(
+    mode=Stateless(),
+    sources=[DeclaredSource("raw.signups", time_column="event_ts")],
+    key="signup_id",
+    time_column="at",
+    columns={"signup_id": "string", "at": "timestamptz"},
+    served=True,
+)
+def own_fact(_session: SessionContext, signups: DataFrame) -> DataFrame:
+    """Is only declared."""
+    return signups
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, WholeIceberg("own_fact", "core.own_fact", "at")),
+        ({"mode": Sequential()}, NewestHour("own_fact", "core.own_fact", "at")),
+        (
+            {"served": Served(name="facts", rows="newest"), "grain": DAY},
+            NewestHour("facts", "core.own_fact", "at", DAY),
+        ),
+        ({"mode": Sequential(), "served": Served(rows="all")}, WholeIceberg("own_fact", "core.own_fact", "at")),
+    ],
+)
+def test_a_target_is_served_as_it_is_declared(changes: dict[str, Any], expected: Source) -> None:
+    target = replace(own_fact, **changes)
+    assert pipeline_sources(Pipeline((), (target,), start="2026-01-01-00:00")) == [expected]
+
+
+def test_only_what_is_declared_is_served() -> None:
+    assert pipeline_sources(PIPELINE) == [ACCOUNT_STATE]
+    assert pipeline_sources(Pipeline((), (replace(own_fact, served=None),), start="2026-01-01-00:00")) == []
+
+
+def test_all_published_rows_or_the_newest_complete_day(lake: Lake) -> None:
+    whole, day = WholeIceberg("whole", "core.own_fact", "at"), NewestHour("day", "core.own_fact", "at", DAY)
+    assert [whole.head(lake.catalog), day.head(lake.catalog)] == [None, None]
+    tables.create_target(lake.catalog, replace(own_fact, grain=DAY))
+    assert whole.head(lake.catalog) is None
+    with pytest.raises(UsageError, match=r"core\.own_fact has no rows yet"):
+        whole.read(lake.catalog)
+    table = tables.load(lake.catalog, "core.own_fact")
+    hours = (0, 1, 23, 24, 25)
+    rows = [{"signup_id": f"s{hour}", "at": hour_start(FIRST + hour)} for hour in hours]
+    schema = pa.schema([("signup_id", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    table.append(pa.Table.from_pylist(rows, schema=schema))
+    for complete in (23, 30):  # the second day is not complete
+        with tables.load(lake.catalog, "core.own_fact").transaction() as transaction:
+            transaction.set_properties({tables.COMPLETE_THROUGH: hour_key(FIRST + complete)})
+        pushed = [lake.push(whole)["rows"], lake.push(day)["rows"]]
+        assert pushed == [5, 3]
+    assert lake.asked("select signup_id from day order by 1") == [("s0",), ("s1",), ("s23",)]
+    assert lake.asked("select count(*) from whole") == [(5,)]
+
+
+def test_two_tables_of_one_name_are_refused() -> None:
+    sources = [ACCOUNT_STATE, WholeIceberg("account_state", "core.own_fact", "at")]
+    with pytest.raises(ConfigurationError, match=r"dim and core\.own_fact are both served as 'account_state'\.\n  → "):
+        push_groups(sources, {})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda: Served(name="a b"), "A served table is called 'a b'"),
+        (lambda: Served(rows="last"), r"rows='last'\.\n  → Use 'newest' or 'all'"),  # type: ignore[arg-type]
+        (lambda: declared_as_served("yes"), r"served= of core\.own_fact is 'yes'\.\n  → Write served=True"),
+    ],
+)
+def test_a_served_target_that_cannot_be_is_refused(wrong: Callable[[], object], told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        wrong()
+
+
+def declared_as_served(served: Any) -> object:
+    declare = incremental_asset(
+        mode=Stateless(),
+        sources=own_fact.sources,
+        key="signup_id",
+        time_column="at",
+        columns=own_fact.columns,
+        served=served,
+    )
+    return declare(own_fact.transform)
 
 
 def test_the_sensor_requests_a_push_for_each_state_once_there_is_a_complete_hour(
