@@ -110,8 +110,8 @@ def _serve(port: int) -> None:
         names = parse_names(bound, found.webserver_hosts)
         own = replace(names, server="The report", restart="start `lake report --serve` again")
         server = uvicorn.Server(uvicorn.Config(RequestGuard(app, own), log_level="warning"))
-        typer.echo(f"The report is served on http://127.0.0.1:{bound} until you press Ctrl-C.")
         with suppress(KeyboardInterrupt), recorded_report(found.home, bound):
+            typer.echo(f"The report is served on http://{LOOPBACK}:{bound} until you press Ctrl-C.")
             server.run(sockets=[listener])
 
 

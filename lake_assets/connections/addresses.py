@@ -25,6 +25,9 @@ OWNER_VARIABLE = "LAKE_KEPT_FOR"
 
 SERVICES_FILE = "services.json"
 
+REPORT_PATH = "/lake-report"
+"""Where Dagster's web server of `lake up` shows the report, so that a link without host and port leads there."""
+
 REPORT_FILE = "report-server.json"
 """In the run folder while `lake report --serve` runs: its port, and the process that serves it."""
 
