@@ -10,6 +10,7 @@ import dagster as dg
 
 from lake_assets.base.extras import installed
 from lake_assets.engagement.model.lakes import configured_lakes, metrics_locations
+from lake_assets.incremental.dagster.asset_specs import with_report_links
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
@@ -71,7 +72,7 @@ if installed("landing"):
 if installed("serving"):
     _optional.append(_serving())
 
-defs = dg.Definitions.merge(
+_merged = dg.Definitions.merge(
     incremental_definitions(
         _pipeline,
         clock=utc_now,
@@ -99,3 +100,4 @@ defs = dg.Definitions.merge(
     *_optional,
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )
+defs = with_report_links(_merged)

@@ -43,6 +43,12 @@ def test_all_assets_and_what_they_are_built_from() -> None:
     }
 
 
+def test_each_asset_links_to_the_report() -> None:
+    links = {node.metadata.get("lake/report") for node in GRAPH.asset_nodes}
+    assert links == {dg.MetadataValue.url("/lake-report")}
+    assert len(TABLES) + len(MAINTENANCE) + len(LANDING) + len(ENGAGEMENT) + len(SERVING) == len(GRAPH.asset_nodes)
+
+
 def test_all_checks_and_which_of_them_block() -> None:
     found: dict[str, dict[str, bool]] = {}
     aside = {node.key for node in (*ENGAGEMENT, *LANDING, *SERVING)}

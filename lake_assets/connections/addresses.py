@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,12 @@ OWNER_VARIABLE = "LAKE_KEPT_FOR"
 
 SERVICES_FILE = "services.json"
 PORTS_FILE = "ports.json"
+
+REPORT_PATH = "/lake-report"
+"""Where Dagster's web server of `lake up` shows the report, so that a link without host and port leads there."""
+
+REPORT_FILE = "report-server.json"
+"""In the run folder while `lake report --serve` runs: its port, and the process that serves it."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,44 @@ def process_of(home: Path, name: str) -> psutil.Process | None:
         return process if _belongs_to(home, process) else None
     except (FileNotFoundError, ValueError, psutil.Error):
         return None
+
+
+@contextmanager
+def recorded_report(home: Path, port: int) -> Iterator[None]:
+    """Record that this process serves the report on a port of loopback, until the block ends."""
+    import psutil
+
+    file = run_folder(home) / REPORT_FILE
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"port": port, "pid": os.getpid(), "started": psutil.Process().create_time()}
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_text(json.dumps(content))
+    partial.replace(file)
+    try:
+        yield
+    finally:
+        if _report_record(home) == content:  # not that of a later server
+            file.unlink(missing_ok=True)
+
+
+def report_port(home: Path) -> int | None:
+    """Return the port of the `lake report --serve` that was started last; None if it does not run any more."""
+    import psutil
+
+    content = _report_record(home)
+    try:
+        process = psutil.Process(int(content["pid"]))
+        return int(content["port"]) if process.create_time() == content["started"] else None
+    except (KeyError, TypeError, ValueError, psutil.Error):
+        return None
+
+
+def _report_record(home: Path) -> dict[str, Any]:
+    try:
+        content = json.loads((run_folder(home) / REPORT_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def processes_of(home: Path) -> list[psutil.Process]:

@@ -135,7 +135,7 @@ def heat_map(arrivals: Arrivals) -> Figure:
         ygap=0.5,
     )
     unit = "" if width == 1 else f", in bins of {width} hours"
-    return _figure([trace], x=f"event hour{unit}", y="landing hour", height=330)
+    return _figure([trace], x=f"event hour{unit}", y="", height=330)
 
 
 def bin_hours(span: int) -> int:
@@ -170,7 +170,7 @@ def lateness(arrivals: Arrivals) -> Figure:
             hovertemplate="%{customdata}",
         )
         traces.append(trace)
-    figure = _figure(traces, x="landing hour", y="lateness", height=300)
+    figure = _figure(traces, x="landing hour", y="", height=300)
     figure["layout"]["yaxis"] |= {
         "type": "log",
         "tickvals": list(_LATENESS_TICKS),

@@ -5,12 +5,15 @@ Jinja escapes every value, in tables and in the JSON of the charts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
+
+_COMMAND = re.compile(r"`([^`]+)`")
 
 Filters = Mapping[str, Callable[..., str]]
 
@@ -37,6 +40,11 @@ def render_plain(template: str, filters: Filters | None = None, **values: object
     )
     jinja.filters |= filters or {}
     return jinja.get_template(template).render(**values)
+
+
+def marked(text: str) -> Markup:
+    """Return a text as HTML, escaped, with commands between backticks as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def write(page: str, file: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
@@ -14,7 +13,9 @@ from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
 from lake_assets.pages.charts import Figure
+from lake_assets.pages.completeness import completeness
 from lake_assets.pages.data_path.stages import DataPath
+from lake_assets.pages.verdict import Verdict
 
 TEMPLATE = "report.html"
 MOST_AUDITS = 100
@@ -22,6 +23,14 @@ MOST_AUDITS = 100
 
 WARNING = "warning"
 NO_SESSION_BUILT = "No session has built an hour yet."
+MEANINGS = {
+    "complete": "complete",
+    "pending": "changed, to be rebuilt",
+    "skipped": "skipped: beyond the catch-up threshold",
+    "held": "held back by an audit",
+    "missing": "not complete yet",
+}
+"""What the colours of a strip of hours mean."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +81,51 @@ class FailedAudit:
     sample: str
 
 
-def write(overview: Overview, file: Path, path: DataPath | None = None) -> Path:
-    """Write the page, and replace an older one. A missing folder is created.
-
-    Returns:
-        The absolute path of the page.
-    """
-    return pages.write(page(overview, path), file)
-
-
-def page(overview: Overview, path: DataPath | None = None) -> str:
+def page(overview: Overview, path: DataPath | None = None, verdict: Verdict | None = None) -> str:
     """Return the whole page.
 
     Args:
         overview: What the tables show.
         path: The data path; None leaves it out.
+        verdict: The line that the page begins with; None leaves it out.
     """
     sections = list(_sections(overview))
     figures = []
     for section in sections:
         figures += [chart.figure for chart in section.charts if chart.figure]
     failed = sorted(_failed_audits(overview), key=lambda audit: audit.at, reverse=True)
-    through = [standing.complete_through for standing in overview.standings]
     return pages.render(
         TEMPLATE,
         _FILTERS,
         overview=overview,
         path=path,
+        verdict=verdict,
+        completeness=completeness(overview),
+        meanings=MEANINGS,
+        not_timed=_not_timed(overview),
         cards=list(_cards(overview)),
         sections=sections,
         failed=failed[:MOST_AUDITS],
         failed_before=len(failed[MOST_AUDITS:]),
-        newest=max((hour for hour in through if hour is not None), default=None),
         figures=figures,
     )
+
+
+def _not_timed(overview: Overview) -> list[str]:
+    """Return the raw tables whose lateness is not known, although they can be read."""
+    timed = {source.table for source in overview.arrivals}
+    found = []
+    for standing in overview.standings:
+        if standing.kind == "raw" and standing.problem is None and standing.table not in timed:
+            found.append(standing.table)
+    return found
 
 
 def _sections(overview: Overview) -> Iterator[Section]:
     yield Section(
         "When rows arrive",
-        "Each cell counts the rows of one event hour that landed in one hour. Rows on the diagonal are on time, "
-        "rows above it are late.",
+        "Each cell counts the rows of one event hour (across) that landed in one hour (up). Rows on the diagonal are "
+        "on time, rows above it are late.",
         tuple(_heat_maps(overview)),
     )
     yield Section(
@@ -231,4 +244,9 @@ def _hours(hours: Iterable[int]) -> str:
     return format_hours(hours) or "–"
 
 
-_FILTERS: dict[str, Callable[..., str]] = {"hour": _hour, "hours": _hours, "duration": charts.duration}
+_FILTERS: dict[str, Callable[..., str]] = {
+    "hour": _hour,
+    "hours": _hours,
+    "duration": charts.duration,
+    "marked": pages.marked,
+}

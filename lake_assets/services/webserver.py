@@ -26,7 +26,11 @@ from dagster_webserver.cli import (
 from dagster_webserver.version import __version__
 from dagster_webserver.webserver import DagsterWebserver
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
 
+from lake_assets.connections.addresses import REPORT_PATH, report_port
 from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
 from lake_assets.settings import settings
 
@@ -34,20 +38,51 @@ LOOPBACK = "127.0.0.1"
 POLL_MILLISECONDS = 2000
 """How often the UI asks for the state of assets; the default of Dagster's own command."""
 
+REPORT_HEADERS = {"Content-Security-Policy": "sandbox allow-scripts", "Cache-Control": "no-store"}
+"""Of the written report: it is shown under the origin of Dagster's UI, and must not act as the UI does."""
+
+NO_REPORT = """There is no report of this data directory yet.
+  → Run `lake report --serve` and reload this page, or `lake report`, whose page is then shown here.
+"""
+
 
 class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
     """Dagster's UI and GraphQL endpoint behind the guard."""
 
-    def __init__(self, context: WorkspaceProcessContext, names: Names) -> None:
+    def __init__(self, context: WorkspaceProcessContext, names: Names, home: Path) -> None:
         self._names = names
+        self._home = home
         super().__init__(context, live_data_poll_rate=POLL_MILLISECONDS)
 
     def build_middleware(self) -> list[Middleware]:
         return [Middleware(RequestGuard, self._names), *super().build_middleware()]
 
+    def build_routes(self) -> list[BaseRoute]:
+        def report(request: Request) -> Response:
+            return report_response(self._home, self._names, request.headers["host"])
+
+        return [Route(REPORT_PATH, report), *super().build_routes()]  # type: ignore[no-untyped-call]
+
     def make_security_headers(self) -> dict[str, str]:
         """Forbid frames of other origins: a foreign page could lay itself over the UI and steer the clicks."""
         return {**super().make_security_headers(), "X-Frame-Options": "SAMEORIGIN"}
+
+
+def report_response(home: Path, names: Names, host: str) -> Response:
+    """Return the report of a data directory: the live one if it is served, else the written one, else what to do.
+
+    Args:
+        home: The data directory.
+        names: The host names of the web server.
+        host: The Host of the request. The live report is on loopback, so only a browser on this machine is sent there.
+    """
+    port = report_port(home)
+    if port is not None and host.lower() in names.loopback:
+        return RedirectResponse(f"http://{LOOPBACK}:{port}/", headers={"Cache-Control": "no-store"})
+    written = home / "report.html"
+    if written.is_file():
+        return FileResponse(written, headers=REPORT_HEADERS)
+    return PlainTextResponse(NO_REPORT, 404, {"Cache-Control": "no-store"})
 
 
 def serve(port: int, workspace: Path, names: Names) -> None:
@@ -62,7 +97,7 @@ def serve(port: int, workspace: Path, names: Names) -> None:
         instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
         target = WorkspaceFileTarget([str(workspace)])
         with WorkspaceProcessContext(instance, workspace_load_target=target, version=__version__) as context:
-            app = GuardedWebserver(context, names).create_asgi_app(lifespan=_lifespan)
+            app = GuardedWebserver(context, names, settings().home).create_asgi_app(lifespan=_lifespan)
             logging.getLogger("dagster-webserver").info("Serving Dagster's UI on http://%s:%d", LOOPBACK, port)
             uvicorn.run(app, host=LOOPBACK, port=port, log_level="warning")
 

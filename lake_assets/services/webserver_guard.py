@@ -44,10 +44,14 @@ class Names:
     Attributes:
         port: Where the server listens on loopback.
         others: Names of a proxy or a tunnel, from the settings.
+        server: What is served, for people.
+        restart: How the server takes over a changed setting, as the end of a sentence.
     """
 
     port: int
     others: frozenset[str] = frozenset()
+    server: str = "Dagster's UI"
+    restart: str = "run `lake down` and `lake up`"
 
     @property
     def loopback(self) -> frozenset[str]:
@@ -132,9 +136,9 @@ def _of_host(scope: Scope, names: Names) -> Refusal | None:
         return None
     return Refusal(
         421,
-        f"Dagster's UI is not served under the host name {_shown(hosts)}.",
+        f"{names.server} is not served under the host name {_shown(hosts)}.",
         f"Open http://127.0.0.1:{names.port}, or add the name, as the address bar shows it, to LAKE_WEBSERVER_HOSTS,"
-        " then run `lake down` and `lake up`.",
+        f" then {names.restart}.",
     )
 
 

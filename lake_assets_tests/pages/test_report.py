@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from plotly.offline import get_plotlyjs
 
 from lake_assets.base.hours import hour_start
+from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.monitoring.overview import (
@@ -28,6 +29,7 @@ from lake_assets.incremental.planning.session import AuditResult, PlannedHour, S
 from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
+from lake_assets.pages.verdict import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +99,13 @@ def test_the_page_loads_nothing() -> None:
     assert not re.search(r"<[^>]+\b(src|href)=|@import|url\(", page)
 
 
+def test_the_verdict_is_shown_as_text() -> None:
+    found = Verdict((ErrorText(f"{HOSTILE} `lake init`", HOSTILE),), (ErrorText(HOSTILE, HOSTILE),))
+    page = own_text(report.page(hostile(), hostile_path(), found))
+    assert "<img" not in page
+    assert page.index("<code>lake init</code>") < page.index('id="path"')
+
+
 def figures(page: str) -> list[charts.Figure]:
     found = re.search(r'id="figures">(.*?)</script>', page, re.DOTALL)
     assert found
@@ -110,6 +119,7 @@ def test_a_lake_without_rows_has_a_page_without_charts() -> None:
     page = own_text(report.page(Overview(NOW, 6, (), (arrivals(),), (empty,))))
     assert figures(page) == []
     assert "No rows yet." in page
+    assert "No table is complete through any hour yet." in page
     assert "No session yet." in page
 
 
@@ -154,6 +164,8 @@ def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalo
     path = json.loads(both.stdout)["data_path"]
     assert {stage["name"]: stage["instead"] for stage in path["stages"]}["Kafka"].startswith("No Kafka runs")
     assert "No Kafka runs" in out.read_text()
+    assert [stage["name"] for stage in path["stages"]].count("Engagement lakes") == 0
+    assert json.loads(both.stdout)["verdict"]["wrong"] == []
 
 
 def test_a_stage_in_a_few_words() -> None:
@@ -165,7 +177,7 @@ def test_a_stage_in_a_few_words() -> None:
         "1 of 2 pending",
         "1 of 3 need attention",
         "not available",
-        "nothing here",
+        "nothing yet",
     ]
 
 

@@ -17,13 +17,17 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from starlette.responses import FileResponse
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from lake_assets.connections.addresses import recorded_report
 from lake_assets.errors import ServiceError
 from lake_assets.services.dagster_services import code_server, dagster_home, webserver, write_dagster_files
 from lake_assets.services.service import Service, free_port, python_module, running
 from lake_assets.services.stack import PORT_NAMES
+from lake_assets.services.webserver import NO_REPORT, report_response
+from lake_assets.services.webserver_guard import parse_names
 from lake_assets.settings import Settings
 
 ELSEWHERE = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
@@ -139,6 +143,27 @@ ATTACKS = [
     pytest.param(by_form, {**LINK, "Origin": "null"}, 403, id="form that fills the tab"),
     pytest.param(by_multipart, {"Origin": EVIL}, 403, id="multipart form"),
 ]
+
+
+def test_the_report_is_the_live_one_then_the_written_one_then_what_to_do(tmp_path: Path) -> None:
+    names = parse_names(3000, PROXIED)
+    missing = report_response(tmp_path, names, "127.0.0.1:3000")
+    assert (missing.status_code, b"`lake report --serve`" in missing.body) == (404, True)
+    (tmp_path / "report.html").write_text("<h1>lake report</h1>")
+    with recorded_report(tmp_path, 4001):
+        live = report_response(tmp_path, names, "localhost:3000")
+        assert live.headers["location"] == "http://127.0.0.1:4001/"
+        elsewhere = report_response(tmp_path, names, PROXIED)  # this browser does not reach loopback
+    for written in (elsewhere, report_response(tmp_path, names, "127.0.0.1:3000")):
+        assert isinstance(written, FileResponse)
+        assert written.path == tmp_path / "report.html"
+        assert written.headers["content-security-policy"] == "sandbox allow-scripts"
+
+
+@pytest.mark.slow
+def test_the_report_has_an_address_under_the_ui(servers: Servers) -> None:
+    assert send(servers.guarded, "GET", "/lake-report").text == NO_REPORT
+    assert send(servers.guarded, "GET", "/lake-report", IMAGE).status_code == 403
 
 
 @pytest.mark.slow

@@ -29,16 +29,17 @@ def doctor(
 
     done: list[findings.Repaired] = []
     if repair:
-        done, found = findings.repair(_diagnose)
+        done, found = findings.repair(diagnose)
     else:
-        found = _diagnose()
+        found = diagnose()
     outcome = views.Diagnosis(found, done)
     render(outcome, views.diagnosis, as_json=as_json, document=outcome.document())
     if outcome.has_errors:
         sys.exit(1)
 
 
-def _diagnose() -> list[Finding]:
+def diagnose() -> list[Finding]:
+    """Run all checks. Changes nothing, and raises nothing."""
     from lake_assets.base.findings import Check, run_checks
     from lake_assets.cli.checks import machine
     from lake_assets.incremental.diagnosis.diagnose import diagnose_lake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,6 +11,7 @@ import dagster as dg
 
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.base.hours import hour_of, hour_start, parse_hour
+from lake_assets.connections.addresses import REPORT_PATH
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.declaration.column_lineage import column_sources
 
@@ -76,6 +78,14 @@ def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPar
         partitions_def=partitions,
         metadata=_table_metadata(target.table, target.columns, target.descriptions) | lineage,
     )
+
+
+def with_report_links(definitions: dg.Definitions) -> dg.Definitions:
+    """Return definitions whose assets link to the report, which the web server of `lake up` shows."""
+    link = {"lake/report": dg.MetadataValue.url(REPORT_PATH)}
+    # The version of Dagster is pinned, so a changed preview is noticed when the pin moves, by the test of definitions.
+    with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
+        return definitions.map_asset_specs(func=lambda spec: spec.merge_attributes(metadata=link))
 
 
 def column_lineage(pipeline: Pipeline, target: Target) -> dg.TableColumnLineage:

@@ -15,7 +15,8 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask, Table
 
-from lake_assets.errors import TargetDropped
+from lake_assets.errors import LakeError, TableMissing, TargetDropped
+from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.column_lineage import column_sources
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
@@ -47,11 +48,15 @@ class TableProgress:
         table: Its name.
         kind: `raw`, or the mode of a target in lower case.
         complete_through: Last complete hour, inclusive; None if nothing has declared one.
+        problem: Why its rows or its progress cannot be read; None if they can.
+        remedy: What to do about the problem.
     """
 
     table: str
     kind: str
     complete_through: int | None
+    problem: str | None = None
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,9 @@ class TargetOverview:
         skipped: Hours beyond the catch-up threshold that are not built.
         quarantine: Rows in quarantine, most first.
         held: Hours that audits hold back.
-        problem: In which way it is not as its sessions left it, and what to do; None if it is.
+        problem: In which way it is not as its sessions left it, or why it cannot be read; None if all is well.
         columns: Its columns, in order.
+        remedy: What to do about the problem.
     """
 
     table: str
@@ -105,6 +111,12 @@ class TargetOverview:
     held: tuple[HeldHour, ...] = ()
     problem: str | None = None
     columns: tuple[ColumnOverview, ...] = ()
+    remedy: str = ""
+
+    @property
+    def has_marked_hours(self) -> bool:
+        """Whether any hour is pending, skipped or held back."""
+        return bool(self.pending or self.skipped or self.held)
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,7 @@ class Overview:
         made_at: When the overview was made.
         lookback_hours: Length of the fixed lookback that sessions are compared with.
         standings: How far each table is complete.
-        arrivals: When the rows of each raw table arrived.
+        arrivals: When the rows of each raw table arrived; without the raw tables that have a problem.
         targets: The targets, upstream ones first.
     """
 
@@ -126,15 +138,22 @@ class Overview:
     targets: tuple[TargetOverview, ...]
 
 
+@dataclass(frozen=True)
+class _Raw:
+    progress: TableProgress
+    arrivals: Arrivals | None
+
+
 def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview:
     """Return the present overview of a pipeline.
 
+    A table that is missing, damaged or not as declared has a problem in the overview; the others are read all the same.
+
     Raises:
-        ColumnMismatch: A raw table lacks its time columns.
-        TableMissing: A table is not in the catalog. A target that was dropped after sessions had built it is not an
-            error, but a problem of the target.
+        TableMissing: The engine's own tables are not in the catalog: nobody has run `lake init`.
     """
     quarantine = _quarantine(catalog)
+    raw = [_read_raw(catalog, pipeline, table) for table in pipeline.raw]
     targets = []
     for target in pipeline.in_order():
         quarantined = quarantine.get(target.table, ())
@@ -143,8 +162,8 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
-        standings=tuple(_progress(catalog, pipeline)),
-        arrivals=tuple(arrivals(catalog, raw, start=pipeline.start_hour) for raw in pipeline.raw),
+        standings=(*(found.progress for found in raw), *_target_progress(catalog, pipeline)),
+        arrivals=tuple(found.arrivals for found in raw if found.arrivals),
         targets=tuple(targets),
     )
 
@@ -188,22 +207,33 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
         yield group
 
 
-def _progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
-    for raw in pipeline.raw:
+def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> _Raw:
+    try:
         through = source_complete_through(tables.load(catalog, raw.table), raw.table, pipeline)
-        yield TableProgress(raw.table, "raw", through)
+        progress = TableProgress(raw.table, "raw", through)
+        return _Raw(progress, arrivals(catalog, raw, start=pipeline.start_hour))
+    except (LakeError, OSError) as error:  # concerns only this table
+        text = describe(error)
+        return _Raw(TableProgress(raw.table, "raw", None, text.problem, text.remedy), None)
+
+
+def _target_progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
     store = SessionStore(catalog)
     for target in pipeline.in_order():
-        table = _built_table(catalog, store.state(target.table))
-        through = tables.complete_through(table, target.table) if table else None
-        yield TableProgress(target.table, type(target.mode).__name__.lower(), through)
+        kind = type(target.mode).__name__.lower()
+        try:
+            table = _built_table(catalog, store.state(target.table))
+            through = tables.complete_through(table, target.table) if table else None
+            yield TableProgress(target.table, kind, through)
+        except LakeError as error:  # concerns only this target
+            yield TableProgress(target.table, kind, None, error.problem, error.remedy)
 
 
 def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
-    """Return a target's table; None if it was dropped."""
+    """Return a target's table; None if it was dropped, or was never created."""
     try:
         return target_table(catalog, state)
-    except TargetDropped:
+    except (TableMissing, TargetDropped):
         return None
 
 
@@ -212,8 +242,7 @@ def _target_overview(
 ) -> TargetOverview:
     store = SessionStore(catalog)
     state = store.state(target.table)
-    table = _built_table(catalog, state)
-    problem = find_problem(catalog, target, state)
+    table, problem = _target_table(catalog, target, state)
     sessions = costs(
         store.history(target.table),
         rows_by_hour=rows_by_hour(table, target.time_column) if table else {},
@@ -229,8 +258,18 @@ def _target_overview(
         skipped=tuple(sorted(state.committed.skipped)),
         quarantine=tuple(quarantine),
         held=state.committed.held,
-        problem=f"{problem.problem} {problem.remedy}" if problem else None,
+        problem=problem.problem if problem else None,
+        remedy=problem.remedy if problem else "",
     )
+
+
+def _target_table(catalog: Catalog, target: Target, state: ProcessState) -> tuple[Table | None, LakeError | None]:
+    """Return a target's table, if there is one, and in which way it is not as its sessions left it."""
+    try:
+        found = target_table(catalog, state)
+        return found, find_problem(catalog, target, state)
+    except LakeError as error:
+        return None, error
 
 
 def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:

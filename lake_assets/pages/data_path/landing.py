@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
 
 from lake_assets.incremental.execution.engine import Engine
@@ -14,7 +14,7 @@ from lake_assets.landing.consume.lag import Offsets, lag
 from lake_assets.landing.files.offset_ranges import next_offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.loading.progress import progress_of
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry
+from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
 from lake_assets.landing.operations.quarantine import quarantined
 from lake_assets.pages.data_path.kafka import KafkaState
@@ -22,6 +22,8 @@ from lake_assets.pages.data_path.stages import Fact, complete_through, moment
 from lake_assets.settings import Settings
 
 TopicAndZone = tuple[str, str]
+
+BAD_FILES = "`lake landing verify` lists files that are overdue, `lake landing quarantine list` those that differ."
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,13 @@ class LandingState:
             topic = topics.get(standing.table)
             behind = self._offsets_not_loaded(standing.table, topic) if topic else 0
             pending = f"{behind:,} landed offsets are not loaded" if behind else ""
-            yield Fact(standing.table, complete_through(standing.complete_through), pending)
+            yield Fact(
+                standing.table,
+                complete_through(standing.complete_through),
+                standing.problem or pending,
+                bad=standing.problem is not None,
+                remedy=standing.remedy,
+            )
 
     def quarantine_facts(self) -> Iterator[Fact]:
         """Yield each landed file in quarantine, with the command that accepts it."""
@@ -81,24 +89,21 @@ class LandingState:
     def _zone(self, what: str, entries: list[Entry], in_kafka: Offsets) -> Fact:
         """in_kafka: the ends of the topic's partitions, empty if they are not known."""
         now = self.engine.clock()
-        deadline = timedelta(seconds=self.settings.landing_deadline_seconds)
         verdicts = Counter(entry.verdict for entry in entries)
         not_landed = lag(in_kafka, _landed(entries), None, now=now).messages
-        pending = []
-        if verdicts["provisional"]:
-            pending.append(f"{verdicts['provisional']:,} files are not verified yet")
-        if not_landed:
-            pending.append(f"{not_landed:,} offsets of Kafka are not landed")
-        if verdicts["quarantined"]:
-            pending.append(f"{verdicts['quarantined']:,} files are in quarantine")
-        overdue = any(entry.overdue(now, deadline) for entry in entries)
+        bad = verdicts["quarantined"] > 0 or self._any_overdue(entries, now)
         last = max(entry.added_at for entry in entries)
         return Fact(
             what,
             f"last file at {moment(last)}; {verdicts['verified']:,} verified",
-            ", ".join(pending),
-            bad=overdue or verdicts["quarantined"] > 0,
+            ", ".join(_pending(verdicts, not_landed)),
+            bad=bad,
+            remedy=BAD_FILES if bad else "",
         )
+
+    def _any_overdue(self, entries: Iterable[Entry], now: datetime) -> bool:
+        deadline = timedelta(seconds=self.settings.landing_deadline_seconds)
+        return any(entry.overdue(now, deadline) for entry in entries)
 
     def _offsets_not_loaded(self, table: str, topic: str) -> int:
         """Count the offsets that at least one zone has landed and the raw table does not hold."""
@@ -112,6 +117,16 @@ class LandingState:
             return 0
         loaded = progress_of(self.engine.catalog, table, topic).offsets
         return sum(max(0, end - loaded.get(partition, 0)) for partition, end in landed.items())
+
+
+def _pending(verdicts: Mapping[Verdict, int], not_landed: int) -> Iterator[str]:
+    """Yield what is pending in a zone. verdicts: verdict → files."""
+    if verdicts.get("provisional"):
+        yield f"{verdicts['provisional']:,} files are not verified yet"
+    if not_landed:
+        yield f"{not_landed:,} offsets of Kafka are not landed"
+    if verdicts.get("quarantined"):
+        yield f"{verdicts['quarantined']:,} files are in quarantine"
 
 
 def _landed(entries: Iterable[Entry]) -> Offsets:

@@ -9,7 +9,15 @@ from pyiceberg.catalog import Catalog
 from lake_assets.connections.addresses import zookeeper_address
 from lake_assets.engagement.model.lakes import metrics_locations
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.pages.data_path.stages import FAILURES, Fact, Stage, moment, problem_of, read_stage
+from lake_assets.pages.data_path.stages import (
+    FAILURES,
+    Fact,
+    Stage,
+    broken_stage,
+    moment,
+    problem_of,
+    read_stage,
+)
 from lake_assets.serving.lineage.lineage import State
 from lake_assets.serving.lineage.registry import Registry
 from lake_assets.serving.served_tables import serving_at
@@ -45,8 +53,7 @@ def serving_stages(settings: Settings, engine: Engine) -> tuple[Stage, Stage]:
             pushes = read_stage(PUSHES, lambda: _push_facts(registry), NOTHING_SERVED)
             return served, pushes
     except FAILURES as error:
-        problem = problem_of(error)
-        return Stage(SERVED, instead=problem, broken=True), Stage(PUSHES, instead=problem, broken=True)
+        return broken_stage(SERVED, error), broken_stage(PUSHES, error)
 
 
 def _sources(settings: Settings, engine: Engine) -> dict[str, Source]:

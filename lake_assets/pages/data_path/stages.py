@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -28,6 +28,7 @@ class Fact:
         pending: What is pending, and why; empty if nothing is.
         bad: Whether it needs attention.
         command: A command for it, if there is one.
+        remedy: What to do if it is bad, if that is known.
     """
 
     what: str
@@ -35,6 +36,7 @@ class Fact:
     pending: str = ""
     bad: bool = False
     command: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Stage:
         instead: If there are no facts, why: its service does not run, it was never used, or it could not be read.
         broken: Whether it could not be read.
         beside: Whether it does not read the previous stage.
+        remedy: What to do if it could not be read; empty if the error does not say.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Stage:
     instead: str = ""
     broken: bool = False
     beside: bool = False
+    remedy: str = ""
 
     @property
     def bad(self) -> bool:
@@ -72,7 +76,7 @@ class Stage:
         if self.broken:
             return "not available"
         if not count:
-            return "nothing here"
+            return "nothing yet"
         bad = sum(fact.bad for fact in self.facts)
         if bad:
             return f"{bad} of {count} need attention"
@@ -85,14 +89,14 @@ class DataPath:
     """The whole data path.
 
     Args:
-        stages: From Kafka to served tables.
-        pushes: The last pushes of served tables.
-        quarantine: Landed files in quarantine.
+        stages: From Kafka to served tables; only those that the pipelines declare or that are in use.
+        pushes: The last pushes of served tables; None if none is declared.
+        quarantine: Landed files in quarantine; None if nothing lands from Kafka.
     """
 
     stages: tuple[Stage, ...]
-    pushes: Stage
-    quarantine: Stage
+    pushes: Stage | None = None
+    quarantine: Stage | None = None
 
 
 def read_stage(name: str, facts: Callable[[], Iterable[Fact]], nothing: str, *, beside: bool = False) -> Stage:
@@ -107,8 +111,14 @@ def read_stage(name: str, facts: Callable[[], Iterable[Fact]], nothing: str, *, 
     try:
         found = tuple(facts())
     except FAILURES as error:
-        return Stage(name, instead=problem_of(error), broken=True, beside=beside)
+        return replace(broken_stage(name, error), beside=beside)
     return Stage(name, found, "" if found else nothing, beside=beside)
+
+
+def broken_stage(name: str, error: BaseException) -> Stage:
+    """Return a stage that could not be read."""
+    remedy = error.remedy if isinstance(error, LakeError) else ""
+    return Stage(name, instead=problem_of(error), broken=True, remedy=remedy)
 
 
 def problem_of(error: BaseException) -> str:
