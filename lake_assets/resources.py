@@ -17,7 +17,7 @@ from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionRes
 from dagster_shared.serdes import deserialize_value
 
 from lake_assets.connections.addresses import kafka_address, required, zookeeper_address
-from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.catalog import open_catalog, public_conf
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.settings import Settings, settings
 
@@ -109,17 +109,32 @@ def lake_resources(chosen: Settings | None = None) -> dict[str, dg.ConfigurableR
     Args:
         chosen: Configures Spark. None for the settings of this process.
     """
-    from dagster_pyspark import LazyPySparkResource
-
-    from lake_assets.connections.spark import session_conf
-
     return {
         "iceberg": IcebergResource(),
-        "spark": LazyPySparkResource(spark_config=session_conf(chosen or settings())),
+        "spark": _spark_resource(chosen or settings()),
         "engagement": EngagementResource(),
         "landing": LandingResource(),
         "serving": ServingResource(),
     }
+
+
+def _spark_resource(found: Settings) -> dg.ConfigurableResource[Any]:
+    """Return the Spark session. Dagster's UI shows the configuration of a resource, so that one has no secrets."""
+    from dagster_pyspark import LazyPySparkResource
+    from dagster_pyspark.resources import spark_session_from_config
+
+    from lake_assets.connections.spark import session_conf
+
+    conf = session_conf(found)
+
+    class SparkResource(LazyPySparkResource):
+        """Opens the session with all of the configuration when a step first uses it."""
+
+        def _init_session(self) -> None:
+            if self._spark_session is None:
+                self._spark_session = spark_session_from_config(conf)  # type: ignore[no-untyped-call]
+
+    return SparkResource(spark_config=public_conf(conf, found))
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

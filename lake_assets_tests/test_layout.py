@@ -25,7 +25,8 @@ ENGINES = {"incremental", "coordination"}
 STAGES = {"landing", "membership", "engagement", "serving"}
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
-    "settings": set(),
+    "passed_properties": set(),
+    "settings": {"passed_properties"},
     "base": {"errors", "settings"},
     "connections": {"errors", "settings", "base"},
     **dict.fromkeys(ENGINES, FOUNDATION),

@@ -13,6 +13,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "Install Java 17 or 21, or set JAVA_HOME to one.",
     ),
     (
+        r"No suitable driver found for jdbc:postgresql",
+        "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
+        "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    (
         r"No suitable driver found for (?P<what>jdbc:\w+)",
         "Spark has no JDBC driver for {what}, which it needs for the catalog.",
         "Add the driver's jar to the folder LAKE_JARS, or run `lake setup`, which downloads it.",

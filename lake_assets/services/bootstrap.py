@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -126,10 +127,16 @@ def steps(project: Path) -> list[Step]:
 
 
 def steps_of_tests(project: Path) -> list[Step]:
-    """Return the steps that only the tests need: Pinot's own code (125 MB), which they compare with."""
+    """Return the steps that only the tests need.
+
+    These are Pinot's own code (125 MB), which they compare with, and the jars of S3 (69 MB) and PostgreSQL.
+    """
     venv = project / ".venv"
-    pinot = project / "ivy-pinot.xml"
-    return [Step("pinot-jars", pinot.read_bytes(), lambda: fetch_jars(venv, pinot, venv / "pinot-jars"))]
+    found = []
+    for folder, name in (("pinot-jars", "pinot"), ("jars-s3", "s3"), ("jars-postgresql", "postgresql")):
+        ivy = project / f"ivy-{name}.xml"
+        found.append(Step(folder, ivy.read_bytes(), partial(fetch_jars, venv, ivy, venv / folder)))
+    return found
 
 
 def set_up(project: Path, *, for_tests: bool = False) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from lake_assets.base.findings import Finding, Repair
 from lake_assets.connections import remembered_tables
-from lake_assets.connections.catalog import is_blank, safe_address, sqlite_file
+from lake_assets.connections.catalog import is_blank, sqlite_file
+from lake_assets.connections.clients.postgresql import safe_address
 from lake_assets.errors import CatalogLost, ServiceError
 from lake_assets.incremental.diagnosis.context import Context
 from lake_assets.incremental.diagnosis.lost_tables import LostTable, LostTables, locations_of, lost_table, register
