@@ -28,7 +28,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "passed_properties": set(),
     "settings": {"passed_properties"},
     "base": {"errors", "settings"},
-    "connections": {"errors", "settings", "base"},
+    "connections": {"errors", "settings", "base", "passed_properties"},
     **dict.fromkeys(ENGINES, FOUNDATION),
     **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
     "services": FOUNDATION,

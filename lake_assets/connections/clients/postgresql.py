@@ -23,21 +23,20 @@ def jdbc_properties(address: str) -> dict[str, str]:
     """
     parts = urlsplit(address)
     parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
-    host = parts.hostname or parameters.pop(HOST, "")
+    login = {"user": parts.username, "password": parts.password}
+    parameters.update({name: unquote(value) for name, value in login.items() if value})
+    server = _server(address, parts.hostname or parameters.pop(HOST, ""), parts.port or parameters.pop(PORT, None))
+    named = {f"jdbc.{name}": value for name, value in parameters.items()}
+    return {"uri": f"jdbc:postgresql://{server}{parts.path}", **named}
+
+
+def _server(address: str, host: str, port: int | str | None) -> str:
     if not host or host.startswith("/"):
         raise ConfigurationError(
             f"LAKE_CATALOG_URI is {safe_address(address)!r}, which names no host; Spark cannot connect to a socket.",
             remedy="Name the host and the port: postgresql+psycopg2://user:password@localhost:5432/database.",
         )
-    port = parts.port or parameters.pop(PORT, None)
-    found = {"uri": f"jdbc:postgresql://{host}:{port}{parts.path}" if port else f"jdbc:postgresql://{host}{parts.path}"}
-    if parts.username:
-        found["jdbc.user"] = unquote(parts.username)
-    if parts.password:
-        found["jdbc.password"] = unquote(parts.password)
-    for name, value in parameters.items():
-        found[f"jdbc.{name}"] = value
-    return found
+    return f"{host}:{port}" if port else host
 
 
 def safe_address(address: str) -> str:
