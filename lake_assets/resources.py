@@ -17,7 +17,7 @@ from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionRes
 from dagster_shared.serdes import deserialize_value
 
 from lake_assets.connections.addresses import kafka_address, required, zookeeper_address
-from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.catalog import open_catalog, public_conf
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.settings import Settings, settings
 
@@ -109,16 +109,22 @@ def lake_resources(chosen: Settings | None = None) -> dict[str, dg.ConfigurableR
     Args:
         chosen: Configures Spark. None for the settings of this process.
     """
-    from lake_assets.connections.spark import session_conf
-    from lake_assets.incremental.dagster.spark_resource import BoundedSparkResource
-
     return {
         "iceberg": IcebergResource(),
-        "spark": BoundedSparkResource(spark_config=session_conf(chosen or settings())),
+        "spark": _spark_resource(chosen or settings()),
         "engagement": EngagementResource(),
         "landing": LandingResource(),
         "serving": ServingResource(),
     }
+
+
+def _spark_resource(found: Settings) -> dg.ConfigurableResource[Any]:
+    """Return the Spark session. Dagster's UI shows the configuration of a resource, so that one has no secrets."""
+    from lake_assets.connections.spark import session_conf
+    from lake_assets.incremental.dagster.spark_resource import spark_resource
+
+    conf = session_conf(found)
+    return spark_resource(conf, shown=public_conf(conf, found))
 
 
 class WatchedRunLauncher(dg.DefaultRunLauncher):

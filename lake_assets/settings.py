@@ -16,7 +16,10 @@ from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
+from pydantic_settings import PydanticBaseSettingsSource as Source
+
+from lake_assets.passed_properties import is_passed, passed_properties
 
 PROJECT = Path(__file__).resolve().parent.parent
 """The folder of the package's folder: of a checkout, or site-packages."""
@@ -57,6 +60,11 @@ class Settings(BaseSettings):
     catalog_uri: str | None = Field(
         None, description="catalog database or REST address; default: SQLite in the data directory"
     )
+    catalog_properties: dict[str, SecretStr] = Field(
+        {},
+        description="properties of the catalog and its files for Spark and pyiceberg, as JSON, or one by one: "
+        "LAKE_CATALOG__S3__ENDPOINT is s3.endpoint; never shown",
+    )
     warehouse: str | None = Field(None, description="location of all tables; default: a folder in the data directory")
     jars: Path = Field(
         default_factory=partial(_jars_folder, "jars"),
@@ -75,6 +83,11 @@ class Settings(BaseSettings):
     spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
     kafka: str | None = Field(
         None, description="Kafka bootstrap servers, host:port,...; default: the broker that `lake up` started"
+    )
+    kafka_properties: dict[str, SecretStr] = Field(
+        {},
+        description="properties of all clients of LAKE_KAFKA, as JSON, or one by one: "
+        "LAKE_KAFKA__SECURITY_PROTOCOL is security.protocol; never shown",
     )
     zookeeper: str | None = Field(
         None, description="ZooKeeper ensemble, host:port,...; default: the server that `lake up` started"
@@ -222,6 +235,23 @@ class Settings(BaseSettings):
         files = [str(Path(entry).expanduser().absolute()) if "." in entry else entry for entry in entries]
         return ",".join(files)
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Source,
+        env_settings: Source,
+        dotenv_settings: Source,
+        file_secret_settings: Source,
+    ) -> tuple[Source, ...]:
+        """Return the sources, those with precedence first. Properties of the environment and the file are merged."""
+        sources: list[Source] = [init_settings]
+        for source in (env_settings, dotenv_settings):
+            variables = source.env_vars  # type: ignore[attr-defined]
+            passed = InitSettingsSource(settings_cls, dict(passed_properties(variables)))
+            sources += [passed, source]
+        return tuple(sources)
+
     @property
     def catalog_address(self) -> str:
         """The address of the catalog."""
@@ -284,7 +314,7 @@ def unknown_variables() -> list[UnknownVariable]:
     found = []
     for name, place in sorted(places.items()):
         variable = name.upper()
-        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS):
+        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS) or is_passed(variable):
             continue
         if variable not in SET_BY_COMMANDS.union(settable):
             nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
@@ -297,6 +327,12 @@ def _names_in(file: Path) -> list[str]:
         return list(dotenv_values(file))
     except OSError:  # reported when the settings are read
         return []
+
+
+def shown_value(field: str, value: object) -> str:
+    """Return a malformed value of a setting for a message; that of a secret is not shown."""
+    is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
+    return "malformed" if is_secret else repr(value)
 
 
 def variable_name(field: str) -> str:

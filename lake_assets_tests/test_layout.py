@@ -25,9 +25,10 @@ ENGINES = {"incremental", "coordination"}
 STAGES = {"landing", "membership", "engagement", "serving"}
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
-    "settings": set(),
+    "passed_properties": set(),
+    "settings": {"passed_properties"},
     "base": {"errors", "settings"},
-    "connections": {"errors", "settings", "base"},
+    "connections": {"errors", "settings", "base", "passed_properties"},
     **dict.fromkeys(ENGINES, FOUNDATION),
     **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
     "services": FOUNDATION,

@@ -90,6 +90,8 @@ def test_every_file_that_the_package_reads_is_in_the_wheel() -> None:
         "services/configuration/workspace.yaml",
         "services/configuration/ivy.xml",
         "services/configuration/ivy-kafka.xml",
+        "services/configuration/ivy-postgresql.xml",
+        "services/configuration/ivy-s3.xml",
     } <= names
     assert [file for file in others if not matches_data(file)] == []
 
@@ -105,7 +107,7 @@ def test_no_tests_are_in_the_wheel() -> None:
     assert not list(PACKAGE.rglob("test_*"))
 
 
-@pytest.mark.parametrize("name", ["dagster.yaml", "ivy.xml", "ivy-kafka.xml"])
+@pytest.mark.parametrize("name", ["dagster.yaml", "ivy.xml", "ivy-kafka.xml", "ivy-postgresql.xml", "ivy-s3.xml"])
 def test_a_configuration_file_has_one_source(name: str) -> None:
     assert (PACKAGE / "services" / "configuration" / name).resolve() == PROJECT / name
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pytest
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
+from pydantic import SecretStr
 
+from lake_assets.connections.spark import session_conf
+from lake_assets.resources import lake_resources
 from lake_assets.services.service import free_port
+from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LAUNCHER = {"run_launcher": {"module": "lake_assets.resources", "class": "WatchedRunLauncher"}}
 
@@ -23,6 +32,25 @@ def test_g18_a_run_whose_server_went_down_with_it_has_failed() -> None:
         run = instance.create_run_for_job(nothing, tags={GRPC_INFO_TAG: gone}, status=dg.DagsterRunStatus.STARTED)
         found = instance.run_launcher.check_run_worker_health(run)
         assert (found.status, found.msg) == (WorkerStatus.FAILED, "The code server that started the run is gone.")
+
+
+def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, str]] = []
+    monkeypatch.setattr("dagster_pyspark.resources.spark_session_from_config", opened.append)
+    settings = Settings(
+        home=tmp_path,
+        spark_remote="sc://127.0.0.1:1",
+        catalog_uri="postgresql://me:hidden@db/lake",
+        catalog_properties={"s3.secret-access-key": SecretStr("hidden")},
+    )
+    spark: Any = lake_resources(settings)["spark"]
+    assert spark.spark_config["spark.sql.catalog.lake.uri"] == "jdbc:postgresql://db/lake"
+    assert "hidden" not in str(spark.spark_config)
+    spark._init_session()
+    assert opened == [session_conf(settings)]
+    assert opened[0]["spark.sql.catalog.lake.jdbc.password"] == "hidden"
 
 
 def test_a_run_that_no_server_is_known_to_have_started_is_left_alone() -> None:

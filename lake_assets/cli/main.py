@@ -19,7 +19,7 @@ from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, opti
 from lake_assets.cli.shell.service import service
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
-from lake_assets.settings import Settings, home_directory, unknown_variables
+from lake_assets.settings import Settings, home_directory, shown_value, unknown_variables
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT
@@ -109,8 +109,9 @@ def _show(error: Exception) -> None:
 def _show_invalid_settings(error: ValidationError) -> None:
     for problem in error.errors():
         name = f"LAKE_{'_'.join(map(str, problem['loc'])).upper()}"
+        shown = shown_value(str(problem["loc"][0]), problem["input"])
         remedy = "Correct it in the environment or in lake.env; docs/settings.md says what it may be."
-        text = ErrorText(f"{name} is {problem['input']!r}: {problem['msg']}.", remedy)
+        text = ErrorText(f"{name} is {shown}: {problem['msg']}.", remedy)
         typer.echo(f"Error: {text}", err=True)
 
 

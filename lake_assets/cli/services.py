@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -41,11 +41,16 @@ def down() -> None:
     lifecycle.down(settings(), report=typer.echo)
 
 
-def setup() -> None:
+def setup(
+    extras: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME", help="Further jars: s3 or postgresql. May be repeated."),
+    ] = None,
+) -> None:
     """Download the jars that Spark needs, and those of Kafka if landing is installed. Done once."""
     from lake_assets.services.setup import set_up
 
-    for folder in set_up(settings()):
+    for folder in set_up(settings(), extras or ()):
         typer.echo(f"The jars are in {folder}")
 
 

@@ -6,13 +6,15 @@ failing. A REST or PostgreSQL catalog needs no other change than `LAKE_CATALOG_U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from lake_assets.connections import remembered_tables, table_folders
+from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
+from lake_assets.connections.clients.postgresql import jdbc_properties, safe_address
 from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text
@@ -72,6 +74,7 @@ def connect(settings: Settings) -> Catalog:
         file = _file_with_folder(address)
         address = f"sqlite:///{file}?timeout={LOCK_SECONDS}"
     properties = {
+        **pyiceberg_properties(settings),
         "type": "rest" if kind == "http" else "sql",
         "uri": address,
         "warehouse": settings.warehouse_address,
@@ -159,14 +162,28 @@ def _check_not_lost(catalog: Catalog, settings: Settings) -> None:
 def spark_catalog_conf(settings: Settings) -> dict[str, str]:
     """Return the catalog as Spark configuration."""
     prefix = f"spark.sql.catalog.{NAME}"
-    conf = {
-        prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.warehouse": settings.warehouse_address,
-        f"{prefix}.cache-enabled": "false",  # with its cache, Spark would read a stale head after a commit of pyiceberg
+    is_rest = _kind(settings.catalog_address) == "http"
+    properties = {
+        **spark_properties(settings, chooses_io=is_rest),
+        **_spark_address(settings),
+        "warehouse": settings.warehouse_address,
+        "cache-enabled": "false",  # with its cache, Spark would read a stale head after a commit of pyiceberg
     }
-    for name, value in _spark_address(settings).items():
+    conf = {prefix: "org.apache.iceberg.spark.SparkCatalog"}
+    for name, value in properties.items():
         conf[f"{prefix}.{name}"] = value
     return conf
+
+
+def public_conf(conf: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """Return a Spark configuration without what may be a secret: passed properties, and what a database asks for."""
+    prefix = f"spark.sql.catalog.{NAME}."
+    passed = {prefix + name for name in settings.catalog_properties}
+    shown = {}
+    for name, value in conf.items():
+        if name not in passed and not name.startswith(f"{prefix}jdbc."):
+            shown[name] = value
+    return shown
 
 
 def sqlite_file(address: str) -> Path:
@@ -192,7 +209,7 @@ def _spark_address(settings: Settings) -> dict[str, str]:
     jdbc = {"type": "jdbc", "jdbc.schema-version": "V1"}
     if kind == "sqlite":
         return {**jdbc, **_sqlite_address(address)}
-    return {**jdbc, **_postgres_address(address)}
+    return {**jdbc, **jdbc_properties(address)}
 
 
 def _sqlite_address(address: str) -> dict[str, str]:
@@ -204,24 +221,12 @@ def _sqlite_address(address: str) -> dict[str, str]:
     }
 
 
-def _postgres_address(address: str) -> dict[str, str]:
-    parts = urlsplit(address)
-    host = f"{parts.hostname}:{parts.port}" if parts.port else f"{parts.hostname}"
-    query = f"?{parts.query}" if parts.query else ""
-    found = {"uri": f"jdbc:postgresql://{host}{parts.path}{query}"}
-    if parts.username:
-        found["jdbc.user"] = unquote(parts.username)
-    if parts.password:
-        found["jdbc.password"] = unquote(parts.password)
-    return found
-
-
 def _kind(address: str) -> str:
     """`sqlite`, `http` or `postgresql`, without the driver of `postgresql+psycopg2` and the s of https."""
     scheme = urlsplit(address).scheme.split("+")[0]
     if scheme not in KINDS:
         raise ConfigurationError(
-            f"LAKE_CATALOG_URI is {address!r}.",
+            f"LAKE_CATALOG_URI is {safe_address(address)!r}.",
             remedy="Use sqlite:///FILE, postgresql+psycopg2://..., or a REST address http(s)://...",
         )
     return KINDS[scheme]
@@ -248,9 +253,3 @@ def _open_once_more(load: Callable[[], Catalog]) -> Catalog:
         return load()
     except DBAPIError:
         return load()
-
-
-def safe_address(address: str) -> str:
-    """Return the address of a catalog without its password."""
-    password = urlsplit(address).password
-    return address.replace(f":{password}@", ":***@") if password else address

@@ -8,6 +8,9 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
+from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties
+from lake_assets.settings import settings
+
 TIMEOUT_SECONDS = 20
 LOG_ERRORS = 3
 """Syslog level of the client's own log: it does not log what it retries by itself."""
@@ -25,12 +28,19 @@ END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 def client(servers: str) -> dict[str, str | int | float | bool]:
-    """Return the configuration that all clients share.
+    """Return the configuration that all clients share, with the properties of the settings of this process.
 
     Args:
         servers: `host:port`, comma-separated.
     """
-    return {"bootstrap.servers": servers, "log_level": LOG_ERRORS}
+    passed = librdkafka_properties(settings(), servers)
+    return {"log_level": LOG_ERRORS, **passed, "bootstrap.servers": servers}
+
+
+def spark_options(servers: str) -> dict[str, str]:
+    """Return the options with which Spark reads from the same brokers."""
+    passed = java_properties(librdkafka_properties(settings(), servers))
+    return {f"kafka.{name}": value for name, value in {**passed, "bootstrap.servers": servers}.items()}
 
 
 def _is_transient(error: BaseException) -> bool:

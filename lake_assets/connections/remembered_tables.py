@@ -83,6 +83,7 @@ def forget(home: Path, names: Iterable[str]) -> None:
 def write(home: Path, content: RememberedTables) -> None:
     """Replace the file in one step."""
     file = home / FILE
+    home.mkdir(parents=True, exist_ok=True)  # with catalog and warehouse elsewhere, nothing else may have made it
     partial = file.with_suffix(f".{uuid4().hex}")
     ordered = {**asdict(content), "tables": dict(sorted(content.tables.items()))}
     partial.write_text(json.dumps({"format": FORMAT, **ordered}, indent=1))

@@ -32,6 +32,9 @@ MAX_RETRIES = 5
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """With these, pyspark refuses to run Spark in the process. It sets the second one itself, also for child processes."""
 
+EXTRA_JARS = ("postgresql", "s3")
+"""Names of jars that only some catalogs and warehouses need: a JDBC driver, and Iceberg's client of AWS."""
+
 QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 STATIC_CONF = {
@@ -146,8 +149,13 @@ def require_listener(remote: str) -> None:
         ) from None
 
 
+def extra_jars(settings: Settings, name: str) -> Path:
+    """Return the folder of the jars that `lake setup --with NAME` downloads. It is beside that of the other jars."""
+    return settings.jars.with_name(f"{settings.jars.name}-{name}")
+
+
 def jars(settings: Settings) -> list[Path]:
-    """Return the jars that Spark needs in addition to pyspark's own.
+    """Return the jars that Spark needs in addition to pyspark's own, and those of `EXTRA_JARS` that are there.
 
     Raises:
         ServiceError: There are none.
@@ -155,6 +163,8 @@ def jars(settings: Settings) -> list[Path]:
     found = sorted(settings.jars.glob("*.jar"))
     if not found:
         raise ServiceError(f"There are no jars in {settings.jars}.", remedy="Run `lake setup`, or set LAKE_JARS.")
+    for name in EXTRA_JARS:
+        found += sorted(extra_jars(settings, name).glob("*.jar"))
     return found
 
 

@@ -13,6 +13,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "Install Java 17 or 21, or set JAVA_HOME to one.",
     ),
     (
+        r"No suitable driver found for jdbc:postgresql",
+        "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
+        "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    (
         r"No suitable driver found for (?P<what>jdbc:\w+)",
         "Spark has no JDBC driver for {what}, which it needs for the catalog.",
         "Add the driver's jar to the folder LAKE_JARS, or run `lake setup`, which downloads it.",
@@ -37,25 +42,36 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "Set LAKE_HOME to a folder that you may write, or change the permissions of this one.",
     ),
     (
+        r"NoClassDefFoundError: software/amazon/awssdk|ClassNotFoundException: software\.amazon\.awssdk"
+        r"|Cannot initialize FileIO implementation org\.apache\.iceberg\.aws\.s3"
+        r"|Failed to get file system for path: s3://|No FileSystem for scheme \"s3\"",
+        "Spark has no jar that reads and writes S3.",
+        "Run `lake setup --with s3`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    (
         r"Failed to get file system for path: (?P<what>\w+://[^/\s]*)|No FileSystem for scheme \"(?P<scheme>\w+)\"",
         "Spark has no jar that reads and writes {what}.",
-        "Add one to the folder LAKE_JARS (for S3 iceberg-aws-bundle or hadoop-aws), or correct LAKE_WAREHOUSE.",
+        "Add one to the folder LAKE_JARS (for s3a:// hadoop-aws), or correct LAKE_WAREHOUSE.",
     ),
     (
         r"AWS Error NETWORK_CONNECTION[^\n]*|software\.amazon\.awssdk[^\n]*Unable to execute HTTP request[^\n]*"
         r"|EndpointConnectionError[^\n]*|Unable to load (?:region|credentials)[^\n]*",
         "The object store of LAKE_WAREHOUSE cannot be reached.",
-        "Check LAKE_WAREHOUSE, the network, and the variables AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        "Check LAKE_WAREHOUSE, the network, and LAKE_CATALOG__S3__ENDPOINT, LAKE_CATALOG__S3__REGION and the keys, "
+        "or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
-        r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET)",
+        r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET)"
+        r"|AWS Error (?P<answer>RESOURCE_NOT_FOUND) during CreateMultipartUpload"
+        r"|awssdk\.services\.s3\.model\.(?:NoSuchBucketException|S3Exception): (?P<message>[^\n(]*[^\s(])",
         "The object store of LAKE_WAREHOUSE refuses access: {what}.",
-        "Check LAKE_WAREHOUSE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        "Check the bucket of LAKE_WAREHOUSE, LAKE_CATALOG__S3__ACCESS_KEY_ID and LAKE_CATALOG__S3__SECRET_ACCESS_KEY, "
+        "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
         r"Cannot initialize FileIO implementation (?P<what>[\w.]+)",
         "Spark cannot read or write the warehouse: it has no jar for {what}.",
-        "Add the jar of this file system (for S3 iceberg-aws-bundle) to the folder LAKE_JARS.",
+        "Add the jar of this file system to the folder LAKE_JARS.",
     ),
     (
         r"java\.lang\.OutOfMemoryError|GC overhead limit exceeded",

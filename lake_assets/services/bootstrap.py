@@ -113,7 +113,6 @@ def steps(project: Path) -> list[Step]:
     venv = project / ".venv"
     lock = project / "requirements.lock"
     ivy = project / "ivy.xml"
-    kafka = project / "ivy-kafka.xml"
     version = python_version().encode()
     packages = version + lock.read_bytes()
     return [
@@ -121,15 +120,19 @@ def steps(project: Path) -> list[Step]:
         Step("packages", packages, lambda: install_packages(venv, lock)),
         Step("project", version + f"{project}\n{COMMAND}".encode(), lambda: install_project(venv, project)),
         Step("jars", packages + ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / "jars")),
-        Step("kafka-jars", kafka.read_bytes(), lambda: fetch_jars(venv, kafka, venv / "kafka-jars")),
+        jars_step(venv, project / "ivy-kafka.xml", "kafka-jars"),
     ]
 
 
 def steps_of_tests(project: Path) -> list[Step]:
-    """Return the steps that only the tests need: Pinot's own code (125 MB), which they compare with."""
-    venv = project / ".venv"
-    pinot = project / "ivy-pinot.xml"
-    return [Step("pinot-jars", pinot.read_bytes(), lambda: fetch_jars(venv, pinot, venv / "pinot-jars"))]
+    """Return the steps that only the tests need: Pinot's own code (125 MB), the jars of S3 (69 MB) and PostgreSQL."""
+    files = {"pinot-jars": "ivy-pinot.xml", "jars-s3": "ivy-s3.xml", "jars-postgresql": "ivy-postgresql.xml"}
+    return [jars_step(project / ".venv", project / ivy, folder) for folder, ivy in files.items()]
+
+
+def jars_step(venv: Path, ivy: Path, folder: str) -> Step:
+    """Return the step that downloads the jars of an Ivy file into a folder of the virtual environment."""
+    return Step(folder, ivy.read_bytes(), lambda: fetch_jars(venv, ivy, venv / folder))
 
 
 def set_up(project: Path, *, for_tests: bool = False) -> None:
@@ -144,9 +147,7 @@ def set_up(project: Path, *, for_tests: bool = False) -> None:
     """
     check_python(sys.version_info[:2])
     venv = project / ".venv"
-    wanted = steps(project)
-    if for_tests:
-        wanted += steps_of_tests(project)
+    wanted = steps(project) + (steps_of_tests(project) if for_tests else [])
     missing = [step for step in wanted if not step.is_done(venv)]
     if not missing:
         return
@@ -319,9 +320,7 @@ def log_of(venv: Path) -> Path:
 def last_line(log: Path) -> str:
     """Return the last line of a log that is not blank, cut to a line of a terminal; empty if there is none."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    if not lines:
-        return ""
-    return lines[-1].strip()[:SHOWN_CHARACTERS]
+    return lines[-1].strip()[:SHOWN_CHARACTERS] if lines else ""
 
 
 def say(text: str) -> None:

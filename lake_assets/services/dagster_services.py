@@ -126,11 +126,13 @@ def _python_path() -> dict[str, str]:
 
 def _format_setting(value: object) -> str:
     if isinstance(value, dict):
-        return json.dumps(value)
-    if isinstance(value, SecretStr):
-        # `str` of a secret is a mask, and the mask would become the key of everything that is hashed with it.
-        return str(value.get_secret_value())
-    return str(value)
+        return json.dumps({name: _plain(each) for name, each in value.items()})
+    return str(_plain(value))
+
+
+def _plain(value: object) -> object:
+    """Return a value without the mask of a secret. The mask would become the key of what is hashed with it."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _workspace(settings: Settings) -> Path:

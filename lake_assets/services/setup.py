@@ -6,13 +6,14 @@ the jars are missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
-from lake_assets.connections.spark import spark_home
-from lake_assets.errors import ServiceError
+from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
+from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
 
@@ -22,20 +23,27 @@ if TYPE_CHECKING:
 CONFIGURATION = Path(__file__).with_name("configuration")
 
 
-def set_up(settings: Settings) -> list[Path]:
+def set_up(settings: Settings, extras: Iterable[str] = ()) -> list[Path]:
     """Download the jars of Spark, and those of Kafka's broker if the extra `landing` is installed.
 
     A folder is left as it is while the file that names its jars, and pyspark's version, are unchanged.
+
+    Args:
+        settings: Name the folders.
+        extras: Which of `EXTRA_JARS` are downloaded, too.
 
     Returns:
         The folders of the jars.
 
     Raises:
         ServiceError: There is no Java, or a download failed.
+        UsageError: There are no such extra jars.
     """
     wanted = {settings.jars: _step("setup-jars", settings.jars, "ivy.xml")}
     if installed("landing"):
         wanted[settings.kafka_jars] = _step("setup-kafka-jars", settings.kafka_jars, "ivy-kafka.xml")
+    for name in extras:
+        wanted.update(_extra(name, settings))
     missing = {folder: step for folder, step in wanted.items() if not _is_there(folder, step)}
     try:
         for folder, step in missing.items():
@@ -44,6 +52,13 @@ def set_up(settings: Settings) -> list[Path]:
         problem, _, remedy = str(error).partition("\n  → ")
         raise ServiceError(problem, remedy=remedy) from None
     return list(wanted)
+
+
+def _extra(name: str, settings: Settings) -> dict[Path, Step]:
+    if name not in EXTRA_JARS:
+        raise UsageError(f"There are no jars for {name!r}.", remedy=f"Name one of: {', '.join(EXTRA_JARS)}.")
+    folder = extra_jars(settings, name)
+    return {folder: _step(f"setup-jars-{name}", folder, f"ivy-{name}.xml")}
 
 
 def _step(name: str, folder: Path, ivy: str) -> Step:

@@ -73,4 +73,6 @@ def _with_addresses(settings: Settings, ports: Mapping[str, int]) -> Settings:
         "zookeeper": settings.zookeeper or f"127.0.0.1:{ports['zookeeper']}",
         "kafka": settings.kafka or f"127.0.0.1:{ports['kafka']}",
     }
-    return settings.model_copy(update=addresses)
+    # The broker that is started here takes no properties: they belong to the brokers that LAKE_KAFKA names.
+    properties = settings.kafka_properties if settings.kafka else {}
+    return settings.model_copy(update={**addresses, "kafka_properties": properties})

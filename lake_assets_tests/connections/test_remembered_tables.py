@@ -88,6 +88,13 @@ def test_without_a_warehouse_to_look_into_the_memory_alone_counts(bare_home: Set
         open_catalog(elsewhere)
 
 
+def test_a_home_that_nothing_else_has_made_remembers(bare_home: Settings) -> None:
+    remembered_tables.remember(bare_home.home, "postgresql://db/lake", {"a.one": "s3://bucket/a/one"})
+    found = remembered_tables.read(bare_home.home)
+    assert found
+    assert found.tables == {"a.one": "s3://bucket/a/one"}
+
+
 def test_what_is_remembered_grows_and_is_written_only_when_it_does(bare_home: Settings) -> None:
     create(bare_home)
     catalog = open_catalog(bare_home)

@@ -23,6 +23,33 @@ S3_OF_JAVA = """An error occurred while calling o79.sql.
 s3://bucket/w/a/b/metadata/00000-91e.metadata.json
 \tat org.apache.iceberg.hadoop.Util.getFs(Util.java:57)"""
 
+NO_CLIENT = """Cannot initialize FileIO implementation org.apache.iceberg.aws.s3.S3FileIO: Cannot find constructor for \
+interface org.apache.iceberg.io.FileIO
+\tMissing org.apache.iceberg.aws.s3.S3FileIO [java.lang.NoClassDefFoundError: \
+software/amazon/awssdk/services/s3/model/S3Exception]"""
+
+UNREACHABLE_OF_JAVA = """An error occurred while calling o97.sql.
+: software.amazon.awssdk.core.exception.SdkClientException: Unable to execute HTTP request: Connect to \
+http://127.0.0.1:9 failed: Connection refused (SDK Attempt Count: 4)
+\tat software.amazon.awssdk.core.exception.SdkClientException$BuilderImpl.build(SdkClientException.java:130)"""
+
+NO_BUCKET = """When initiating multiple part upload for key 'w/etl/session/metadata/00000-e95.metadata.json' in bucket \
+'nobucket': AWS Error NO_SUCH_BUCKET during CreateMultipartUpload operation: The specified bucket does not exist"""
+
+NO_BUCKET_OF_JAVA = """An error occurred while calling o97.sql.
+: software.amazon.awssdk.services.s3.model.NoSuchBucketException: The specified bucket does not exist \
+(Service: S3, Status Code: 404, Request ID: abc) (SDK Attempt Count: 1)"""
+
+S3_JAR = "Run `lake setup --with s3`. If `lake up` runs, restart it: `lake down`, then `lake up`."
+S3_VARIABLES = (
+    "Check LAKE_WAREHOUSE, the network, and LAKE_CATALOG__S3__ENDPOINT, LAKE_CATALOG__S3__REGION and the keys, "
+    "or AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+)
+S3_ACCESS = (
+    "Check the bucket of LAKE_WAREHOUSE, LAKE_CATALOG__S3__ACCESS_KEY_ID and LAKE_CATALOG__S3__SECRET_ACCESS_KEY, "
+    "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+)
+
 READ_ONLY = """[Errno 30] Failed to open local file '/home/u/.lake/warehouse/raw/obs/metadata/00001-202.metadata.json'\
 . Detail: [errno 30] Read-only file system"""
 
@@ -43,12 +70,47 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
     "S3 unreachable": (
         OSError(S3_OF_PYARROW),
         "The object store of LAKE_WAREHOUSE cannot be reached.",
-        "Check LAKE_WAREHOUSE, the network, and the variables AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
+        S3_VARIABLES,
     ),
     "S3 without its jar": (
         RuntimeError(S3_OF_JAVA),
-        "Spark has no jar that reads and writes s3://bucket.",
-        "Add one to the folder LAKE_JARS (for S3 iceberg-aws-bundle or hadoop-aws), or correct LAKE_WAREHOUSE.",
+        "Spark has no jar that reads and writes S3.",
+        S3_JAR,
+    ),
+    "S3 without its jar, as Iceberg says it": (
+        RuntimeError(NO_CLIENT),
+        "Spark has no jar that reads and writes S3.",
+        S3_JAR,
+    ),
+    "another store without its jar": (
+        RuntimeError(S3_OF_JAVA.replace("s3://", "abfs://")),
+        "Spark has no jar that reads and writes abfs://bucket.",
+        "Add one to the folder LAKE_JARS (for s3a:// hadoop-aws), or correct LAKE_WAREHOUSE.",
+    ),
+    "S3 unreachable from Java": (
+        RuntimeError(UNREACHABLE_OF_JAVA),
+        "The object store of LAKE_WAREHOUSE cannot be reached.",
+        S3_VARIABLES,
+    ),
+    "no bucket": (
+        OSError(NO_BUCKET),
+        "The object store of LAKE_WAREHOUSE refuses access: NO_SUCH_BUCKET.",
+        S3_ACCESS,
+    ),
+    "no server of S3": (
+        OSError(NO_BUCKET.replace("NO_SUCH_BUCKET", "RESOURCE_NOT_FOUND")),
+        "The object store of LAKE_WAREHOUSE refuses access: RESOURCE_NOT_FOUND.",
+        S3_ACCESS,
+    ),
+    "no bucket for Java": (
+        RuntimeError(NO_BUCKET_OF_JAVA),
+        "The object store of LAKE_WAREHOUSE refuses access: The specified bucket does not exist.",
+        S3_ACCESS,
+    ),
+    "no driver of PostgreSQL": (
+        RuntimeError(JDBC.replace("jdbc:sqlite:/home/u/.lake/catalog.db", "jdbc:postgresql://db:5432/lake")),
+        "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
+        "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
     ),
     "a read-only folder": (
         OSError(30, "Read-only file system", "/home/u/.lake"),

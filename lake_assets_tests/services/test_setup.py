@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lake_assets.errors import ServiceError
+from lake_assets.connections.spark import jars
+from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services.setup import set_up
 from lake_assets.settings import PROJECT, Settings
 
@@ -29,6 +30,17 @@ def test_jars_that_are_there_are_not_downloaded_again(tmp_path: Path, monkeypatc
         content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / ivy).read_bytes()
         stamp.write_text(hashlib.sha256(content).hexdigest())
     assert set_up(settings) == [settings.jars, settings.kafka_jars]
+    with pytest.raises(ServiceError, match="There is no Java"):
+        set_up(settings, ["s3"])
+    extra = tmp_path / "made" / "jars-s3" / "client.jar"
+    extra.parent.mkdir()
+    extra.touch()
+    content = f"pyspark {version('pyspark')}\n".encode() + (PROJECT / "ivy-s3.xml").read_bytes()
+    (tmp_path / "made" / "stamps" / "setup-jars-s3").write_text(hashlib.sha256(content).hexdigest())
+    assert set_up(settings, ["s3"]) == [settings.jars, settings.kafka_jars, extra.parent]
+    assert jars(settings) == [settings.jars / "one.jar", extra]
+    with pytest.raises(UsageError, match=r"no jars for 'nfs'(.|\n)*postgresql, s3"):
+        set_up(settings, ["nfs"])
     (settings.kafka_jars / "one.jar").unlink()
     with pytest.raises(ServiceError, match="There is no Java"):
         set_up(settings)

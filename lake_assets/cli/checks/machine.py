@@ -18,7 +18,7 @@ from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import SetupError, check_java, java_version
-from lake_assets.settings import Settings, settings, unknown_variables, variable_name
+from lake_assets.settings import Settings, settings, shown_value, unknown_variables, variable_name
 
 SETTINGS, JAVA, DISK, SERVICES = "settings", "java", "disk", "services"
 
@@ -137,13 +137,8 @@ def _malformed() -> Iterator[Finding]:
     except ValidationError as error:
         for problem in error.errors():
             field = str(problem["loc"][0])
-            text = f"{variable_name(field)} is {_shown(field, problem['input'])}: {problem['msg']}."
+            text = f"{variable_name(field)} is {shown_value(field, problem['input'])}: {problem['msg']}."
             yield Finding(SETTINGS, "error", text, "Correct or unset it; docs/settings.md lists all settings.")
-
-
-def _shown(field: str, value: object) -> str:
-    is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
-    return "malformed" if is_secret else repr(value)
 
 
 def _unknown() -> Iterator[Finding]:

@@ -130,7 +130,7 @@ class LakeFiles(FileSource):
 
     def _is_in_log(self, location: str, name: str) -> bool:
         for log in list_files(self.io, f"{location}/_delta_log"):
-            if log.path.endswith(".json") and name.encode() in read_bytes(self.io, log.path):
+            if log.path.endswith(".json") and name.encode() in read_bytes(self.io, log.location):
                 return True
         return False
 

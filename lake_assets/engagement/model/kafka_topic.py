@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
-from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
+from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets, spark_options
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
 
@@ -74,7 +74,7 @@ class KafkaTopic:
         """
         check_readable(self.state(), wanted)
         options = {
-            "kafka.bootstrap.servers": self.servers,
+            **spark_options(self.servers),
             "kafka.isolation.level": "read_committed",
             "assign": json.dumps({wanted.topic: sorted(wanted.start)}),
             "startingOffsets": _as_json(wanted.topic, wanted.start),
@@ -92,7 +92,7 @@ class KafkaTopic:
             )
         return ServiceError(
             f"Kafka at {self.servers} does not answer about topic {self.topic}: {error.str()}.",
-            remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
+            remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
         )
 
 

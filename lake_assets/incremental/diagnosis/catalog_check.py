@@ -7,7 +7,9 @@ from pathlib import Path
 
 from lake_assets.base.findings import Finding, Repair
 from lake_assets.connections import remembered_tables
-from lake_assets.connections.catalog import is_blank, safe_address, sqlite_file
+from lake_assets.connections.catalog import is_blank, sqlite_file
+from lake_assets.connections.clients.catalog_properties import pyiceberg_properties
+from lake_assets.connections.clients.postgresql import safe_address
 from lake_assets.errors import CatalogLost, ServiceError
 from lake_assets.incremental.diagnosis.context import Context
 from lake_assets.incremental.diagnosis.lost_tables import LostTable, LostTables, locations_of, lost_table, register
@@ -91,8 +93,11 @@ def _never_initialised(context: Context) -> Finding:
 
 def _unreadable(context: Context, error: ServiceError, had: Mapping[str, str]) -> Finding:
     """Return the finding of a catalog that cannot be opened; an SQLite file that is damaged can be replaced."""
-    lost = LostTables([lost_table(name, location, {}) for name, location in sorted(had.items())])
-    if not (_is_damaged_file(context, error) and lost.can_be_registered):
+    if not _is_damaged_file(context, error):  # the files of its tables may be as far away as the catalog
+        return Finding(CHECK, "error", error.problem, error.remedy)
+    properties = pyiceberg_properties(context.settings)
+    lost = LostTables([lost_table(name, location, properties) for name, location in sorted(had.items())])
+    if not lost.can_be_registered:
         return Finding(CHECK, "error", error.problem, error.remedy)
     file = sqlite_file(context.settings.catalog_address)
     repair = Repair(
@@ -122,7 +127,8 @@ def _replace(context: Context, file: Path, lost: Sequence[LostTable]) -> None:
 def _lost(context: Context, locations: Mapping[str, str | None]) -> LostTables:
     if not locations:
         return LostTables([])
-    properties = {} if is_blank(context.settings) else context.catalog.properties
+    own = pyiceberg_properties(context.settings)
+    properties = own if is_blank(context.settings) else context.catalog.properties
     return LostTables([lost_table(name, location, properties) for name, location in locations.items()])
 
 

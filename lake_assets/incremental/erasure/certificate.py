@@ -158,7 +158,7 @@ def search_sources(
     findings = []
     undecoded = []
     for path, (file, source) in sorted(files.items()):
-        result = search_file(source.io, path, matcher, source.row_filter)
+        result = search_file(source.io, file.location, matcher, source.row_filter)
         if not result.decoded:
             undecoded.append(path)
         if result.occurrences:

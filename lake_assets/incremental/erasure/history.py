@@ -112,8 +112,8 @@ def remove_strays(catalog: Catalog, names: Sequence[str], subject: str, value: s
         io = tables.load(catalog, name).io
         strays = []
         for file in unreferenced_files(catalog, name):
-            if search_file(io, file.path, matcher).occurrences:
-                strays.append(file.path)
+            if search_file(io, file.location, matcher).occurrences:
+                strays.append(file.location)
         if strays:
             _check_no_former_table(catalog, name, strays, subject)
         if strays and name != SESSION:

@@ -105,7 +105,7 @@ def remove_unreferenced_files(catalog: Catalog, name: str, *, orphaned_before: d
     if not former_tables(table, listed, kept):
         orphans = [file for file in listed if file.path not in known and _is_old(file, orphaned_before)]
     for orphan in orphans:
-        remove_file(table.io, orphan.path)
+        remove_file(table.io, orphan.location)
     return len(removed) + len(orphans)
 
 
@@ -162,9 +162,9 @@ def former_tables(
         if file.path.endswith(_METADATA_SUFFIX) and file.path not in referenced:
             # A writer that died may have left a damaged file, which belongs to no table.
             with suppress(OSError, ValueError, ValidationError):
-                metadata = FromInputFile.table_metadata(table.io.new_input(file.path))
+                metadata = FromInputFile.table_metadata(table.io.new_input(file.location))
                 if metadata.snapshots:  # an empty table has nothing to lose
-                    found[str(metadata.table_uuid)] = file.path
+                    found[str(metadata.table_uuid)] = file.location
     found.pop(str(table.metadata.table_uuid), None)
     return found
 

@@ -26,6 +26,7 @@ from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.maintenance.figures import Figures, files_of, head_manifests, table_figures
 from lake_assets.incremental.maintenance.policy import Link, Policy, partitions_to_compact, snapshots_to_expire
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
+from lake_assets.incremental.maintenance.stored_files import is_local
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import ERASURE
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -267,7 +268,9 @@ class _TableMaintenance:
             return 0
         older_than = _timestamp_literal(self.now - self.policy.orphan_age)
         dry_run = str(self.dry_run).lower()
-        arguments = f"older_than => {older_than}, dry_run => {dry_run}"
+        # Of an object store, Iceberg's own client lists the files. By default Spark looks for one of Hadoop's.
+        lists_itself = str(not is_local(table.location())).lower()
+        arguments = f"older_than => {older_than}, dry_run => {dry_run}, prefix_listing => {lists_itself}"
         return len(self.call("remove_orphan_files", arguments, also_dry=True))
 
     def call(self, procedure: str, arguments: str = "", *, also_dry: bool = False) -> list[Any]:

@@ -88,7 +88,7 @@ def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
 def _no_answer(servers: str, error: KafkaException) -> ServiceError:
     return ServiceError(
         f"Kafka at {servers} does not answer: {error.args[0].str()}.",
-        remedy="Start it with `lake up`, or correct LAKE_KAFKA.",
+        remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
     )
 
 

