@@ -1,4 +1,4 @@
-"""The Spark session of a run: dagster-pyspark's, without secrets in the UI, and without a long wait for a dead server."""
+"""The Spark session of a run: dagster-pyspark's, with no secrets in the UI and no long wait for a dead server."""
 
 from __future__ import annotations
 
