@@ -39,9 +39,15 @@ QUICK_JVM = {
 """Half the processor time of a test run goes to the optimizing compiler, and much of the rest to Spark's own, for code
 that then runs on a few rows. So Spark interprets its expressions here; the demo has them compiled."""
 
+FIRST_MEMORY = "-XX:MetaspaceSize=512m -Xms1g -Xmn400m"
+"""What the JVM begins with. It comes to need so much, and collects all garbage each time before it takes more."""
+
 
 SPARK_MEMORY = "2500m"
 """Of a server that several processes use at once."""
+
+# pyspark tries to import IPython at each call of its API, and each time all of `sys.path` is searched for it in vain.
+sys.modules.setdefault("IPython", None)  # type: ignore[arg-type]
 
 SHARED = pytest.StashKey[str]()
 """The address of that server, in the process that keeps it."""
@@ -62,7 +68,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @contextmanager
 def spark_running(home: Path) -> Iterator[str]:
     """The address of a Spark Connect server that ends with the block."""
-    service = spark_service(Settings(home=home, spark_memory=SPARK_MEMORY), free_port())
+    settings = Settings(home=home, spark_memory=SPARK_MEMORY, spark_java_options=FIRST_MEMORY)
+    service = spark_service(settings, free_port())
     with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
         yield f"sc://127.0.0.1:{service.port}"
 

@@ -1,5 +1,7 @@
 """A pipeline of one's own, named alone: it opens in Dagster and has its report, on the services that `lake up` starts.
 
+The pipeline of the README does so with all services, the others with a Spark, a ZooKeeper and a Kafka that are there.
+
 None of them declares a feed, an engagement lake or a served table, so Dagster shows no asset of those parts.
 """
 
@@ -33,7 +35,7 @@ from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.services import lifecycle
 from lake_assets.services.service import free_port
 from lake_assets.serving.dagster.assets import serving_definitions
-from lake_assets.settings import PROJECT, Settings
+from lake_assets.settings import PROJECT, Settings, variable_name
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 WAIT_SECONDS = 60
@@ -228,16 +230,41 @@ def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables
 
 
 @pytest.mark.slow
-def test_it_opens_in_dagster_and_has_its_report(
+@pytest.mark.parametrize("own", ["README"], indirect=True)
+def test_it_opens_in_dagster_with_all_services(
     own: Own, folder: Path, variables: dict[str, str], bare_home: Settings
 ) -> None:
-    assert "Dagster's UI: http://" in lake(folder, variables, "up")
-    started = {service.name: service for service in lifecycle.status(bare_home)}
-    assert {name: service.state for name, service in started.items()} == dict.fromkeys(
-        ("spark", "zookeeper", "kafka", "code", "webserver", "daemon"), "ready"
-    )
+    services = {"spark", "zookeeper", "kafka", "code", "webserver", "daemon"}
+    assert_opens_and_has_its_report(own, folder, variables, bare_home, services)
 
-    found = once_ticked(bare_home, own.sensors)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", ["lake new", "examples.flights"], indirect=True)
+def test_it_opens_in_dagster_with_services_that_are_there(
+    own: Own,
+    folder: Path,
+    variables: dict[str, str],
+    bare_home: Settings,
+    spark_server: str,
+    zookeeper: str,
+    kafka: str,
+) -> None:
+    there = {"spark_remote": spark_server, "zookeeper": zookeeper, "kafka": kafka}
+    addresses_of_services = {variable_name(field): address for field, address in there.items()}
+    home = bare_home.model_copy(update=there)
+    services = {"code", "webserver", "daemon"}
+    assert_opens_and_has_its_report(own, folder, variables | addresses_of_services, home, services)
+
+
+def assert_opens_and_has_its_report(
+    own: Own, folder: Path, variables: dict[str, str], home: Settings, services: set[str]
+) -> None:
+    """Start services, which must be these, look at Dagster and the report, and stop all again."""
+    assert "Dagster's UI: http://" in lake(folder, variables, "up")
+    started = {service.name: service for service in lifecycle.status(home)}
+    assert {name: service.state for name, service in started.items()} == dict.fromkeys(services, "ready")
+
+    found = once_ticked(home, own.sensors)
     checks = {
         "/".join(node["assetKey"]["path"]): {check["name"] for check in node["assetChecksOrError"]["checks"]}
         for node in found["assetNodes"]
@@ -247,15 +274,15 @@ def test_it_opens_in_dagster_and_has_its_report(
     assert {s["name"]: s["sensorState"]["status"] for s in found["sensors"]} == dict.fromkeys(own.sensors, "RUNNING")
     assert [(s["name"], tick) for s in found["sensors"] for tick in failed_ticks(s)] == []
 
-    page = bare_home.home / "report.html"
+    page = home.home / "report.html"
     assert lake(folder, variables, "report") == f"The report is in {page}\n"
     assert all(table.replace("/", ".") in page.read_text() for table in (*own.raw, *own.checks))
 
-    processes = addresses.processes_of(bare_home.home)
+    processes = addresses.processes_of(home.home)
     assert len(processes) >= len(started)
     assert "All stopped." in lake(folder, variables, "down")
     assert not any(process.is_running() for process in processes)
-    assert addresses.processes_of(bare_home.home) == []
+    assert addresses.processes_of(home.home) == []
 
 
 def once_ticked(home: Settings, sensors: set[str]) -> Any:

@@ -17,6 +17,7 @@ from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.metadata.transactions import OneCopyTransaction
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
@@ -61,7 +62,7 @@ class Lake:
         for raw in RAW:
             if only is None or raw.table in only:
                 rows, through = landing.rows[raw.table], landing.complete_through[raw.table]
-                with tables.load(self.catalog, raw.table).transaction() as transaction:
+                with OneCopyTransaction(tables.load(self.catalog, raw.table)) as transaction:
                     if rows.num_rows:
                         transaction.append(rows.cast(transaction.table_metadata.schema().as_arrow()))
                     if through is not None:
@@ -72,14 +73,15 @@ class Lake:
         if not isinstance(rows, pa.Table):
             schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[table].items()])
             rows = pa.Table.from_pylist(list(rows), schema=schema)
-        found.append(rows.cast(found.schema().as_arrow()))
+        with OneCopyTransaction(found) as transaction:
+            transaction.append(rows.cast(found.schema().as_arrow()))
 
     def complete(self, table: str, hour: int) -> None:
         """Declare a table complete through an hour, a number."""
         self.set_property(table, tables.COMPLETE_THROUGH, hour_key(hour))
 
     def set_property(self, table: str, name: str, value: str) -> None:
-        with tables.load(self.catalog, table).transaction() as transaction:
+        with OneCopyTransaction(tables.load(self.catalog, table)) as transaction:
             transaction.set_properties({name: value})
 
     def compact(self, table: str) -> int:
