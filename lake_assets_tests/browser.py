@@ -76,9 +76,14 @@ class Tab:
         self.wait("Page.loadEventFired")
         self.call("Page.navigate", url=page.as_uri())
         self.wait("Page.loadEventFired")
+        measured = self.value(script)
+        return Look(measured, list(self.errors))
+
+    def value(self, script: str) -> Any:
+        """Return the value of an expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
-        return Look(answer["result"]["value"], list(self.errors))
+        return answer["result"]["value"]
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method and return its answer."""

@@ -27,6 +27,7 @@ from lake_assets.engagement.model.configuration.metric_groups import (
 from lake_assets.pages import dashboard
 from lake_assets.pages.dashboard import CHOICES, DAY
 from lake_assets.pages.page import write
+from lake_assets_tests.browser import open_tab, require_browser
 from lake_assets_tests.pages.test_dashboard import COUNTS, table
 from lake_assets_tests.pages.test_report import HOSTILE, own_text
 
@@ -164,3 +165,25 @@ def test_the_page_shows_what_the_lake_counts() -> None:
     data = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
     assert data["columns"] == [DAY, *(name for name, _ in CHOICES), "sent"]
     assert data["groups"] == [{"name": "replies", "kinds": ["sent"], "outcomes": [], "parts": [], "whole": None}]
+
+
+LEGENDS = """[...document.querySelectorAll(".chart")].map((chart) => {
+  const box = (name) => chart.querySelector(name).getBoundingClientRect();
+  const [legend, plot, all] = [box(".legend"), box(".bglayer"), chart.getBoundingClientRect()];
+  return legend.bottom <= plot.top + 1 && legend.right <= all.right + 1 && !chart.querySelector(".modebar-btn");
+})"""
+
+
+def test_the_first_screen_shows_the_last_30_days_on_a_desk_and_on_a_phone(tmp_path: Path) -> None:
+    require_browser()
+    rows = [{**row, DAY: date(2026, 1, 1) + timedelta(days=number)} for number, row in enumerate(made_up()[:60])]
+    file = write(dashboard.page(table(rows), lake="email_event", version=7), tmp_path / "dashboard.html")
+    with open_tab(tmp_path) as tab:
+        for width, height in ((1400, 900), (390, 844)):
+            found = tab.look(file, width, height)
+            assert found.errors == []
+            assert [found.measured[fault] for fault in ("overflow", "overlaps", "small")] == [[], [], []]
+            days = tab.value('document.getElementById("emails").data[0].x')
+            assert (days[0], days[-1], len(days)) == ("2026-01-31", "2026-03-01", 30)
+            assert tab.value("document.forms[0].elements.from.value") == "2026-01-31"
+            assert tab.value(LEGENDS) == [True] * 4
