@@ -280,8 +280,9 @@ class Planner:
             if target.table == source.table:
                 return dict(target.columns)
         columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-        if source.key:
-            columns[source.key] = None
+        for column in (source.key, source.order_by):
+            if column:
+                columns.setdefault(column, None)
         return columns
 
     def _usable_heads(self, state: ProcessState, up_to: Heads) -> dict[str, Head]:
