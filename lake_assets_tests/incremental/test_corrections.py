@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +19,9 @@ from lake_assets.incremental.execution import driver
 from lake_assets.incremental.execution.steps import publish_snapshot
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.monitoring import verify
-from lake_assets.incremental.planning.session import NoSession, SessionReport
+from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan, SessionReport
 from lake_assets.incremental.staging import row_validation
+from lake_assets.incremental.staging.stage import Stager
 from lake_assets_tests.incremental.payments import (
     PIPELINE,
     START,
@@ -111,6 +114,21 @@ def test_random_histories_equal_a_replay(payments: Payments) -> None:
     expected = [{**row, "paid_before": row["amount"]} for row in standing(payments.landed)]
     assert payments.published("core.payment_running") == expected
     assert payments.published("core.payment_history") == history(payments.landed)
+
+
+def test_many_rows_are_chosen_from_as_few_are(payments: Payments) -> None:
+    payments.land(version("a", 1, 10), version("a", 4, 20), version("b", 2, 10), version(None, 2, 1))
+    payments.land(version("c", 2, 10), version("c", None, 20, op="D"), version("a", 1, 15))
+    lake, fact = payments.lake, payments.lake.target("payment_fact")
+    planned = lake.engine.decide(fact)
+    assert isinstance(planned, SessionPlan)
+    hours = tuple(PlannedHour(START + hour, "") for hour in (1, 2))
+    for max_rows in (7.0, inf):
+        stager = Stager(lake.spark, fact, start=START, main=None, complete_through=None, max_rows=max_rows)
+        prepared = stager.prepare(replace(planned, load="overwrite", hours=hours))
+        assert [row["payment_id"] for row in prepared.rows.collect()] == ["b"]
+        counts = prepared.row_counts
+        assert (counts.read, counts.outside, counts.duplicates, counts.quarantined) == (6, 1, 4, 1)
 
 
 def test_a_version_ends_the_one_before_in_whatever_hour_that_stands(payments: Payments) -> None:
