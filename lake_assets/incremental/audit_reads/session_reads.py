@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.incremental.audit_reads import row_counts
-from lake_assets.incremental.audit_reads.source_rows import in_hours, is_valid, rows_appended, rows_at
+from lake_assets.incremental.audit_reads.source_rows import (
+    in_hours,
+    is_deleted,
+    is_valid,
+    newest_versions,
+    rows_appended,
+    rows_at,
+    rows_of_keys,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -41,10 +49,19 @@ class SessionReads:
     start: int
 
     def valid_rows(self) -> DataFrame:
-        """Return the covered rows that do not belong in quarantine, each as often as it was delivered."""
+        """Return the covered rows that do not belong in quarantine, each as often as it was delivered.
+
+        If the source has versions, return each version that counts once, without those that delete their key.
+        """
         columns = [field.name for field in self.table.schema().fields]
         valid = is_valid(self.source, columns, start=self.start)
-        return self._covered_rows().where(valid)
+        if not self.source.has_versions:
+            return self._covered_rows().where(valid)
+        rows = self._rows_of_all_hours().where(valid)
+        if self.load != "append":
+            rows = rows_of_keys(rows, self._covered_rows(), self.source)
+        newest = newest_versions(rows, self.source, columns)
+        return newest.where(self._is_covered()).where(f"not {is_deleted(self.source)}")
 
     def count(self) -> int:
         """Return the number of covered rows: by metadata if they contain it, else by a query."""
@@ -54,12 +71,18 @@ class SessionReads:
         return self._covered_rows().count()
 
     def _covered_rows(self) -> DataFrame:
-        time = self.source.time_column
+        return self._rows_of_all_hours().where(self._is_covered())
+
+    def _rows_of_all_hours(self) -> DataFrame:
         if self.load == "append":
-            rows = rows_appended(self.spark, self.span)
-            return rows.where(f"not coalesce({in_hours(time, self.held)}, false)") if self.held else rows
-        rows = rows_at(self.spark, self.source.table, self.span.to_snapshot_id)
-        return rows.where(in_hours(time, self.hours))
+            return rows_appended(self.spark, self.span)
+        return rows_at(self.spark, self.source.table, self.span.to_snapshot_id)
+
+    def _is_covered(self) -> str:
+        time = self.source.time_column
+        if self.load != "append":
+            return in_hours(time, self.hours)
+        return f"not coalesce({in_hours(time, self.held)}, false)" if self.held else "true"
 
     def _count_by_metadata(self) -> int | None:
         up_to = self.span.to_snapshot_id

@@ -12,7 +12,7 @@ from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import LANDED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
     from lake_assets.incremental.planning.session import SourceRange
@@ -62,19 +62,57 @@ def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
     if source.trusted:
         return "true"
     time = f"`{source.time_column}`"
-    tests = [f"{time} >= {_moment(start)}"]
-    if source.key is not None:
-        tests.append(f"`{source.key}` is not null")
-    if LANDED in columns:
+    has_landed = LANDED in columns
+    needed = [f"`{column}` is not null" for column in (source.key, source.order_by) if column is not None]
+    tests = [*needed, f"{time} >= {_moment(start)}"]
+    if has_landed:
         tests.append(f"{time} <= {LANDED} + interval 1 hour")
     for rule in source.rules:
         tests.append(f"not coalesce(({rule.where}), false)")
-    return " and ".join(tests)
+    stands = " and ".join(tests)
+    if source.deleted is None:
+        return stands
+    deletes = " and ".join([*needed, f"{LANDED} is not null" if has_landed else "true"])
+    return f"case when {is_deleted(source)} then {deletes} else {stands} end"
+
+
+def is_deleted(source: Source) -> str:
+    """Return the condition on rows of a source that delete their key."""
+    return "false" if source.deleted is None else f"coalesce(({source.deleted}), false)"
+
+
+def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
+    """Return the last of the rows of each key; if the source keeps all versions, of each key and order.
+
+    Args:
+        rows: Valid rows.
+        columns: The columns of the source.
+    """
+    every_column = ", ".join(f"`{column}`" for column in columns)
+    order = [f"`{column}`" for column in (source.order_by, LANDED, "batch_id") if column in columns]
+    content = f"sha2(to_json(struct({every_column})), 256)"
+    newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as newest"
+    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
+    by_row = rows.selectExpr("*", *[f"`{column}` as _row_{number}" for number, column in enumerate(same_row)])
+    grouped = by_row.groupBy(*[f"_row_{number}" for number in range(len(same_row))])
+    return grouped.agg(_expression(newest)).selectExpr("newest.*")
 
 
 def hour_of(time_column: str) -> str:
     """Return the expression of a row's event hour (long); null without a time."""
     return f"(unix_timestamp(`{time_column}`) div 3600)"
+
+
+def rows_of_keys(rows: DataFrame, some: DataFrame, source: Source) -> DataFrame:
+    """Return the rows of a source whose key occurs in some of them."""
+    keys = some.selectExpr(f"`{source.key}`").distinct()
+    return rows.join(keys, str(source.key), "left_semi")
+
+
+def _expression(text: str) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.expr(text)
 
 
 def _moment(hour: int) -> str:

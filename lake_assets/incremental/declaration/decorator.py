@@ -131,5 +131,15 @@ def _code_hash(
     """Return a hash of everything that decides which rows are built and published; equal in every OS process."""
     declared_audits = [(audit.name, audit.description, audit.blocking) for audit in audits]
     code = inspect.getsource(inspect.getmodule(transform) or transform)
-    hashed = repr((code, list(sources), declared_audits, quarantine_limit))
+    declared_sources = "[" + ", ".join(_as_hashed(source) for source in sources) + "]"
+    hashed = f"({code!r}, {declared_sources}, {declared_audits!r}, {quarantine_limit!r})"
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]
+
+
+def _as_hashed(source: Source) -> str:
+    """Return a source as text. That of a source without versions is as before there were any, so its hash stays."""
+    names = ["table", "time_column", "key", "rules"]
+    if source.has_versions:
+        names += ["keep", "order_by", "deleted"]
+    values = ", ".join(f"{name}={getattr(source, name)!r}" for name in names)
+    return f"Source({values})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.durations import parse_duration
@@ -47,6 +47,10 @@ class Rule:
     where: str
 
 
+Keep = Literal["first", "last", "all"]
+"""Which rows of one key count."""
+
+
 @dataclass(frozen=True)
 class Source:
     """An Iceberg table that a target is built from.
@@ -57,23 +61,56 @@ class Source:
         key: Rows with equal (key, time) are deliveries of one row and count once: the least (landed_at, batch_id, row
             hash) wins. None: the rows are unique already, as those of a target are.
         rules: Rows to quarantine, besides those with a null key or an impossible time.
+        keep: `"first"`: as `key` says. `"last"`: rows of one key are versions of one row, whatever their time, and the
+            greatest (order_by, landed_at, batch_id, row hash) counts. `"all"`: each version counts, once for each
+            (key, order_by), and the transform receives the versions of all times; for stateful targets.
+        order_by: The column that orders the versions of a key. Rows without it are quarantined.
+        deleted: A SQL condition on the columns. A version for which it is true deletes the key: rows of the key count
+            again from a later version on. Such a row needs a key and an order, but no time, and no rule applies to it.
     """
 
     table: str
     time_column: str
     key: str | None = None
     rules: tuple[Rule, ...] = ()
+    keep: Keep = "first"
+    order_by: str | None = None
+    deleted: str | None = None
 
     def __post_init__(self) -> None:
         require_table(self.table, "The source table")
         require_name(COLUMN, self.time_column, f"The time column of {self.table}")
         if self.key is not None:
             require_name(COLUMN, self.key, f"The key of {self.table}")
+        if self.order_by is not None:
+            require_name(COLUMN, self.order_by, f"The order of {self.table}")
+        self._check_versions()
 
     @property
     def trusted(self) -> bool:
         """Whether its rows are unique and validated, as those of a target are: none is quarantined."""
-        return self.key is None and not self.rules
+        return self.key is None and not self.rules and not self.has_versions
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether rows of one key are versions of one row, whatever their time."""
+        return self.keep != "first"
+
+    def _check_versions(self) -> None:
+        if self.keep not in get_args(Keep):
+            raise ConfigurationError(
+                f"The source {self.table} has keep={self.keep!r}.", remedy="Use 'first', 'last' or 'all'."
+            )
+        if self.has_versions and self.order_by is None:
+            raise ConfigurationError(
+                f"The source {self.table} has keep={self.keep!r}, but no order_by.",
+                remedy='Name the column that orders the versions of a key: order_by="updated_at".',
+            )
+        if not self.has_versions and (self.order_by is not None or self.deleted is not None):
+            raise ConfigurationError(
+                f"The source {self.table} has order_by or deleted, but keeps the first row of a key.",
+                remedy="Add keep='last'; or remove order_by= and deleted=.",
+            )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.modes import Mode
+from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_name
 from lake_assets.incremental.declaration.tables import Source
 
@@ -55,6 +55,30 @@ class SessionContext:
         from lake_assets.base.time_filters import outside
 
         return outside(rows, time_column, self.hours)
+
+    def versions(
+        self,
+        rows: DataFrame,
+        *,
+        key: str,
+        valid_from: str,
+        deleted: str | None = None,
+    ) -> DataFrame:
+        """Return the versions of this session's hours, each with the time until which it is valid.
+
+        Args:
+            rows: All versions of each key, deletions included: a source with `keep="all"`.
+            key: The column that the versions of one row have in common.
+            valid_from: The column of the time from which a version is valid, without nulls. A key has each time once.
+            deleted: A SQL condition. A version for which it is true ends the one before, and is not returned.
+
+        Returns:
+            The columns of `rows`, and `valid_to` (timestamp): `valid_from` of the next version of the key, exclusive;
+            null for the last one.
+        """
+        from lake_assets.incremental.declaration.versions import with_valid_to
+
+        return self.within(with_valid_to(rows, key=key, valid_from=valid_from, deleted=deleted), valid_from)
 
 
 Transform = Callable[..., "DataFrame"]
@@ -129,6 +153,17 @@ class Target:
         return self.table.split(".")[1]
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that identify a row: the key and the time.
+
+        The key alone, if the target has a row for each key of a source that keeps its last version.
+        """
+        source = self.sources[0]
+        if isinstance(self.mode, Stateless) and source.keep == "last" and self.key == (source.key,):
+            return self.key
+        return *self.key, self.time_column
+
+    @property
     def source_tables(self) -> tuple[str, ...]:
         """The tables that it is built from."""
         return tuple(source.table for source in self.sources)
@@ -177,7 +212,7 @@ class AuditScope:
             deliveries (columns of the source).
         valid: The valid rows of the driving source that the session covers, each as often as it was delivered (columns
             of the source). The audits read them by a query of their own: a fault in how `kept` was read or filtered
-            does not change them.
+            does not change them. Of a source with versions, each version that counts, and none that deletes its key.
         staged_everywhere: The rows of the staged snapshot in all hours that rows of `valid` may lie in. They are more
             than `staged` if an append brings a row once more that was published before.
         rows_in_source: Counts the rows that the session covers, by the metadata of the source if these contain the

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
-from lake_assets.incremental.declaration.modes import Sequential, Stateless
+from lake_assets.incremental.declaration.modes import Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import TABLE, require_columns, require_described, require_name
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
@@ -25,7 +25,7 @@ def check_source_columns(target: Target, source: Source, columns: Mapping[str, s
     Raises:
         ConfigurationError: A column is missing, or the time column has another type.
     """
-    for column in (source.time_column, source.key):
+    for column in (source.time_column, source.key, source.order_by):
         if column is not None and column not in columns:
             raise ConfigurationError(
                 f"{target.table} reads {column!r} of {source.table}, which declares no such column.",
@@ -54,6 +54,25 @@ def check_raw_source(target: Target, source: Source, raw: RawTable) -> None:
             f"{target.table} reads {raw.table} without a key.",
             remedy=f"Add key= to its Source({raw.table!r}, ...): rows may be landed more than once.",
         )
+
+
+def check_versions(target: Target) -> None:
+    """Check the sources of a target whose rows are versions of a key.
+
+    Raises:
+        ConfigurationError: A source has no key, or the target's mode cannot use what it keeps.
+    """
+    for source in target.sources:
+        if source.has_versions and source.key is None:
+            raise ConfigurationError(
+                f"{target.table} keeps the {source.keep} of a key of {source.table}, but the source has no key.",
+                remedy=f'Name one column as the key: Source("{source.table}", key="payment_id", ...).',
+            )
+        if source.keep == "all" and not isinstance(target.mode, Stateful):
+            raise ConfigurationError(
+                f"{target.table} reads {source.table} with keep='all', but is {type(target.mode).__name__.lower()}.",
+                remedy="Use mode=Stateful(load='changed'), or keep='last'.",
+            )
 
 
 def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
@@ -166,6 +185,7 @@ def check_target(target: Target) -> None:
             f"{target.table} is stateless and has {len(target.sources)} sources.",
             remedy="A stateless target is built from each row of one source; use Stateful() for more.",
         )
+    check_versions(target)
     _check_audits(target)
     _check_options(target)
     _check_transform(target)

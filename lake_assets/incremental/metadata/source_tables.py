@@ -39,8 +39,8 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
         return table
     table = load_existing(catalog, raw)
     check_time_columns(table, replace(raw, time_column=source.time_column))
-    if source.key is not None:
-        tables.check_columns(table, source.table, {source.key: None})
+    named = {column: None for column in (source.key, source.order_by) if column is not None}
+    tables.check_columns(table, source.table, named)
     return table
 
 
@@ -118,8 +118,9 @@ def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) 
         if target.table == source.table:
             return dict(target.columns)
     columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-    if source.key:
-        columns[source.key] = None
+    for column in (source.key, source.order_by):
+        if column is not None:
+            columns.setdefault(column, None)
     return columns
 
 

@@ -246,7 +246,7 @@ class RowCounts:
     Attributes:
         read: All rows.
         outside: Rows in none of the planned hours, which an overwrite reads because they belong in quarantine.
-        duplicates: Repeated deliveries, left out.
+        duplicates: Repeated deliveries, superseded versions and deletions; left out.
         quarantined: Rows that were quarantined.
         contested: Deliveries that may replace a row stored already.
         late: Rows of hours that had been declared complete before.

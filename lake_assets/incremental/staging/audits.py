@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.modes import Stateless
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 
 if TYPE_CHECKING:
@@ -31,13 +32,18 @@ HOUR = "h"
 def source_target_counts() -> Audit:
     """Return an audit that every row in the source was read, and is published, a repeated delivery, or in quarantine.
 
-    The rows in the source are counted by its metadata, or by a query of the audit's own.
+    The rows in the source are counted by its metadata, or by a query of the audit's own. If the source has versions,
+    such a query also counts those that stand: as many rows are published.
     """
 
     def run(scope: AuditScope) -> Verdict:
         counts = {"in source": scope.rows_in_source(), **scope.counts}
         accounted_for = counts["written"] + counts["duplicates"] + counts["quarantined"]
-        return Verdict(counts["in source"] == counts["read"] == accounted_for, counts)
+        passed = counts["in source"] == counts["read"] == accounted_for
+        if scope.target.sources[0].has_versions:
+            counts["standing"] = scope.valid.count()
+            passed = passed and counts["standing"] == counts["written"]
+        return Verdict(passed, counts)
 
     return Audit(
         name="source_target_counts",
@@ -49,7 +55,8 @@ def source_target_counts() -> Audit:
 def no_missing_events() -> Audit:
     """Return an audit that every source row that should be published is in the staged rows, by key.
 
-    It reads the source by a query of its own, and applies the declared rules itself.
+    It reads the source by a query of its own, and applies the declared rules itself. If the source of a stateless
+    target has versions, it looks for each key in the hour of the version that stands.
     """
 
     def run(scope: AuditScope) -> Offenders:
@@ -62,12 +69,19 @@ def no_missing_events() -> Audit:
             )
         from lake_assets.incremental.staging.reading import hash_join_hint
 
-        staged = scope.staged_everywhere.select(_text(key[0]).alias(KEY))
+        staged = scope.staged_everywhere.select(
+            _text(key[0]).alias(KEY),
+            _hour(scope.target.time_column).alias(HOUR),
+        )
+        # Each version has an hour of its own: if another one stands than should, the key is there, but not in the hour.
+        by_hour = source.has_versions and isinstance(scope.target.mode, Stateless)
+        same_row = [KEY, HOUR] if by_hour else [KEY]
+        staged = staged.select(*same_row)
         expected = scope.valid.select(
             _text(source.key).alias(KEY),
             _hour(source.time_column).alias(HOUR),
         )
-        missing = expected.join(hash_join_hint(staged, few=scope.few), KEY, "left_anti")
+        missing = expected.join(hash_join_hint(staged, few=scope.few), same_row, "left_anti")
         return Offenders(missing, "missing")
 
     return Audit(
@@ -97,14 +111,18 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
 
 
 def unique_key() -> Audit:
-    """Return an audit that a row's identity, (key, time), occurs once."""
+    """Return an audit that a row's identity occurs once.
+
+    That is (key, time); or the key alone, if a stateless target keeps the last version of it.
+    """
 
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        identity = dict.fromkeys([*scope.target.key, scope.target.time_column])
-        counts = scope.staged.groupBy(*identity).count()
-        repeated = counts.where(F.col("count") > 1)
+        identity = dict.fromkeys(scope.target.identity)
+        time = scope.target.time_column
+        counts = scope.staged.groupBy(*identity).agg(F.count("*").alias("_rows"), F.min(time).alias("_time"))
+        repeated = counts.where(F.col("_rows") > 1).withColumn(time, F.col("_time"))
         return Offenders(_keys(scope, repeated), "repeated")
 
     return Audit(

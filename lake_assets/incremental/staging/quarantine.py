@@ -12,7 +12,7 @@ from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
-from lake_assets.incremental.staging.reading import CATALOG
+from lake_assets.incremental.staging.reading import CATALOG, is_few
 from lake_assets.incremental.staging.target_build import TargetBuild
 
 
@@ -33,9 +33,23 @@ def classified_rows_in_scope(
     if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
         without_hour = row_validation.has_no_hour(source, columns, start=build.start)
         in_scope = in_scope | (without_hour & _landed_with_session(plan, span, columns))
-    rows = rows.where(in_scope)
+    if source.has_versions:
+        rows = _rows_of_same_keys(build, rows, rows.where(in_scope), source)
+    else:
+        rows = rows.where(in_scope)
     classified = row_validation.classify(rows, source, columns=columns, start=build.start)
+    if source.has_versions:
+        classified = classified.where(in_scope)  # only now: a version outside may supersede one of the scope
     return classified, columns
+
+
+def _rows_of_same_keys(build: TargetBuild, rows: DataFrame, in_scope: DataFrame, source: Source) -> DataFrame:
+    """Return the rows of all keys that occur in some rows; without a key, those rows themselves."""
+    assert source.key is not None
+    if is_few(build.max_rows):
+        return rows  # to classify them all is cheaper than to read the table twice
+    keys = in_scope.select(F.col(source.key).alias("_key")).distinct()
+    return rows.join(keys, F.col(source.key).eqNullSafe(F.col("_key")), "left_semi")
 
 
 def new_quarantine_rows(

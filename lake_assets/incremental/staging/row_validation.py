@@ -6,7 +6,7 @@ The columns of the rows are an argument, because asking Spark for them takes a c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, Window
@@ -25,7 +25,9 @@ HASH = "_row_hash"
 REASON = "_reason"
 """Why the row belongs in quarantine; null for a valid row."""
 DELIVERY = "_delivery"
-"""`COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery."""
+"""`COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery.
+
+Of a source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`."""
 HOUR = "_hour"
 """The event hour (long)."""
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
@@ -40,14 +42,19 @@ CONTESTED = 0
 """The delivery may have to replace a row that the target has already."""
 COUNTED = 1
 REPEATED = 2
+DELETION = 3
+"""The version that counts deletes its key."""
 
 
 def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: int) -> DataFrame:
     """Return the rows with the columns of `CLASSIFICATION`.
 
-    Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts.
+    Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts. If the source
+    keeps the last, then of several rows with one key the one with the greatest (order_by, landed_at, batch_id, hash);
+    if it keeps all, the one of several with one key and order.
 
     Args:
+        rows: Rows of the source. If it has versions, all rows of each key that occurs.
         columns: The columns of the rows.
         start: First hour of the pipeline.
     """
@@ -112,6 +119,11 @@ def is_valid() -> Column:
 def is_counted() -> Column:
     """Return the condition on classified rows that should appear in the target."""
     return is_valid() & (F.col(DELIVERY) == COUNTED)
+
+
+def is_version() -> Column:
+    """Return the condition on classified rows that are counted, or are the deletion of a key."""
+    return is_valid() & F.col(DELIVERY).isin(COUNTED, DELETION)
 
 
 def drop_classification(rows: DataFrame) -> DataFrame:
@@ -202,6 +214,8 @@ def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
 
 def _delivery(source: Source, columns: Sequence[str]) -> Column:
     """Return the number of a delivery among those of its row."""
+    if source.has_versions:
+        return _version(source, columns)
     if source.key is None:
         return F.lit(COUNTED)
     # The time column is among the partition columns so that Spark pushes a filter on it below the window.
@@ -210,27 +224,59 @@ def _delivery(source: Source, columns: Sequence[str]) -> Column:
     return F.row_number().over(window.orderBy(*order, HASH))
 
 
+def _version(source: Source, columns: Sequence[str]) -> Column:
+    """Return the number of a version among those of its key, the last one first."""
+    assert source.key is not None
+    assert source.order_by is not None
+    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
+    order = [column for column in (source.order_by, LANDED, "batch_id") if column in columns]
+    last_first = [F.desc(column) for column in (*order, HASH)]
+    number = F.row_number().over(Window.partitionBy(*same_row, is_valid()).orderBy(*last_first))
+    number = F.least(number, F.lit(REPEATED))
+    return F.when((number == COUNTED) & _is_deleted(source), DELETION).otherwise(number)
+
+
+def _is_deleted(source: Source) -> Column:
+    """Return the condition on versions that delete their key."""
+    if source.deleted is None:
+        return F.lit(False)
+    return F.coalesce(F.expr(source.deleted), F.lit(False))
+
+
 def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
     """Return the first reason for which a row belongs in quarantine; null for a valid row."""
     if source.trusted:
         return F.lit(None).cast("string")
+    reasons = []
+    for condition, reason in _flaws_of_any_row(source, has_landed=has_landed):
+        reasons.append(F.when(condition, F.lit(reason)))
+    for condition, reason in _flaws_of_a_row_that_stands(source, start, has_landed=has_landed):
+        concerns_row = condition if source.deleted is None else condition & ~_is_deleted(source)
+        reasons.append(F.when(concerns_row, F.lit(reason)))
+    return F.coalesce(*reasons)
+
+
+def _flaws_of_any_row(source: Source, *, has_landed: bool) -> Iterator[tuple[Column, str]]:
+    """Yield the conditions, with reasons, that also concern a row that deletes its key."""
+    for column in (source.key, source.order_by):
+        if column is not None:
+            yield F.col(column).isNull(), f"{column} is null"
+    if source.deleted is not None and has_landed:
+        yield F.col(LANDED).isNull(), f"{LANDED} is null"
+
+
+def _flaws_of_a_row_that_stands(source: Source, start: int, *, has_landed: bool) -> Iterator[tuple[Column, str]]:
+    """Yield the conditions, with reasons, on rows that are to stand in an hour of the target."""
     name = source.time_column
     time = F.col(name)
-    tests = []
-    if source.key:
-        tests.append((F.col(source.key).isNull(), f"{source.key} is null"))
-    tests.append((time.isNull(), f"{name} is null"))
-    tests.append((time < moment(start), f"{name} is before the declared start, {hour_key(start)}"))
+    yield time.isNull(), f"{name} is null"
+    yield time < moment(start), f"{name} is before the declared start, {hour_key(start)}"
     if has_landed:
         # Without it nothing shows which times are absurd, nor which delivery came first.
-        tests.append((F.col(LANDED).isNull(), f"{LANDED} is null"))
-        tests.append((_is_after_landing(source), f"{name} is over an hour after {LANDED}"))
+        yield F.col(LANDED).isNull(), f"{LANDED} is null"
+        yield _is_after_landing(source), f"{name} is over an hour after {LANDED}"
     for rule in source.rules:
-        tests.append((F.expr(rule.where), rule.reason))
-    reasons = []
-    for condition, reason in tests:
-        reasons.append(F.when(condition, F.lit(reason)))
-    return F.coalesce(*reasons)
+        yield F.expr(rule.where), rule.reason
 
 
 def _is_after_landing(source: Source) -> Column:

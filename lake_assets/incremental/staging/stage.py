@@ -109,10 +109,11 @@ class Stager:
         appended = read_appended(self.build.spark, plan.sources[0])
         rows = coalesce_if_few(appended, self.build.max_rows)
         columns = rows.columns
+        # Rows are classified first: a version in a held hour may supersede one of another hour.
+        classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
         if plan.held:
             in_held_hours = hours_condition(source.time_column, plan.held)
-            rows = rows.where(~F.coalesce(in_held_hours, F.lit(False)))
-        classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
+            classified = classified.where(~F.coalesce(in_held_hours, F.lit(False)))
         return classified, columns
 
     def _count_rows(
@@ -131,6 +132,8 @@ class Stager:
         )
 
     def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
+        if source.has_versions:
+            return False  # an append is planned only if no new key has a row already
         has_single_keys = source.key is not None and len(self.target.key) == 1
         return has_single_keys and self.build.main is not None and bool(plan.hours)
 

@@ -86,11 +86,19 @@ class TargetBuild:
         return call_function(self.target, context, inputs)
 
     def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
-        """Return the valid rows of a source up to the end of an hour, each delivery once."""
+        """Return the valid rows of a source up to the end of an hour, each delivery once.
+
+        If the source keeps all versions, those of later hours and deletions, too: a version is valid until the next.
+        """
         rows = self.read(source.table, span.to_snapshot_id)
-        rows = before(rows, source.time_column, through + 1)
+        if not source.has_versions:
+            rows = before(rows, source.time_column, through + 1)
         if source.trusted:
             return rows
         rows = row_validation.classify(rows, source, columns=rows.columns, start=self.start)
-        counted = rows.where(row_validation.is_counted())
+        if source.keep == "all":
+            counted = rows.where(row_validation.is_version())
+        else:
+            # Only now: a later version may stand in a later hour.
+            counted = before(rows.where(row_validation.is_counted()), source.time_column, through + 1)
         return row_validation.drop_classification(counted)

@@ -6,6 +6,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
     merge,
 )
+from lake_assets.incremental.declaration.decorator import _as_hashed
 from lake_assets.incremental.staging.audits import not_null, unique_key
 from lake_assets_tests.incremental import clicks
 
@@ -207,3 +209,32 @@ def test_pipelines_are_merged_from_the_earliest_start_on() -> None:
     early = Pipeline((), (named("core.a", "raw.other"),), start="2025-06-01-00:00")
     both = merge([pipeline(declare()), early])
     assert (both.start, [t.name for t in both.targets]) == ("2025-06-01-00:00", ["click_fact", "a"])
+
+
+def test_versions_need_a_key_an_order_and_a_mode_that_can_use_them() -> None:
+    def versions(keep: Any = "last", order_by: str | None = "event_ts", key: str | None = "click_id") -> Source:
+        return Source("raw.clicks", time_column="event_ts", key=key, keep=keep, order_by=order_by)
+
+    pipeline(declare(sources=(versions(),)))
+    pipeline(declare(Stateful(), sources=(versions("all"),)))
+    with pytest.raises(ConfigurationError, match=r"raw\.clicks has keep='last', but no order_by"):
+        versions(order_by=None)
+    with pytest.raises(ConfigurationError, match=r"raw\.clicks has keep='newest'"):
+        versions("newest")
+    with pytest.raises(ConfigurationError, match="has order_by or deleted, but keeps the first"):
+        Source("raw.clicks", time_column="event_ts", key="click_id", deleted="op = 'D'")
+    with pytest.raises(ConfigurationError, match=r"keeps the last of a key of raw\.clicks, but the source has no key"):
+        declare(Stateful(), sources=(versions(key=None),))
+    with pytest.raises(ConfigurationError, match="keep='all', but is stateless"):
+        declare(sources=(versions("all"),))
+    with pytest.raises(ConfigurationError, match=r"reads 'changed_at' of raw\.clicks"):
+        pipeline(declare(sources=(versions(order_by="changed_at"),)))
+
+
+def test_the_code_version_of_a_source_without_versions_is_the_one_of_older_releases() -> None:
+    source = Source("raw.clicks", time_column="event_ts", key="click_id", rules=(Rule("bad", where="x < 0"),))
+    rule = "Rule(reason='bad', where='x < 0')"
+    text = f"Source(table='raw.clicks', time_column='event_ts', key='click_id', rules=({rule},))"
+    assert _as_hashed(source) == text
+    last = replace(source, keep="last", order_by="event_ts")
+    assert _as_hashed(last) != _as_hashed(replace(last, deleted="op = 'D'")) != text

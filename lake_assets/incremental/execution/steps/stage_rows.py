@@ -191,7 +191,8 @@ def _estimated_rows(attempt: Attempt, table: Table) -> float:
     time_column = attempt.target.time_column
     published = rows_between(table, time_column, first, last)
     if isinstance(attempt.target.mode, Stateless):
-        return plan.cost.rows + published
+        reads_whole_source = plan.load == "overwrite" and attempt.target.sources[0].has_versions
+        return (_source_rows(plan) if reads_whole_source else plan.cost.rows) + published
     state_before = rows_between(table, time_column, first - 1, first - 1)
     partitions = len(attempt.target.grain.firsts(plan.hour_numbers))
     return _source_rows(plan) + published + state_before * partitions

@@ -1,8 +1,8 @@
 """What changed in a source since a watermark, from Iceberg metadata. No Spark.
 
-A data file is opened in two cases only: its bounds show a time that quarantine rejects, or they are far apart and the
-file is small. Snapshots are walked by parent
-id from the head of `main`, never by clock: commit times may go back, and a publish keeps the time of its staging.
+A data file is opened in three cases only: its bounds show a time that quarantine rejects; they are far apart and the
+file is small; or the source has versions, and a file may contain earlier ones. Snapshots are walked by parent id from
+the head of `main`, never by clock: commit times may go back, and a publish keeps the time of its staging.
 Manifests decide; partition summaries of snapshots are off by default and are not used.
 
 May import `incremental.declaration` and `incremental.metadata`, and nothing else of `incremental.planning`.

@@ -81,6 +81,7 @@ class DataFiles:
         self.start = start
         self._budget = budget or ReadBudget()
         self._changes: dict[str, FileChange] = {}
+        self._described_files: dict[str, DataFile] = {}
         schema = table.schema()
         self._time_field = schema.find_field(source.time_column)
         # Rows dated after their landing are quarantined, but only if the source's rows are validated.
@@ -89,7 +90,7 @@ class DataFiles:
         # Nothing limits the times of rows that tell no landing.
         self._has_any_times = not is_validated and not source.trusted
         landed_column = LANDED if is_validated else None
-        self._row_hours = RowHours(table, source.time_column, landed_column, start)
+        self.row_hours = RowHours(table, source.time_column, landed_column, start)
         self._layouts: dict[int, _PartitionLayout] = {}
         for spec in table.metadata.partition_specs:
             self._layouts[spec.spec_id] = _layout(spec, schema, self._time_field.field_id)
@@ -98,7 +99,12 @@ class DataFiles:
         """Describe a data file. snapshot: one that contains it."""
         if file.file_path not in self._changes:
             self._changes[file.file_path] = self._described(file, snapshot)
+            self._described_files[file.file_path] = file
         return self._changes[file.file_path]
+
+    def file(self, change: FileChange) -> DataFile:
+        """Return a data file that was described."""
+        return self._described_files[change.path]
 
     def landing_hour(self, file: DataFile) -> int | None:
         """Return the hour of a data or delete file's landing partition; None if it has no such partition."""
@@ -136,7 +142,7 @@ class DataFiles:
             return described
         try:
             if self._must_be_read(file, hours, snapshot, times) or self._is_worth_reading(file, hours):
-                return _with_row_hours(described, self._row_hours.of(file))
+                return _with_row_hours(described, self.row_hours.of(file))
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
             hours = self._until_landed(file, hours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
@@ -10,6 +11,7 @@ from pyiceberg.table.snapshots import Snapshot
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.changes.earlier_versions import earlier_versions
 from lake_assets.incremental.planning.changes.row_hours import ReadBudget
 from lake_assets.incremental.planning.changes.snapshot_reader import SnapshotReader
 from lake_assets.incremental.planning.changes.source_changes import (
@@ -56,7 +58,7 @@ def changes(
     seen = up_to or reader.current_head()
     head = reader.snapshot(seen.snapshot_id)
     how, snapshots = _new_snapshots(reader, since, head)
-    return SourceChanges(
+    found = SourceChanges(
         source=source.table,
         time_column=source.time_column,
         since=since,
@@ -66,6 +68,9 @@ def changes(
         added=_added_files(snapshots),
         since_expired=since is not None and not reader.is_retained(since.snapshot_id),
     )
+    if not source.has_versions:
+        return found
+    return replace(found, earlier=earlier_versions(reader, source, found))
 
 
 def hours_present(table: Table, time_column: str) -> frozenset[int]:

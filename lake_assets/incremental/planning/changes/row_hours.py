@@ -83,6 +83,14 @@ class RowHours:
     landed_column: str | None
     start: int
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns that tell the hour of a row, and whether it is accepted."""
+        columns = [self.time_column]
+        if self.landed_column is not None:
+            columns.append(self.landed_column)
+        return columns
+
     def of(self, file: DataFile) -> tuple[HourRange, ...]:
         """Return the hours of the rows of a file that quarantine accepts, as ranges that do not adjoin; ascending.
 
@@ -99,15 +107,13 @@ class RowHours:
         return known
 
     def _read(self, file: DataFile) -> set[int]:
-        columns = [self.time_column]
-        if self.landed_column is not None:
-            columns.append(self.landed_column)
         # By field id, so that a column that was renamed since the file was written is found.
-        schema = self.table.schema().select(*columns)
+        schema = self.table.schema().select(*self.columns)
         scan = ArrowScan(self.table.metadata, self.table.io, schema, ALWAYS_TRUE)
-        return self._accepted_hours(scan.to_record_batches([FileScanTask(file)]))
+        return self.accepted(scan.to_record_batches([FileScanTask(file)]))
 
-    def _accepted_hours(self, batches: Iterable[pa.RecordBatch]) -> set[int]:
+    def accepted(self, batches: Iterable[pa.RecordBatch]) -> set[int]:
+        """Return the hours of those rows that quarantine accepts. The rows have the columns of the time and landing."""
         found: set[int] = set()
         for batch in batches:
             times = _microseconds(batch, self.time_column)

@@ -92,7 +92,7 @@ class SnapshotReader:
         self.name = source.table
         self.start = start
         self.by_id = {s.snapshot_id: s for s in table.metadata.snapshots}
-        self._files = DataFiles(table, source, start, budget)
+        self.files = DataFiles(table, source, start, budget)
         self._live_files: dict[tuple[int, ManifestContent], list[LiveFile]] = {}
 
     def current_head(self) -> Head:
@@ -145,13 +145,17 @@ class SnapshotReader:
                 manifests = own_manifests(snapshot, self.io)
             yield self._change(snapshot, manifests)
 
+    def live_files(self, snapshot: Snapshot) -> list[DataFile]:
+        """Return the live data files of a snapshot."""
+        return [live.file for live in self._live(snapshot)]
+
     def all_files(self, head: Snapshot | None) -> Iterator[SnapshotChange]:
         """Yield all live files as one snapshot that appended them; nothing without a snapshot."""
         if head is None:
             return
         found = ChangeBuilder()
         for live in self._live(head):
-            found.add(self._files.change(live.file, head))
+            found.add(self.files.change(live.file, head))
         yield found.build(head, "append", "append")
 
     def newer_files(self, head: Snapshot, since: Watermark) -> SnapshotChange:
@@ -160,7 +164,7 @@ class SnapshotReader:
         known_files: list[DataFile] = []
         for live in self._live(head):
             if live.sequence_number > since.sequence_number:
-                found.add(self._files.change(live.file, head))
+                found.add(self.files.change(live.file, head))
             else:
                 known_files.append(live.file)
         known_deletes: list[DataFile] = []
@@ -171,7 +175,7 @@ class SnapshotReader:
                 known_deletes.append(delete.file)
         if _sum(known_files, known_deletes) != since.totals:
             # Files that existed at the watermark are gone, and nothing says which hours they held.
-            last = self._files.last_hour(head) if since.last_hour is None else since.last_hour
+            last = self.files.last_hour(head) if since.last_hour is None else since.last_hour
             found.hours.append((self.start, max(self.start, last)))
         return found.build(head, "expired", "rewrite")
 
@@ -180,9 +184,9 @@ class SnapshotReader:
         found = ChangeBuilder()
         before, after = self._live_by_path(old), self._live_by_path(head)
         for path in sorted(after.keys() - before.keys()):
-            found.add(self._files.change(after[path], head))
+            found.add(self.files.change(after[path], head))
         for path in sorted(before.keys() - after.keys()):
-            found.remove(self._files.change(before[path], old))
+            found.remove(self.files.change(before[path], old))
 
         deletes_before = self._live_by_path(old, ManifestContent.DELETES)
         deletes_after = self._live_by_path(head, ManifestContent.DELETES)
@@ -204,10 +208,10 @@ class SnapshotReader:
                 found.rows_gone += file.record_count
                 self._touch_deleted(found, file, snapshot)
             elif entry.status is ManifestEntryStatus.ADDED:
-                found.add(self._files.change(file, snapshot))
+                found.add(self.files.change(file, snapshot))
             else:
                 only_added = False
-                found.remove(self._files.change(file, snapshot))
+                found.remove(self.files.change(file, snapshot))
         is_append = operation is Operation.APPEND and only_added
         return found.build(snapshot, operation.value, "append" if is_append else "rewrite")
 
@@ -233,13 +237,13 @@ class SnapshotReader:
         named = _named_data_file(delete)
         for live in self._live(snapshot):
             if self._may_refer_to(live.file, delete, named):
-                found.touch(self._files.change(live.file, snapshot))
+                found.touch(self.files.change(live.file, snapshot))
 
     def _may_refer_to(self, data: DataFile, delete: DataFile, named: str | None) -> bool:
         """Whether a delete file may refer to a data file: the one that it names, else any of its partition."""
         if named is not None:
             return data.file_path == named
-        if data.spec_id != delete.spec_id or self._files.is_unpartitioned(delete):
+        if data.spec_id != delete.spec_id or self.files.is_unpartitioned(delete):
             return True
         return bool(data.partition == delete.partition)
 

@@ -84,6 +84,19 @@ class SnapshotChange:
 
 
 @dataclass(frozen=True)
+class EarlierVersions:
+    """Earlier versions of the keys that changed, of a source that has versions.
+
+    Attributes:
+        exist: Whether there may be any. One without an event time has no hour, and may still supersede a new one.
+        hours: Their event hours: ranges that do not overlap, ascending.
+    """
+
+    exist: bool = False
+    hours: tuple[HourRange, ...] = ()
+
+
+@dataclass(frozen=True)
 class SourceChanges:
     """Everything that is new in one source: the planner's input.
 
@@ -96,6 +109,7 @@ class SourceChanges:
         snapshots: The snapshots after the watermark, oldest first.
         added: The data files that they added.
         since_expired: Whether the watermark's snapshot cannot be read any more.
+        earlier: Earlier versions of the keys that changed; none for a source without versions.
     """
 
     source: str
@@ -106,6 +120,7 @@ class SourceChanges:
     snapshots: tuple[SnapshotChange, ...] = ()
     added: tuple[FileChange, ...] = field(default=(), repr=False)
     since_expired: bool = False
+    earlier: EarlierVersions = EarlierVersions()
 
     @property
     def effective(self) -> tuple[SnapshotChange, ...]:
@@ -144,12 +159,19 @@ class Head:
 
 def describe(changes: SourceChanges, snapshot: SnapshotChange, hours: HourRange) -> str:
     """Return which snapshot touched a range of hours, and how, as a reason for people."""
-    first, last = hours
-    span = hour_key(first)
-    if last != first:
-        span += f"..{hour_key(last)}"
+    span = _span(hours)
     reason = f"{snapshot.operation} {snapshot.snapshot_id} of {changes.source}: {changes.time_column} {span}"
     if snapshot.files_opened:
         noun = "file" if snapshot.files_opened == 1 else "files"
         reason += f" (by the rows of {snapshot.files_opened} {noun})"
     return reason
+
+
+def describe_earlier(changes: SourceChanges, hours: HourRange) -> str:
+    """Return, as a reason for people, that earlier versions of changed keys stand in a range of hours."""
+    return f"earlier versions of changed keys of {changes.source}: {changes.time_column} {_span(hours)}"
+
+
+def _span(hours: HourRange) -> str:
+    first, last = hours
+    return hour_key(first) if first == last else f"{hour_key(first)}..{hour_key(last)}"

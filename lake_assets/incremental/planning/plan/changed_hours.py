@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lake_assets.incremental.planning.changes.source_changes import describe
+from lake_assets.incremental.planning.changes.source_changes import describe, describe_earlier
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 
 PENDING = "pending since an earlier session"
 
 
 def changed_hours(inputs: PlanningInput) -> dict[int, str]:
-    """Return changed hour → reason: the first snapshot that touched its partition."""
+    """Return changed hour → reason: the first snapshot that touched its partition; else an earlier version of a key."""
     reasons: dict[int, str] = {}
     for source in inputs.changes:
         for snapshot in source.effective:
@@ -19,6 +19,11 @@ def changed_hours(inputs: PlanningInput) -> dict[int, str]:
                 reason = describe(source, snapshot, hours)
                 for hour in _of_whole_partitions(inputs, *hours):
                     reasons.setdefault(hour, reason)
+    for source in inputs.changes:
+        for hours in source.earlier.hours:
+            reason = describe_earlier(source, hours)
+            for hour in _of_whole_partitions(inputs, *hours):
+                reasons.setdefault(hour, reason)
     return reasons
 
 
@@ -28,8 +33,8 @@ def with_pending(reasons: dict[int, str], pending: Collection[int]) -> dict[int,
 
 
 def only_appends(inputs: PlanningInput) -> bool:
-    """Whether an incremental append read of every source returns every change."""
-    return all(c.appends_only for c in inputs.changes)
+    """Whether appending the new rows of every source brings the target up to date: they replace no earlier version."""
+    return all(c.appends_only and not c.earlier.exist for c in inputs.changes)
 
 
 def has_new_rows(inputs: PlanningInput) -> bool:

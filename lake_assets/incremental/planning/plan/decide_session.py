@@ -106,7 +106,7 @@ def _load_of(inputs: PlanningInput) -> Load:
 
 def _can_append_bad_rows(inputs: PlanningInput) -> bool:
     # No hour that counts has changed, so new rows lie in no such hour. A session puts them into quarantine.
-    return has_new_rows(inputs) and only_appends(inputs)
+    return has_new_rows(inputs) and all(c.appends_only for c in inputs.changes)
 
 
 def _plan_range(inputs: PlanningInput, mode: RangeMode) -> Decision:
