@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.arguments import suggestion
-from lake_assets.incremental.declaration.names import IDENTIFIER
+from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
 from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, iceberg_type, spark_schema
-from lake_assets.incremental.sql.declare import audits_of, mode_of, sources_of, target_of
+from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
 from lake_assets.incremental.sql.lineage import column_lineage, tables_read
 from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
@@ -123,6 +123,8 @@ def _check_without_spark(table: SqlTable) -> None:
     audits_of(table.declaration)
     names = [source.sql_name for source in table.attributes.sources]
     sources_of(table.declaration)
+    with located(table.declaration, "columns"):
+        require_columns(table.table, table.attributes.columns)
     known = [*names, SESSION_HOURS]
     if table.attributes.mode_name == "sequential":
         known.append(PREVIOUS)

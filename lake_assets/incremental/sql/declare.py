@@ -11,6 +11,7 @@ from typing import Any
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import (
+    IDENTIFIER,
     Mode,
     RawTable,
     Rule,
@@ -22,6 +23,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.names import require_name
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.sql.attributes import SourceAttributes, SourceTableAttributes, TableAttributes
 from lake_assets.incremental.sql.declared_audits import declared_audit
@@ -172,6 +174,8 @@ def sources_of(declaration: Declaration) -> list[Source]:
                 remedy="Give it another name there: add `name:` to the source.",
             )
         names.add(name)
+        with located(declaration, "sources", number):
+            require_name(IDENTIFIER, name, f"The name of {source.table} in the SQL")
         rules = tuple(Rule(reason, where) for reason, where in source.rules.items())
         with located(declaration, "sources", number):
             found.append(Source(source.table, time_column=source.time_column, key=source.key, rules=rules))

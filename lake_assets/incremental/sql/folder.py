@@ -8,9 +8,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration import Pipeline, RawTable, Subject, Target
+from lake_assets.incremental.declaration import TABLE, Pipeline, RawTable, Subject, Target
+from lake_assets.incremental.declaration.names import require_name
 from lake_assets.incremental.sql.attributes import TableAttributes
-from lake_assets.incremental.sql.declare import raw_tables_of, target_of
+from lake_assets.incremental.sql.declare import located, raw_tables_of, target_of
 from lake_assets.incremental.sql.files import Declaration, SqlText, read_folder, read_sql, shown
 from lake_assets.incremental.sql.stored_columns import (
     Schema,
@@ -104,6 +105,8 @@ def open_folder(path: Path) -> SqlFolder:
         attributes = declaration.attributes
         if not isinstance(attributes, TableAttributes):
             continue
+        with located(declaration, "table"):
+            require_name(TABLE, attributes.table, "The table")
         if attributes.table in tables:
             other = tables[attributes.table].declaration.place()
             raise ConfigurationError(

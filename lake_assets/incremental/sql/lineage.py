@@ -87,13 +87,19 @@ def _sources_of(
     return tuple(sorted(found))
 
 
+def _reads_columns(expression: exp.Expr) -> bool:
+    """Return whether an expression names a column, or has a star that stands for columns: that of count(*) does not."""
+    if expression.find(exp.Column) is not None:
+        return True
+    return any(not isinstance(star.parent, exp.Count) for star in expression.find_all(exp.Star))
+
+
 def _source_column(
     leaf: Node, schema: Mapping[str, Mapping[str, str]], tables: Mapping[str, str]
 ) -> tuple[str, ...] | None:
     """Return the source column of a leaf; none for a constant, `previous` and the hours; None if it cannot be told."""
     if not isinstance(leaf.expression, exp.Table):
-        reads_a_column = leaf.expression.find(exp.Column, exp.Star) is not None
-        return None if reads_a_column else ()
+        return None if _reads_columns(leaf.expression) else ()
     table = leaf.expression.name
     column = leaf.name.rpartition(".")[2].strip('`"')
     if column not in schema.get(table, {}):
