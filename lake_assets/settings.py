@@ -47,6 +47,16 @@ OF_TESTS = "LAKE_TEST_"
 """Prefix of variables that only tests read."""
 
 
+def pipeline_names(pipelines: str) -> list[str]:
+    """Return the names in `LAKE_PIPELINES`."""
+    return [name.strip() for name in pipelines.split(",")]
+
+
+def is_folder(name: str) -> bool:
+    """Return whether a name in `LAKE_PIPELINES` is a folder, and not module:attribute."""
+    return ":" not in name and ("/" in name or Path(name).is_dir())
+
+
 class Settings(BaseSettings):
     """What may differ from one machine to the next. Each field is the variable `LAKE_<NAME>`."""
 
@@ -99,7 +109,8 @@ class Settings(BaseSettings):
         "set it to an empty text for large data",
     )
     pipelines: str = Field(
-        "lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated"
+        "lake_assets.membership:PIPELINE",
+        description="module:attribute of each pipeline, or a folder of YAML files that declare one, comma-separated",
     )
     lakes: str | None = Field(
         None,
@@ -251,6 +262,13 @@ class Settings(BaseSettings):
             passed = InitSettingsSource(settings_cls, dict(passed_properties(variables)))
             sources += [passed, source]
         return tuple(sources)
+
+    @field_validator("pipelines")
+    @classmethod
+    def _with_absolute_folders(cls, pipelines: str) -> str:
+        """Services have another working directory than the command that starts them."""
+        names = [str(Path(name).absolute()) if is_folder(name) else name for name in pipeline_names(pipelines)]
+        return ",".join(names)
 
     @property
     def catalog_address(self) -> str:

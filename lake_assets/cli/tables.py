@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_problems
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from lake_assets.incremental.declaration import Target
 
 
 def init() -> None:
     """Create missing namespaces and tables. Safe to repeat.
 
     A raw table without declared columns is not created, but checked: it exists, and its time column is a timestamp.
+    If SQL tables are declared, Spark first analyses the queries that have changed.
 
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it.
     """
     from lake_assets.incremental.metadata.source_tables import check_existing
 
+    analyse_changed_queries()
     created = create_tables()
     for name in created:
         typer.echo(f"created {name}")
@@ -78,14 +85,21 @@ def inspect(
     from lake_assets.pages.terminal import contents as views
 
     engine = open_engine()
-    lineage = {}
+    lineage: dict[str, Sequence[str]] = {}
     for target in engine.pipeline.targets:
         if table in (target.name, target.table):
-            table, lineage = target.table, dict(target.lineage)
+            table, lineage = target.table, _lineage(target)
     found = contents.contents(tables.load(engine.catalog, table), table, columns or ())
     if columns:
         lineage = {column: sources for column, sources in lineage.items() if column in columns}
     render(replace(found, lineage=lineage), views.contents, as_json=as_json)
+
+
+def _lineage(target: Target) -> dict[str, Sequence[str]]:
+    """Return column → what it is made of, for the columns whose lineage is declared or read from a query."""
+    found = {column: sources for column, sources in target.lineage.items() if sources}
+    unknown = dict.fromkeys(target.unknown_lineage, ("unknown columns",))
+    return {**found, **unknown}
 
 
 def maintain(

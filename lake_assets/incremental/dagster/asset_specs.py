@@ -65,7 +65,9 @@ def raw_spec(raw: RawTable, partitions: dg.TimeWindowPartitionsDefinition) -> dg
 
 def target_spec(pipeline: Pipeline, target: Target, partitions: dg.TimeWindowPartitionsDefinition) -> dg.AssetSpec:
     """Return a target's specification, partitioned by event hour or day."""
-    lineage = {"dagster/column_lineage": column_lineage(pipeline, target)}
+    lineage: Metadata = {"dagster/column_lineage": column_lineage(pipeline, target)}
+    if target.unknown_lineage:
+        lineage["columns_of_unknown_source"] = ", ".join(target.unknown_lineage)
     return dg.AssetSpec(
         key=asset_key(target.table),
         deps=_dependencies(pipeline, target),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.texts import first_line

@@ -1,0 +1,106 @@
+"""The components in a project of somebody else: found by their short names, scaffolded, and loaded from YAML alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import pytest
+from dagster.components.core.package_entry import discover_package_objects
+from dagster.components.scaffold.scaffold import ScaffoldRequest, get_scaffolder
+
+import lake_assets
+from lake_assets import IncrementalTable, SourceTable
+from lake_assets.components.dagster.scaffolding import write_table
+from lake_assets.errors import UsageError
+from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
+from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT_FILE = """\
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "stranger_shop"
+registry_modules = ["lake_assets"]
+"""
+REFUND = """\
+type: lake_assets.IncrementalTable
+attributes:
+  table: core.refund_dim
+  mode: {stateful: {load: changed}}
+  sources: [{table: core.payment_fact, time_column: happened_at}]
+  key: payment_id
+  time_column: happened_at
+  sql: SELECT payment_id, happened_at, 'x' AS kind FROM payment_fact
+  audits: [unique_key]
+"""
+
+
+@pytest.fixture
+def defs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of definitions of an empty project."""
+    (tmp_path / "pyproject.toml").write_text(PROJECT_FILE)
+    folder = tmp_path / "stranger_shop" / "defs"
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+def test_the_components_are_found_by_their_short_names() -> None:
+    found = {key.to_typename(): value for key, value in discover_package_objects(["lake_assets"]).items()}
+    assert found == {
+        "lake_assets.IncrementalTable": lake_assets.IncrementalTable,
+        "lake_assets.SourceTable": lake_assets.SourceTable,
+    }
+
+
+def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
+    for component, name in ((IncrementalTable, "payment_fact"), (SourceTable, "visits")):
+        scaffolder = get_scaffolder(component)
+        assert isinstance(scaffolder, dg.Scaffolder)
+        request = ScaffoldRequest(f"lake_assets.{component.__name__}", defs_folder / name, "yaml", None, None)
+        scaffolder.scaffold(request)
+    (defs_folder / "refund_dim").mkdir()
+    (defs_folder / "refund_dim" / "defs.yaml").write_text(REFUND)
+    fact, dim = open_folder(defs_folder).tables
+    columns = {"payment_id": "string", "happened_at": "timestamptz", "kind": "string"}
+    of_fact = folder_pipeline_columns(defs_folder / "payment_fact")
+    found = fingerprint(dim.sql, dim.attributes, {"core.payment_fact": of_fact})
+    lineage = {"payment_id": ("core.payment_fact.payment_id",), "happened_at": (), "kind": ()}
+    write_columns(columns_file(dim.declaration), StoredColumns(found, columns, lineage, ("happened_at",)))
+    assert fact.table == "core.payment_fact"
+
+    defs = dg.load_from_defs_folder(path_within_project=defs_folder)
+    graph = defs.resolve_asset_graph()
+    built = {key.to_user_string(): graph.get(key) for key in graph.get_all_asset_keys()}
+    parents = {name: {key.to_user_string() for key in node.parent_keys} for name, node in built.items()}
+    assert parents["raw/payments"] == parents["raw/visits"] == set()
+    assert parents["core/payment_fact"] == {"raw/payments"}
+    assert parents["core/refund_dim"] == {"core/payment_fact"}
+    assert {name for name in built if name.startswith("maintenance/core")} == {
+        "maintenance/core/payment_fact",
+        "maintenance/core/refund_dim",
+    }
+    metadata = built["core/refund_dim"].metadata
+    assert metadata["columns_of_unknown_source"] == "happened_at"
+    assert set(metadata["dagster/column_lineage"].deps_by_column) == {"payment_id"}
+    sensors = {sensor.name for sensor in defs.sensors or ()}
+    assert {"payment_fact_sensor", "refund_dim_sensor", "raw_tables_sensor", "targets_sensor"} <= sensors
+    assert {"iceberg", "spark"} <= set(defs.resources or {})
+
+
+def test_a_scaffolded_name_must_be_one_of_a_table(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'Payment-Fact'"):
+        write_table(tmp_path / "Payment-Fact")
+
+
+def folder_pipeline_columns(folder: Path) -> dict[str, str]:
+    """The columns of the only table of a folder."""
+    (target,) = folder_pipeline(folder, start="2026-01-01-00:00").targets
+    return dict(target.columns)
