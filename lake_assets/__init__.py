@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lake_assets.base.version import __version__
+    from lake_assets.components.dagster.tables import IncrementalTable, SourceTable
     from lake_assets.errors import LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
     from lake_assets.incremental.declaration import (
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 __all__ = [
+    "IncrementalTable",
     "Lake",
     "LakeError",
     "Pipeline",
@@ -41,6 +43,7 @@ __all__ = [
     "SessionContext",
     "Settings",
     "Source",
+    "SourceTable",
     "Stateful",
     "Stateless",
     "Subject",
@@ -52,8 +55,10 @@ __all__ = [
     "utc_now",
 ]
 
+_COMPONENTS = "lake_assets.components.dagster.tables"
 _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
+    "IncrementalTable": _COMPONENTS,
     "Lake": "lake_assets.incremental.lake",
     "LakeError": "lake_assets.errors",
     "Pipeline": _DECLARATION,
@@ -63,6 +68,7 @@ _MODULES = {
     "SessionContext": _DECLARATION,
     "Settings": "lake_assets.settings",
     "Source": _DECLARATION,
+    "SourceTable": _COMPONENTS,
     "Stateful": _DECLARATION,
     "Stateless": _DECLARATION,
     "Subject": _DECLARATION,

@@ -8,24 +8,18 @@ from datetime import timedelta
 import dagster as dg
 
 from lake_assets.base.extras import installed
+from lake_assets.components.dagster.pipeline_definitions import timing_of, watching_definitions
 from lake_assets.engagement.model.lakes import LAKES, metrics_locations
 from lake_assets.incremental.dagster.assets import incremental_definitions
-from lake_assets.incremental.dagster.sensors import SensorTiming
-from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
-from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
-from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import utc_now
-from lake_assets.incremental.from_settings import maintenance_policy, open_pipeline
-from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.landing.consume.messages import feeds
-from lake_assets.landing.erasure.erase import erases_landed
 from lake_assets.resources import lake_resources
 from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
 from lake_assets.settings import settings
 
 _settings = settings()
 _pipeline = open_pipeline(_settings)
-_webhook = Webhook(_settings.alert_webhook) if _settings.alert_webhook else None
 
 
 def _landing() -> dg.Definitions:
@@ -75,26 +69,9 @@ defs = dg.Definitions.merge(
         _pipeline,
         clock=utc_now,
         end=_settings.end,
-        timing=SensorTiming(tick_seconds=_settings.tick_seconds, settle_seconds=_settings.settle_seconds),
+        timing=timing_of(_settings),
     ),
-    maintenance_definitions(
-        _pipeline,
-        clock=utc_now,
-        policy=maintenance_policy(_settings),
-        cron=_settings.maintenance_cron,
-        elsewhere=erases_landed(_settings, _pipeline, utc_now),
-    ),
-    watch_definitions(
-        _pipeline,
-        clock=utc_now,
-        webhook=_webhook,
-    ),
-    verification_definitions(
-        _pipeline,
-        clock=utc_now,
-        hours=_settings.verify_hours,
-        cron=_settings.verify_cron,
-    ),
+    watching_definitions(_pipeline, _settings),
     *_optional,
     dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
 )

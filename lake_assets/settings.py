@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -42,6 +42,16 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
 
 OF_TESTS = "LAKE_TEST_"
 """Prefix of variables that only tests read."""
+
+
+def pipeline_names(pipelines: str) -> list[str]:
+    """Return the names in `LAKE_PIPELINES`."""
+    return [name.strip() for name in pipelines.split(",")]
+
+
+def is_folder(name: str) -> bool:
+    """Return whether a name in `LAKE_PIPELINES` is a folder, and not module:attribute."""
+    return ":" not in name and ("/" in name or Path(name).is_dir())
 
 
 class Settings(BaseSettings):
@@ -86,7 +96,8 @@ class Settings(BaseSettings):
         "set it to an empty text for large data",
     )
     pipelines: str = Field(
-        "lake_assets.membership:PIPELINE", description="module:attribute of each pipeline, comma-separated"
+        "lake_assets.membership:PIPELINE",
+        description="module:attribute of each pipeline, or a folder of YAML files that declare one, comma-separated",
     )
     start: str = Field("2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
     end: str | None = Field(None, description="hour after the last one that Dagster shows; default: the present hour")
@@ -206,6 +217,13 @@ class Settings(BaseSettings):
         512, description="maximum memory of DuckDB's buffers in a query in MB; a query may take as much again", ge=32
     )
     failpoint: str | None = Field(None, description="only for tests: name of the point at which the process dies")
+
+    @field_validator("pipelines")
+    @classmethod
+    def _with_absolute_folders(cls, pipelines: str) -> str:
+        """Services have another working directory than the command that starts them."""
+        names = [str(Path(name).absolute()) if is_folder(name) else name for name in pipeline_names(pipelines)]
+        return ",".join(names)
 
     @property
     def catalog_address(self) -> str:

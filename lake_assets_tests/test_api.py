@@ -15,8 +15,9 @@ from lake_assets import Lake
 from lake_assets.settings import PROJECT
 
 NAMES = """
-Lake LakeError Pipeline RawTable Rule Sequential SessionContext Settings Source Stateful Stateless Subject __version__
-audits incremental_asset incremental_definitions lake_resources utc_now
+IncrementalTable Lake LakeError Pipeline RawTable Rule Sequential SessionContext Settings Source
+SourceTable Stateful Stateless Subject __version__ audits incremental_asset incremental_definitions
+lake_resources utc_now
 """
 LAKE = {
     "catalog": "property",

@@ -32,11 +32,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
     "services": FOUNDATION,
     "resources": FOUNDATION | ENGINES | STAGES,
-    "definitions": FOUNDATION | ENGINES | STAGES | {"resources"},
+    "components": FOUNDATION | ENGINES | STAGES | {"resources"},
+    "definitions": FOUNDATION | ENGINES | STAGES | {"resources", "components"},
     "pages": FOUNDATION | ENGINES | STAGES,
     "demo": FOUNDATION | ENGINES | STAGES | {"services", "pages"},
     "cli": FOUNDATION | ENGINES | STAGES | {"services", "pages", "demo"},
-    "__init__": FOUNDATION | ENGINES | {"resources"},
+    "__init__": FOUNDATION | ENGINES | {"resources", "components"},
 }
 """Part of the package → the other parts that it may import, at its top, inside functions, or for types alone."""
 

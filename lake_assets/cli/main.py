@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from lake_assets.base.extras import missing_extra
 from lake_assets.cli import erasure, report, services, tables, targets
+from lake_assets.cli.checks.declarations import check
 from lake_assets.cli.checks.doctor import doctor
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
@@ -41,6 +42,7 @@ app.command(rich_help_panel=_SERVICES)(report.demo)
 
 _TABLES = "Tables"
 app.command(rich_help_panel=_TABLES)(tables.init)
+app.command(rich_help_panel=_TABLES)(check)
 app.command(rich_help_panel=_TABLES)(tables.new)
 app.command(rich_help_panel=_TABLES)(tables.complete)
 app.command(rich_help_panel=_TABLES)(tables.inspect)

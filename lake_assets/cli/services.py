@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.settings import settings
@@ -30,6 +31,7 @@ def up() -> None:
     """Create missing tables and start the local services: Spark, ZooKeeper, Kafka and Dagster."""
     from lake_assets.services import lifecycle
 
+    analyse_changed_queries()
     create_tables()
     lifecycle.up(settings(), report=typer.echo)
 

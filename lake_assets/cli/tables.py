@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.common import AsJson, create_tables, open_engine, show_problems
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
@@ -15,9 +16,12 @@ from lake_assets.settings import settings
 def init() -> None:
     """Create missing namespaces and tables. Safe to repeat.
 
+    If SQL tables are declared, Spark first analyses the queries that have changed.
+
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it.
     """
+    analyse_changed_queries()
     created = create_tables()
     for name in created:
         typer.echo(f"created {name}")

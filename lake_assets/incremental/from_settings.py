@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.monitoring.freshness import with_default_max_delay
 from lake_assets.incremental.user_code.places import user_line
+from lake_assets.settings import is_folder, pipeline_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,15 +33,35 @@ def open_pipeline(settings: Settings) -> Pipeline:
     Raises:
         ConfigurationError: A pipeline cannot be loaded.
     """
-    names = settings.pipelines.split(",")
-    pipeline = merge(_load_pipeline(name.strip()) for name in names)
+    names = pipeline_names(settings.pipelines)
+    pipeline = merge(_load_pipeline(name, settings.start) for name in names)
+    return with_delay_of(settings, pipeline)
+
+
+def open_folder_pipeline(settings: Settings, folder: Path) -> Pipeline:
+    """Return the pipeline that a folder of YAML files declares.
+
+    Raises:
+        ConfigurationError: Something in the files cannot work, or the columns of a query are not known.
+    """
+    from lake_assets.incremental.sql.folder import folder_pipeline
+
+    return with_delay_of(settings, folder_pipeline(folder, start=settings.start))
+
+
+def with_delay_of(settings: Settings, pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline whose targets have the default max_delay of the settings, if there is one."""
     max_delay = None
     if settings.max_delay_minutes is not None:
         max_delay = timedelta(minutes=settings.max_delay_minutes)
     return with_default_max_delay(pipeline, max_delay)
 
 
-def _load_pipeline(name: str) -> Pipeline:
+def _load_pipeline(name: str, start: str) -> Pipeline:
+    if is_folder(name):
+        from lake_assets.incremental.sql.folder import folder_pipeline
+
+        return folder_pipeline(Path(name), start=start)
     try:
         found = resolve_name(name)
     except LakeError:
@@ -54,7 +76,7 @@ def _load_pipeline(name: str) -> Pipeline:
             ) from error
         raise ConfigurationError(
             f"LAKE_PIPELINES names {name!r}, which cannot be loaded: {error}.",
-            remedy="Name each pipeline as module:attribute, separated by commas."
+            remedy="Name each pipeline as module:attribute or as a folder of YAML files, separated by commas."
             " The folder of a module of your own belongs in PYTHONPATH.",
         ) from error
     if not isinstance(found, Pipeline):

@@ -1,12 +1,18 @@
 """The tables of a pipeline as Dagster's software-defined assets, with the step that runs one session of a target."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import dagster as dg
 
 from lake_assets.base.grain import HOUR
 from lake_assets.errors import AuditFailed, LakeError
-from lake_assets.incremental.dagster.asset_specs import PARTITIONS_OF_GRAIN, partitions_of, raw_spec, target_spec
+from lake_assets.incremental.dagster.asset_specs import (
+    PARTITIONS_OF_GRAIN,
+    asset_key,
+    partitions_of,
+    raw_spec,
+    target_spec,
+)
 from lake_assets.incremental.dagster.checks import check_specs
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming, target_sensor
@@ -21,6 +27,7 @@ def incremental_definitions(
     clock: Clock,
     end: str | None = None,
     timing: SensorTiming | None = None,
+    tables: Collection[str] | None = None,
 ) -> dg.Definitions:
     """Return the assets, checks and sensors of a pipeline.
 
@@ -31,21 +38,40 @@ def incremental_definitions(
         clock: The present moment.
         end: Key of the hour after the last one that Dagster shows. None: the current hour is the last one.
         timing: Of the sensors; None for the defaults.
+        tables: Return the assets and sensors of these tables alone, without the sensor of all raw tables. None: all.
     """
     timing = timing or SensorTiming()
     now = clock()
     partitions = {grain: partitions_of(grain, pipeline.start, end, now) for grain in PARTITIONS_OF_GRAIN}
-    raw_tables = {raw.table: raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw}
+    wanted = _all_tables(pipeline) if tables is None else set(tables)
+    raw_tables = [raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw if raw.table in wanted]
     targets: list[dg.AssetsDefinition] = []
     sensors: list[dg.SensorDefinition] = []
-    for target in pipeline.targets:
+    for target in _targets_of(pipeline, wanted):
         asset = target_asset(pipeline, target, partitions[target.grain], clock)
         targets.append(asset)
         sensors.append(target_sensor(pipeline, target, asset, timing, clock))
-    if raw_tables:  # a sensor needs an asset
-        keys = {table: spec.key for table, spec in raw_tables.items()}
-        sensors.append(raw_tables_sensor(pipeline, keys, timing, clock))
-    return dg.Definitions(assets=[*raw_tables.values(), *targets], sensors=sensors)
+    own = dg.Definitions(assets=[*raw_tables, *targets], sensors=sensors)
+    if tables is not None:
+        return own
+    return dg.Definitions.merge(own, raw_sensor_definitions(pipeline, clock=clock, timing=timing))
+
+
+def _targets_of(pipeline: Pipeline, tables: Collection[str]) -> list[Target]:
+    return [target for target in pipeline.targets if target.table in tables]
+
+
+def _all_tables(pipeline: Pipeline) -> set[str]:
+    names = {raw.table for raw in pipeline.raw}
+    return names.union(target.table for target in pipeline.targets)
+
+
+def raw_sensor_definitions(pipeline: Pipeline, *, clock: Clock, timing: SensorTiming) -> dg.Definitions:
+    """Return the sensor that reports what landed in the raw tables of a pipeline; none if it has no raw table."""
+    if not pipeline.raw:  # a sensor needs an asset
+        return dg.Definitions()
+    keys = {raw.table: asset_key(raw.table) for raw in pipeline.raw}
+    return dg.Definitions(sensors=[raw_tables_sensor(pipeline, keys, timing, clock)])
 
 
 def target_asset(

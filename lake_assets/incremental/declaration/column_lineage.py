@@ -11,14 +11,14 @@ from lake_assets.incremental.declaration.target import Target
 def column_sources(pipeline: Pipeline, target: Target) -> dict[str, tuple[str, ...]]:
     """Return column of a target → the source columns that it comes from, each `namespace.name.column`.
 
-    A column without declared lineage comes from the columns of the same name in the sources. A column that no source
-    has is left out.
+    A column without declared lineage comes from the columns of the same name in the sources. A column that comes from
+    no source, or of which that is not known, is left out.
     """
     columns = _columns_by_table(pipeline)
     found = {}
     for column in target.columns:
         names = list(target.lineage.get(column, ()))
-        if not names:
+        if column not in target.lineage:
             names = [f"{source}.{column}" for source in target.source_tables if column in columns.get(source, {})]
         if names:
             found[column] = tuple(names)

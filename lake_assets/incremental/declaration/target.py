@@ -76,10 +76,11 @@ class Target:
         code_version: If it changes, sessions that an audit blocked are tried again.
         description: Shown in Dagster.
         owners: Shown in Dagster.
-        lineage: Target column → source columns, where names differ.
+        lineage: Target column → source columns, where names differ; none for a column that comes from no source.
         max_delay: The longest time between the end of an hour or day and its completion; None: no freshness check.
         grain: What one partition contains.
         descriptions: Column → what is in it, for people. Columns may be left out.
+        unknown_lineage: Columns of which it is not known what they come from.
     """
 
     table: str
@@ -98,6 +99,7 @@ class Target:
     max_delay: timedelta | None = None
     grain: Grain = HOUR
     descriptions: Mapping[str, str] = field(default_factory=dict)
+    unknown_lineage: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

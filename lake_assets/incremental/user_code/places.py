@@ -29,7 +29,10 @@ def user_line(error: BaseException) -> str | None:
 
 
 def definition(function: Callable[..., Any]) -> str:
-    """Return `file:line` where a function is defined."""
+    """Return `file:line` where a function is defined; of a query, where it is written."""
+    written_at: str | None = getattr(function, "defined_at", None)
+    if written_at is not None:
+        return written_at
     code = getattr(function, "__code__", None)
     if code is None:
         return "an unknown place"

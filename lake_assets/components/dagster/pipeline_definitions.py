@@ -1,0 +1,51 @@
+"""The definitions that a pipeline needs beside its tables: maintenance, freshness, alerts and comparisons."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from lake_assets.incremental.dagster.sensors import SensorTiming
+from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
+from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
+from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.execution.engine import utc_now
+from lake_assets.incremental.from_settings import maintenance_policy
+from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.landing.erasure.erase import erases_landed
+from lake_assets.settings import Settings
+
+
+def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitions:
+    """Return the maintenance of all tables of a pipeline, their checks, their alerts, and the comparisons.
+
+    Args:
+        pipeline: Declares raw tables and targets.
+        settings: Schedules, limits and the address of alerts.
+    """
+    webhook = Webhook(settings.alert_webhook) if settings.alert_webhook else None
+    return dg.Definitions.merge(
+        maintenance_definitions(
+            pipeline,
+            clock=utc_now,
+            policy=maintenance_policy(settings),
+            cron=settings.maintenance_cron,
+            elsewhere=erases_landed(settings, pipeline, utc_now),
+        ),
+        watch_definitions(
+            pipeline,
+            clock=utc_now,
+            webhook=webhook,
+        ),
+        verification_definitions(
+            pipeline,
+            clock=utc_now,
+            hours=settings.verify_hours,
+            cron=settings.verify_cron,
+        ),
+    )
+
+
+def timing_of(settings: Settings) -> SensorTiming:
+    """Return how often sensors are evaluated, and how long targets wait for each other."""
+    return SensorTiming(tick_seconds=settings.tick_seconds, settle_seconds=settings.settle_seconds)

@@ -1,0 +1,252 @@
+"""Asking Spark for the columns of queries, without rows, and storing them beside the declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.names import IDENTIFIER
+from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, iceberg_type, spark_schema
+from lake_assets.incremental.sql.declare import audits_of, mode_of, sources_of, target_of
+from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
+from lake_assets.incremental.sql.lineage import column_lineage, tables_read
+from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
+from lake_assets.incremental.sql.stored_columns import (
+    Schema,
+    StoredColumns,
+    columns_file,
+    fingerprint,
+    write_columns,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
+"""Spark's condition for a table that does not exist."""
+
+
+@dataclass(frozen=True)
+class CheckedTable:
+    """A query that Spark has analysed.
+
+    Attributes:
+        table: The table.
+        columns: Column → Iceberg type.
+        warnings: What works, but may not be meant.
+        written: Whether the file of its columns was written: it was missing, or something has changed.
+    """
+
+    table: str
+    columns: Schema
+    warnings: tuple[str, ...]
+    written: bool
+
+
+def check_folder(
+    folder: SqlFolder, spark: Callable[[], SparkSession], *, start: str, only_changed: bool = False
+) -> tuple[list[CheckedTable], Pipeline]:
+    """Analyse the queries of a folder, store their columns, and return them with the folder's pipeline.
+
+    Args:
+        folder: The declarations.
+        spark: Opens a session; called only if there is a query to analyse.
+        start: First event hour of the pipeline.
+        only_changed: Leave out queries whose stored columns are current.
+
+    Raises:
+        ConfigurationError: A declaration cannot work, or Spark refuses a query.
+    """
+    for table in folder.tables:
+        _check_without_spark(table)
+    schemas = folder.raw_schemas()
+    checked: list[CheckedTable] = []
+    targets = []
+    for table in folder.tables:
+        current = current_columns(table, schemas) if only_changed else None
+        if current is None:
+            stored, warnings = analyse(table, schemas, spark())
+        else:
+            stored = current
+        # Declared before the file is written, so that no file has columns that the declaration cannot use.
+        targets.append(target_of(table.declaration, table.sql, stored))
+        schemas[table.table] = stored.columns
+        if current is None:
+            written = write_columns(columns_file(table.declaration), stored)
+            checked.append(CheckedTable(table.table, stored.columns, warnings, written))
+    return checked, assembled(folder, targets, start=start)
+
+
+def analyse(
+    table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSession
+) -> tuple[StoredColumns, tuple[str, ...]]:
+    """Return the columns of a query with their types and lineage, and warnings.
+
+    Args:
+        table: The table.
+        schemas: Table → columns, of all declared tables that it may read.
+        spark: A session.
+
+    Raises:
+        ConfigurationError: Spark refuses the query, or a column cannot be stored.
+    """
+    empty = _empty_tables(table, schemas, spark)
+    try:
+        rows = run_query(spark, table.sql, empty, ())
+    except Exception as error:
+        found = explain_refusal(table.sql, error)
+        if found is None:
+            raise
+        place, text = found
+        raise ConfigurationError(f"{place}: {table.table}: {text.problem}.", remedy=text.remedy) from None
+    columns = _columns_of(table, rows)
+    _check_declared(table, columns)
+    names = {source.sql_name: source.table for source in table.attributes.sources}
+    readable = {name: rows.columns for name, rows in empty.items()} | {SESSION_HOURS: ["hour"]}
+    lineage = column_lineage(table.sql.text, tuple(columns), names, readable)
+    stored = StoredColumns(
+        fingerprint=fingerprint(table.sql, table.attributes, table.source_schemas(schemas)),
+        columns=columns,
+        lineage=lineage.sources,
+        unknown_lineage=lineage.unknown,
+    )
+    return stored, tuple(_warnings(stored))
+
+
+def _check_without_spark(table: SqlTable) -> None:
+    """Check what needs no types: mode, audits, sources, and the tables that the query reads."""
+    mode_of(table.declaration)
+    audits_of(table.declaration)
+    names = [source.sql_name for source in table.attributes.sources]
+    sources_of(table.declaration)
+    known = [*names, SESSION_HOURS]
+    if table.attributes.mode_name == "sequential":
+        known.append(PREVIOUS)
+    for read in tables_read(table.sql.text) or ():
+        if read not in known:
+            raise ConfigurationError(
+                f"{table.sql.place(_line_with(table, read))}: the query of {table.table} reads {read!r},"
+                " which is no source of it.",
+                remedy=f"{suggestion(read, known)} A table that it reads is an item of `sources:`.",
+            )
+        if read == PREVIOUS and not table.attributes.columns:
+            raise ConfigurationError(
+                f"{table.sql.place(_line_with(table, read))}: the query of {table.table} reads `{PREVIOUS}`, its own"
+                " rows, whose types are not known.",
+                remedy="Declare them: add `columns:` with each column and its Iceberg type.",
+            )
+
+
+def _line_with(table: SqlTable, name: str) -> int:
+    """Return the first line of a query that contains a table's name."""
+    for number, line in enumerate(table.sql.text.splitlines(), start=1):
+        if name.lower() in line.lower():
+            return number
+    return 1
+
+
+def _empty_tables(table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSession) -> dict[str, DataFrame]:
+    """Return name in the query → a DataFrame without rows."""
+    found = {}
+    for number, source in enumerate(table.attributes.sources):
+        columns = schemas.get(source.table)
+        if columns is None:
+            found[source.sql_name] = _of_catalog(table, number, spark)
+        else:
+            found[source.sql_name] = spark.createDataFrame([], spark_schema(columns))
+    if table.attributes.mode_name == "sequential" and table.attributes.columns:
+        found[PREVIOUS] = spark.createDataFrame([], spark_schema(table.attributes.columns))
+    return found
+
+
+def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
+    """Return the rows of a source that nobody declares: another program has created it."""
+    from lake_assets.incremental.staging.reading import read_at
+
+    source = table.attributes.sources[number]
+    try:
+        rows = read_at(spark, source.table, None)
+        rows.schema  # noqa: B018 - a Connect client looks for the table when its columns are asked for
+    except Exception as error:
+        found = explain_refusal(table.sql, error)
+        if found is None or NO_TABLE not in str(error):
+            raise
+        raise ConfigurationError(
+            f"{table.declaration.place('sources', number)}: {table.table} reads {source.table}, which is neither"
+            " declared nor in the catalog.",
+            remedy="Correct the name, or declare the raw table: add `columns:` to the source.",
+        ) from None
+    return rows
+
+
+def _columns_of(table: SqlTable, rows: DataFrame) -> dict[str, str]:
+    columns: dict[str, str] = {}
+    for number, field in enumerate(rows.schema.fields, start=1):
+        name = field.name.lower()
+        if name in columns:
+            raise ConfigurationError(
+                f"{table.sql.place()}: the query of {table.table} selects the column {name!r} more than once.",
+                remedy="Give the others another name, or remove them.",
+            )
+        columns[name] = _stored_type(table, number, field.name, field.dataType.simpleString())
+    return columns
+
+
+def _stored_type(table: SqlTable, number: int, name: str, spark_type: str) -> str:
+    """Return the Iceberg type of a column of a query."""
+    place = table.sql.place()
+    if not IDENTIFIER.fullmatch(name.lower()):
+        raise ConfigurationError(
+            f"{place}: column {number} of the query of {table.table} is called {name!r}.",
+            remedy="Give it a name of lower-case letters, digits and _: add AS name.",
+        )
+    if spark_type == NO_TYPE:
+        raise ConfigurationError(
+            f"{place}: the column {name!r} of {table.table} is an untyped NULL.",
+            remedy=f"Give it a type: CAST(NULL AS string) AS {name}.",
+        )
+    stored = iceberg_type(spark_type)
+    if stored is None:
+        raise ConfigurationError(
+            f"{place}: the column {name!r} of {table.table} is {spark_type}, which a table of SQL cannot store.",
+            remedy=f"Select its parts, or its text: to_json({name}) AS {name}, or CAST({name} AS string).",
+        )
+    return stored
+
+
+def _check_declared(table: SqlTable, columns: Schema) -> None:
+    """Check that a query has the columns that its table declares, if it declares any."""
+    declared = table.attributes.columns
+    for name, written in declared.items():
+        found = columns.get(name)
+        if found is None:
+            raise ConfigurationError(
+                f"{table.sql.place()}: the query of {table.table} has no column {name!r}, which it declares.",
+                remedy=suggestion(name, tuple(columns)),
+            )
+        if found.replace(" ", "") != written.replace(" ", ""):
+            raise ConfigurationError(
+                f"{table.sql.place()}: the column {name!r} of {table.table} is {found}, and declared as {written}.",
+                remedy=f"Declare it as {found}, or cast it in the query.",
+            )
+    for name in columns:
+        if declared and name not in declared:
+            raise ConfigurationError(
+                f"{table.declaration.place('columns')}: {table.table} declares no column {name!r}, which its query"
+                " selects.",
+                remedy=f"Add `{name}: {columns[name]}` to `columns:`, or remove it from the query.",
+            )
+
+
+def _warnings(stored: StoredColumns) -> list[str]:
+    found = []
+    for column, type_ in stored.columns.items():
+        if type_ == NO_TIME_ZONE:
+            found.append(f"{column} is TIMESTAMP_NTZ, which has no time zone; to_timestamp_ltz or CAST gives it one")
+    if stored.unknown_lineage:
+        found.append(f"the source columns of {', '.join(stored.unknown_lineage)} are unknown")
+    return found

@@ -1,0 +1,234 @@
+"""From the attributes of YAML to the values that Python declarations make. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration import (
+    Mode,
+    RawTable,
+    Rule,
+    Sequential,
+    Source,
+    Stateful,
+    Stateless,
+    Target,
+    incremental_asset,
+)
+from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.target import Audit
+from lake_assets.incremental.sql.attributes import SourceAttributes, SourceTableAttributes, TableAttributes
+from lake_assets.incremental.sql.declared_audits import declared_audit
+from lake_assets.incremental.sql.files import Declaration, SqlText
+from lake_assets.incremental.sql.query import RESERVED
+from lake_assets.incremental.sql.stored_columns import StoredColumns
+from lake_assets.incremental.sql.transform import SqlTransform
+
+MODES: Mapping[str, Callable[..., Mode]] = {"stateless": Stateless, "stateful": Stateful, "sequential": Sequential}
+
+CODE_VERSION_DIGITS = 12
+
+
+def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> Target:
+    """Return the target that a YAML document declares.
+
+    Args:
+        declaration: Of a `lake_assets.IncrementalTable`.
+        sql: Its query.
+        stored: The columns of the query.
+
+    Raises:
+        ConfigurationError: Something in the declaration cannot work; the message names the file and the line.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    mode = mode_of(declaration)
+    audits = audits_of(declaration)
+    _check_columns(declaration, sql, tuple(stored.columns))
+    _check_audit_columns(declaration, audits, tuple(stored.columns))
+    delay = attributes.max_delay_minutes
+    with located(declaration):
+        declare = incremental_asset(
+            mode=mode,
+            sources=sources_of(declaration),
+            key=attributes.key,
+            time_column=attributes.time_column,
+            columns=stored.columns,
+            audits=audits,
+            namespace=attributes.table.rpartition(".")[0],
+            quarantine_limit=attributes.quarantine_limit,
+            code_version=_code_version(attributes, sql),
+            owners=attributes.owners,
+            lineage=stored.lineage,
+            max_delay=None if delay is None else timedelta(minutes=delay),
+            grain=attributes.grain,
+            descriptions=attributes.descriptions,
+        )
+        target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
+    return replace(target, unknown_lineage=stored.unknown_lineage)
+
+
+def raw_tables_of(declaration: Declaration) -> list[RawTable]:
+    """Return the raw tables that a YAML document declares: itself, or sources with columns.
+
+    Raises:
+        ConfigurationError: A column or its type is wrong.
+    """
+    attributes = declaration.attributes
+    if isinstance(attributes, SourceTableAttributes):
+        with located(declaration):
+            return [
+                RawTable(
+                    attributes.table,
+                    columns=attributes.columns,
+                    time_column=attributes.time_column,
+                    description=attributes.description,
+                    descriptions=attributes.descriptions,
+                )
+            ]
+    found = []
+    for number, source in enumerate(attributes.sources):
+        if source.columns:
+            with located(declaration, "sources", number):
+                found.append(_inline(source))
+    return found
+
+
+def mode_of(declaration: Declaration) -> Mode:
+    """Return the mode of a table, with its options.
+
+    Raises:
+        ConfigurationError: There is no such mode or option, or an option has a wrong value.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    written = attributes.mode
+    name = attributes.mode_name
+    if name not in MODES or len([written] if isinstance(written, str) else written) != 1:
+        raise ConfigurationError(
+            f"{declaration.place('mode')}: {attributes.table} has the mode {written!r}.",
+            remedy=suggestion(name, tuple(MODES)),
+        )
+    options: dict[str, Any] = {} if isinstance(written, str) else written[name] or {}
+    _check_options(declaration, name, options)
+    with located(declaration, "mode"):
+        try:
+            return MODES[name](**options)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"The options of the mode {name} are {options!r}: {error}.",
+                remedy="Numbers of hours are whole numbers; `load` and `entity` are texts.",
+            ) from None
+
+
+def _check_options(declaration: Declaration, mode: str, options: Mapping[str, Any]) -> None:
+    """Check that a mode has the options that are written."""
+    fields: Mapping[str, object] = getattr(MODES[mode], "__dataclass_fields__", {})
+    known = tuple(option for option in fields if option != "pattern_id")
+    for option in options:
+        if option not in known:
+            remedy = suggestion(option, known) if known else f"Write `mode: {mode}`, which takes no options."
+            raise ConfigurationError(
+                f"{declaration.place('mode')}: the mode {mode} has no option {option!r}.", remedy=remedy
+            )
+
+
+def audits_of(declaration: Declaration) -> list[Audit]:
+    """Return the audits of a table.
+
+    Raises:
+        ConfigurationError: There is no such audit, or its arguments are wrong.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    found = []
+    for number, written in enumerate(attributes.audits):
+        found.append(declared_audit(written, declaration.place("audits", number)))
+    return found
+
+
+def sources_of(declaration: Declaration) -> list[Source]:
+    """Return the sources of a table.
+
+    Raises:
+        ConfigurationError: Two have the same name in the SQL, or one has a name that is taken.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    names: set[str] = set()
+    found = []
+    for number, source in enumerate(attributes.sources):
+        name = source.sql_name
+        if name in names or name in RESERVED:
+            taken = "another source" if name in names else "a table that every query has"
+            raise ConfigurationError(
+                f"{declaration.place('sources', number)}: {source.table} is called {name!r} in the SQL, as is {taken}.",
+                remedy="Give it another name there: add `name:` to the source.",
+            )
+        names.add(name)
+        rules = tuple(Rule(reason, where) for reason, where in source.rules.items())
+        with located(declaration, "sources", number):
+            found.append(Source(source.table, time_column=source.time_column, key=source.key, rules=rules))
+    return found
+
+
+@contextmanager
+def located(declaration: Declaration, *location: int | str) -> Iterator[None]:
+    """Add the file and line of a value to the error of a declaration."""
+    try:
+        yield
+    except ConfigurationError as error:
+        place = declaration.place(*location)
+        if error.problem.startswith(place.partition(", line")[0]):
+            raise
+        raise ConfigurationError(f"{place}: {error.problem}", remedy=error.remedy) from None
+
+
+def _inline(source: SourceAttributes) -> RawTable:
+    return RawTable(
+        source.table,
+        columns=source.columns,
+        time_column=source.time_column,
+        description=source.description,
+    )
+
+
+def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str]) -> None:
+    """Check that the query selects the columns that the declaration names."""
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    keys = [attributes.key] if isinstance(attributes.key, str) else attributes.key
+    named = [("key", f"the key {key!r}", key) for key in keys]
+    named.append(("time_column", f"the time column {attributes.time_column!r}", attributes.time_column))
+    for attribute, what, column in named:
+        if column not in columns:
+            raise ConfigurationError(
+                f"{declaration.place(attribute)}: {attributes.table} has {what}, which the query at {sql.place()} does"
+                " not select.",
+                remedy=f"Select it, or name another column. {suggestion(column, columns)}",
+            )
+
+
+def _check_audit_columns(declaration: Declaration, audits: Sequence[Audit], columns: Sequence[str]) -> None:
+    """Check that the query selects the columns that the audits name."""
+    for number, audit in enumerate(audits):
+        for column in audit.columns:
+            if column not in columns:
+                raise ConfigurationError(
+                    f"{declaration.place('audits', number)}: the audit {audit.name} names the column {column!r}, which"
+                    f" the query of {declaration.attributes.table} does not select.",
+                    remedy=suggestion(column, columns),
+                )
+
+
+def _code_version(attributes: TableAttributes, sql: SqlText) -> str:
+    """Return a hash of everything that decides which rows are built and published."""
+    built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
+    hashed = repr((sql.text, built))
+    return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]

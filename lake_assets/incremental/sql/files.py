@@ -1,0 +1,200 @@
+"""Reading the YAML files of a folder, and the SQL that they name. A mistake is reported with its file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from lake_assets.errors import ConfigurationError
+from lake_assets.errors.texts import first_line
+from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.sql.attributes import ATTRIBUTES, SourceTableAttributes, TableAttributes
+
+SUFFIXES = (".yaml", ".yml")
+OF_THIS_PROJECT = "lake_assets."
+"""Prefix of the types of declarations that are read. Files may also declare other components of Dagster."""
+
+Location = Sequence[int | str]
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """One YAML document.
+
+    Attributes:
+        file: The file that it is in.
+        attributes: What it declares.
+        lines: Path of a value in `attributes` → its line in the file, from 1 on.
+    """
+
+    file: Path
+    attributes: TableAttributes | SourceTableAttributes
+    lines: Mapping[tuple[int | str, ...], int]
+
+    def place(self, *location: int | str) -> str:
+        """Return `file, line N` of a value, or of the closest value around it."""
+        return f"{shown(self.file)}, line {closest_line(self.lines, location)}"
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """A query.
+
+    Attributes:
+        text: The query, without a semicolon at its end.
+        file: The file that it is in: a `.sql` file, or the YAML file.
+        first_line: The line of the file that its first line is in.
+    """
+
+    text: str
+    file: Path
+    first_line: int
+
+    def place(self, line: int = 1) -> str:
+        """Return `file:N` of a line of the query, from 1 on."""
+        return f"{shown(self.file)}:{self.first_line + line - 1}"
+
+
+def read_folder(folder: Path) -> list[Declaration]:
+    """Return the tables that the YAML files of a folder and its subfolders declare, by file.
+
+    Raises:
+        ConfigurationError: A file cannot be read, an attribute is wrong, or nothing is declared.
+    """
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"There is no folder {folder}.", remedy="Name the folder of the YAML files that declare tables."
+        )
+    found: list[Declaration] = []
+    for file in sorted(folder.rglob("*")):
+        if file.suffix in SUFFIXES and file.is_file():
+            found += _read_file(file, _text_of(file))
+    if not found:
+        raise ConfigurationError(
+            f"No YAML file in {folder} declares a table.",
+            remedy=f"Write a file with `type: {next(iter(ATTRIBUTES))}`; docs/sql-tables.md has an example.",
+        )
+    return found
+
+
+def read_sql(declaration: Declaration) -> SqlText:
+    """Return the query of a table: from its file, or from the YAML file.
+
+    Raises:
+        ConfigurationError: The file does not exist, or the query is empty.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    written = attributes.sql.strip()
+    if written.endswith(".sql") and len(written.split()) == 1:
+        file = declaration.file.parent / written
+        if not file.is_file():
+            raise ConfigurationError(
+                f"{declaration.place('sql')}: {attributes.table} names the file {written!r}, which does not exist.",
+                remedy=f"Write the query into {shown(file)}, or correct the name.",
+            )
+        text, first_line_of_file = _text_of(file), 1
+    else:
+        file, text = declaration.file, attributes.sql
+        first_line_of_file = closest_line(declaration.lines, ("sql",))
+    query = text.rstrip().removesuffix(";").rstrip()
+    if not query:
+        raise ConfigurationError(f"{shown(file)}: the query of {attributes.table} is empty.", remedy="Write a SELECT.")
+    return SqlText(query, file, first_line_of_file)
+
+
+def shown(file: Path) -> str:
+    """Return a path as messages show it: relative to the current folder, if it is in there."""
+    here = Path.cwd()
+    return str(file.relative_to(here) if file.is_relative_to(here) else file)
+
+
+def closest_line(lines: Mapping[tuple[int | str, ...], int], location: Location) -> int:
+    """Return the line of a value, or of the closest value around it."""
+    path = tuple(location)
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(
+            f"{shown(file)} cannot be read: {first_line(str(error))}.", remedy="Correct the file, or remove it."
+        ) from error
+
+
+@lru_cache(maxsize=1024)
+def _read_file(file: Path, text: str) -> tuple[Declaration, ...]:
+    """Return the declarations of a file. Every component of a folder asks for them, so they are kept by their text."""
+    try:
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        values = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        problem = getattr(error, "problem", None) or first_line(str(error))
+        raise ConfigurationError(
+            f"{shown(file)}, line {line}: the file is no YAML: {problem}.", remedy="Correct the line."
+        ) from error
+    found = []
+    for node, value in zip(nodes, values, strict=True):
+        if isinstance(value, dict) and str(value.get("type", "")).startswith(OF_THIS_PROJECT):
+            found.append(_declaration(file, value, dict(_lines(node))))
+    return tuple(found)
+
+
+def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | str, ...], int]) -> Declaration:
+    kind = str(value["type"])
+    if kind not in ATTRIBUTES:
+        raise ConfigurationError(
+            f"{shown(file)}, line {closest_line(lines, ('type',))}: there is no type {kind!r}.",
+            remedy=suggestion(kind, tuple(ATTRIBUTES)),
+        )
+    of_attributes = {path[1:]: line for path, line in lines.items() if path[:1] == ("attributes",)}
+    try:
+        attributes = ATTRIBUTES[kind].model_validate(value.get("attributes") or {})
+    except ValidationError as error:
+        raise _invalid(file, kind, error, of_attributes) from None
+    return Declaration(file, attributes, of_attributes)
+
+
+def _invalid(
+    file: Path, kind: str, error: ValidationError, lines: Mapping[tuple[int | str, ...], int]
+) -> ConfigurationError:
+    """Return the first mistake in the attributes of a declaration."""
+    first = error.errors()[0]
+    location = first["loc"]
+    name = ".".join(str(part) for part in location)
+    place = f"{shown(file)}, line {closest_line(lines, location)}"
+    if first["type"] == "extra_forbidden":
+        known = tuple(ATTRIBUTES[kind].model_fields) if len(location) == 1 else ()
+        remedy = suggestion(name, known) if known else "Remove it; docs/sql-tables.md lists the attributes."
+        return ConfigurationError(f"{place}: there is no attribute {name!r}.", remedy=remedy)
+    if first["type"] == "missing":
+        return ConfigurationError(f"{place}: the attribute {name!r} is missing.", remedy=f"Add `{location[-1]}:`.")
+    return ConfigurationError(
+        f"{place}: the attribute {name!r} is {first['input']!r}: {first['msg']}.",
+        remedy="Correct it; docs/sql-tables.md says what it may be.",
+    )
+
+
+def _lines(node: yaml.Node | None, path: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], int]]:
+    """Yield the path and the line of each value of a document. The text of a block begins in the line after its `|`."""
+    if node is None:
+        return
+    is_block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    yield path, node.start_mark.line + (2 if is_block else 1)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _lines(value, (*path, str(key.value)))
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            yield from _lines(value, (*path, number))

@@ -1,0 +1,103 @@
+"""Which tables a query reads, and which source columns each of its columns comes from, by sqlglot. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.lineage import Node, lineage
+from sqlglot.optimizer.scope import traverse_scope
+
+from lake_assets.incremental.sql.query import RESERVED
+
+DIALECT = "spark"
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """Where the columns of a query come from.
+
+    Attributes:
+        sources: Column → the source columns that it comes from, `raw.payments.amount`; none for a constant.
+        unknown: The columns of which this cannot be told.
+    """
+
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+def tables_read(query: str) -> tuple[str, ...] | None:
+    """Return the tables that a query reads, as it names them, in alphabetical order; None if sqlglot cannot tell."""
+    found: set[str] = set()
+    try:
+        for scope in traverse_scope(sqlglot.parse_one(query, dialect=DIALECT)):
+            for source in scope.sources.values():
+                if isinstance(source, exp.Table) and source.name:
+                    found.add(".".join(part.name for part in source.parts))
+    except (SqlglotError, RecursionError, AttributeError):
+        return None
+    return tuple(sorted(found))
+
+
+def column_lineage(
+    query: str,
+    columns: Sequence[str],
+    tables: Mapping[str, str],
+    schemas: Mapping[str, Iterable[str]],
+) -> Lineage:
+    """Return where the columns of a query come from.
+
+    Args:
+        query: The query.
+        columns: Its columns.
+        tables: Name in the query → source table.
+        schemas: Name in the query → its columns, for every table that the query may read.
+    """
+    schema = {name: dict.fromkeys(of_table, "unknown") for name, of_table in schemas.items()}
+    sources: dict[str, tuple[str, ...]] = {}
+    unknown = []
+    for column in columns:
+        found = _sources_of(column, query, schema, tables)
+        if found is None:
+            unknown.append(column)
+            sources[column] = ()
+        else:
+            sources[column] = found
+    return Lineage(sources, tuple(unknown))
+
+
+def _sources_of(
+    column: str, query: str, schema: dict[str, dict[str, str]], tables: Mapping[str, str]
+) -> tuple[str, ...] | None:
+    try:
+        root = lineage(column, query, schema=schema, dialect=DIALECT)
+    except (SqlglotError, ValueError, KeyError, RecursionError, AttributeError):
+        return None
+    found: set[str] = set()
+    for node in root.walk():
+        if node.downstream:
+            continue
+        source = _source_column(node, schema, tables)
+        if source is None:
+            return None
+        found.update(source)
+    return tuple(sorted(found))
+
+
+def _source_column(
+    leaf: Node, schema: Mapping[str, Mapping[str, str]], tables: Mapping[str, str]
+) -> tuple[str, ...] | None:
+    """Return the source column of a leaf; none for a constant, `previous` and the hours; None if it cannot be told."""
+    if not isinstance(leaf.expression, exp.Table):
+        reads_a_column = leaf.expression.find(exp.Column, exp.Star) is not None
+        return None if reads_a_column else ()
+    table = leaf.expression.name
+    column = leaf.name.rpartition(".")[2].strip('`"')
+    if column not in schema.get(table, {}):
+        return None
+    if table in RESERVED:
+        return ()
+    return (f"{tables[table]}.{column}",)

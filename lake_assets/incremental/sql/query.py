@@ -1,0 +1,78 @@
+"""Running a query over DataFrames that it names as tables. No view is registered, so none is left in the session."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lake_assets.base.hours import ranges
+from lake_assets.errors.refusals import Refusal, explain, find_refusal
+from lake_assets.errors.texts import ErrorText
+from lake_assets.incremental.sql.files import SqlText
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PREVIOUS = "previous"
+"""The name of a sequential table's own rows of the hour or day before the session's first one."""
+
+SESSION_HOURS = "session_hours"
+"""The name of the hours that the session builds: one column `hour`, the start of each hour."""
+
+RESERVED = (PREVIOUS, SESSION_HOURS)
+
+LINES_BEFORE = 1
+"""Lines of the text that Spark receives before the first line of the query."""
+
+_LINE = re.compile(r"\(?line (\d+)(?:, pos|\))?")
+
+
+def run_query(spark: SparkSession, sql: SqlText, tables: Mapping[str, DataFrame], hours: Sequence[int]) -> DataFrame:
+    """Return the rows of a query, which Spark has analysed.
+
+    Args:
+        spark: The session of the DataFrames.
+        sql: The query.
+        tables: Name in the query → its rows.
+        hours: What `session_hours` contains; numbers of `base.hours`.
+    """
+    rows = spark.sql(query_text(sql.text, tuple(tables), hours), None, **tables)
+    rows.schema  # noqa: B018 - a Connect client sends a query for analysis when its columns are asked for
+    return rows
+
+
+def query_text(query: str, tables: Sequence[str], hours: Sequence[int]) -> str:
+    """Return the query with each table, and `session_hours`, as a common table expression in front.
+
+    Pure. Spark replaces `{payments}` by the DataFrame of that name; braces of the query stay as they are. Tables that
+    the query defines itself, by WITH, hide these.
+    """
+    parts = [f"{name} AS (SELECT * FROM {{{name}}})" for name in tables]
+    parts.append(f"{SESSION_HOURS} AS ({_hours_text(hours)})")
+    escaped = query.replace("{", "{{").replace("}", "}}")
+    return f"WITH {', '.join(parts)} SELECT * FROM (\n{escaped}\n)"
+
+
+def explain_refusal(sql: SqlText, error: Exception) -> tuple[str, ErrorText] | None:
+    """Return `file:line` in the query and what Spark refuses there; None if the error is none of Spark's."""
+    refusal = find_refusal(error)
+    if refusal is None:
+        return None
+    line = _line_of(refusal)
+    found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
+    return sql.place(max(1, line - LINES_BEFORE)), found
+
+
+def _line_of(refusal: Refusal) -> int:
+    for text in (refusal.sql or "", refusal.message):
+        found = _LINE.search(text)
+        if found:
+            return int(found[1])
+    return LINES_BEFORE + 1
+
+
+def _hours_text(hours: Sequence[int]) -> str:
+    runs = [f"SELECT explode(sequence({first}L, {last}L)) AS number" for first, last in ranges(hours)]
+    numbers = " UNION ALL ".join(runs) or "SELECT 0L AS number WHERE false"
+    return f"SELECT timestamp_seconds(number * 3600) AS hour FROM ({numbers})"
