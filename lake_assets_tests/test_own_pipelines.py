@@ -1,6 +1,4 @@
-"""A pipeline of one's own, named alone: it opens in Dagster and has its report, on the services that `lake up` starts.
-
-The pipeline of the README does so with all services, the others with a Spark, a ZooKeeper and a Kafka that are there.
+"""A pipeline of one's own, named alone, loads in Dagster. `test_from_nothing.py` starts the services and uses it.
 
 None of them declares a feed, an engagement lake or a served table, so Dagster shows no asset of those parts.
 """
@@ -12,19 +10,15 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
-import httpx
 import pytest
 from pydantic import SecretStr
 
-from lake_assets.connections import addresses
 from lake_assets.errors import UsageError
 from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
@@ -32,13 +26,10 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
-from lake_assets.services import lifecycle
-from lake_assets.services.service import free_port
 from lake_assets.serving.dagster.assets import serving_definitions
-from lake_assets.settings import PROJECT, Settings, variable_name
+from lake_assets.settings import PROJECT, Settings
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-WAIT_SECONDS = 60
 LAKE = (sys.executable, "-m", "lake_assets.cli.main")
 
 ASSETS_OF_THE_PLATFORM = {
@@ -61,14 +52,6 @@ print(json.dumps({
     "sensors": [sensor.name for sensor in defs.sensors],
 }))
 """
-IN_DAGSTER = """{ workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError {
-  __typename
-  ... on PythonError { message }
-  ... on RepositoryLocation { repositories {
-    assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks { name } } } }
-    sensors { name sensorState { status ticks(limit: 50) { status error { message } } } }
-  } }
-} } } } }"""
 
 
 @dataclass(frozen=True)
@@ -147,12 +130,16 @@ def own(request: pytest.FixtureRequest, folder: Path) -> Own:
 
 
 @pytest.fixture
-def variables(own: Own, bare_home: Settings) -> Iterator[dict[str, str]]:
-    """The environment of somebody who names this pipeline alone. Nothing is left running in the home."""
+def variables(own: Own, bare_home: Settings) -> dict[str, str]:
+    return variables_of([own], bare_home)
+
+
+def variables_of(owns: Sequence[Own], home: Settings) -> dict[str, str]:
+    """The environment of somebody who names these pipelines and no other."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("LAKE_", "PYTHONPATH"))}
-    chosen = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": own.name, "LAKE_WEBSERVER_PORT": str(free_port())}
-    yield {**others, **chosen, "PYTHONPATH": own.python_path}
-    lifecycle.down(bare_home, report=str)
+    names = ",".join(own.name for own in owns)
+    paths = os.pathsep.join(own.python_path for own in owns if own.python_path)
+    return {**others, "LAKE_HOME": str(home.home), "LAKE_PIPELINES": names, "PYTHONPATH": paths}
 
 
 def lake(folder: Path, variables: Mapping[str, str], *arguments: str) -> str:
@@ -227,92 +214,6 @@ def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables
         assert (done.returncode, done.stdout) == (1, "")
         assert "No raw table of the pipelines is landed from Kafka" in done.stderr
         assert 'add feed=Topic("id_column") to its RawTable' in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", ["README"], indirect=True)
-def test_it_opens_in_dagster_with_all_services(
-    own: Own, folder: Path, variables: dict[str, str], bare_home: Settings
-) -> None:
-    services = {"spark", "zookeeper", "kafka", "code", "webserver", "daemon"}
-    assert_opens_and_has_its_report(own, folder, variables, bare_home, services)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("own", ["lake new", "examples.flights"], indirect=True)
-def test_it_opens_in_dagster_with_services_that_are_there(
-    own: Own,
-    folder: Path,
-    variables: dict[str, str],
-    bare_home: Settings,
-    spark_server: str,
-    zookeeper: str,
-    kafka: str,
-) -> None:
-    there = {"spark_remote": spark_server, "zookeeper": zookeeper, "kafka": kafka}
-    addresses_of_services = {variable_name(field): address for field, address in there.items()}
-    home = bare_home.model_copy(update=there)
-    services = {"code", "webserver", "daemon"}
-    assert_opens_and_has_its_report(own, folder, variables | addresses_of_services, home, services)
-
-
-def assert_opens_and_has_its_report(
-    own: Own, folder: Path, variables: dict[str, str], home: Settings, services: set[str]
-) -> None:
-    """Start services, which must be these, look at Dagster and the report, and stop all again."""
-    assert "Dagster's UI: http://" in lake(folder, variables, "up")
-    started = {service.name: service for service in lifecycle.status(home)}
-    assert {name: service.state for name, service in started.items()} == dict.fromkeys(services, "ready")
-
-    found = once_ticked(home, own.sensors)
-    checks = {
-        "/".join(node["assetKey"]["path"]): {check["name"] for check in node["assetChecksOrError"]["checks"]}
-        for node in found["assetNodes"]
-    }
-    assert set(checks) == own.assets
-    assert {asset: checks[asset] for asset in own.checks} == own.checks
-    assert {s["name"]: s["sensorState"]["status"] for s in found["sensors"]} == dict.fromkeys(own.sensors, "RUNNING")
-    assert [(s["name"], tick) for s in found["sensors"] for tick in failed_ticks(s)] == []
-
-    page = home.home / "report.html"
-    assert lake(folder, variables, "report") == f"The report is in {page}\n"
-    assert all(table.replace("/", ".") in page.read_text() for table in (*own.raw, *own.checks))
-
-    processes = addresses.processes_of(home.home)
-    assert len(processes) >= len(started)
-    assert "All stopped." in lake(folder, variables, "down")
-    assert not any(process.is_running() for process in processes)
-    assert addresses.processes_of(home.home) == []
-
-
-def once_ticked(home: Settings, sensors: set[str]) -> Any:
-    """What Dagster has loaded, when each of these sensors has been evaluated."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while True:
-        found = loaded(home)
-        ticked = {sensor["name"] for sensor in found["sensors"] if ended_ticks(sensor)}
-        if sensors <= ticked:
-            return found
-        assert time.monotonic() < deadline, f"not evaluated: {sensors - ticked}"
-        time.sleep(0.5)
-
-
-def loaded(home: Settings) -> Any:
-    """The only code location of a home, as Dagster's API gives it."""
-    answer = httpx.post(f"{lifecycle.ui_address(home)}/graphql", json={"query": IN_DAGSTER}, timeout=30)
-    (entry,) = answer.raise_for_status().json()["data"]["workspaceOrError"]["locationEntries"]
-    location = entry["locationOrLoadError"]
-    assert location["__typename"] == "RepositoryLocation", location
-    (repository,) = location["repositories"]
-    return repository
-
-
-def ended_ticks(sensor: Mapping[str, Any]) -> list[Any]:
-    return [tick for tick in sensor["sensorState"]["ticks"] if tick["status"] != "STARTED"]
-
-
-def failed_ticks(sensor: Mapping[str, Any]) -> list[Any]:
-    return [tick for tick in sensor["sensorState"]["ticks"] if tick["error"] or tick["status"] == "FAILURE"]
 
 
 def test_what_needs_a_subject_or_a_feed_says_how_to_have_one() -> None:

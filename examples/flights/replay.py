@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from examples.flights.expected import Comparison, compare
+from examples.comparison import Comparison
+from examples.flights.expected import compare
 from examples.flights.landing import Batch, batches, land, landed_until
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.execution.catch_up import catch_up

@@ -46,6 +46,7 @@ _TABLES = "Tables"
 app.command(rich_help_panel=_TABLES)(tables.init)
 app.command(rich_help_panel=_TABLES)(check)
 app.command(rich_help_panel=_TABLES)(tables.new)
+app.command(rich_help_panel=_TABLES)(tables.land)
 app.command(rich_help_panel=_TABLES)(tables.complete)
 app.command(rich_help_panel=_TABLES)(tables.inspect)
 app.command(rich_help_panel=_TABLES)(tables.maintain)

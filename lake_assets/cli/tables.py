@@ -141,3 +141,23 @@ def complete(
     declared = declare_complete(engine.catalog, engine.pipeline, table, through, force=force)
     before = "unknown" if declared.before is None else hour_key(declared.before)
     typer.echo(f"{declared.table} is complete through {hour_key(declared.after)} (before: {before}).")
+
+
+def land(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.payments.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CSV files with a header, or Parquet files.")],
+    through: Annotated[
+        str | None, typer.Option(help="The last complete hour, such as 2026-01-01-05:00. Default: as it is.")
+    ] = None,
+) -> None:
+    """Append the rows of FILE to the raw table TABLE, in one commit with its complete-through.
+
+    For first steps and for small files. Two calls with one file land its rows twice; a target counts them once.
+    """
+    from lake_assets.base.hours import parse_hour
+    from lake_assets.cli.scaffold.land import land_files
+
+    engine = open_engine()
+    hour = None if through is None else parse_hour(through, where="--through")
+    rows = land_files(engine.catalog, engine.pipeline, table, files, now=engine.clock(), through=hour)
+    typer.echo(f"Rows landed in {table}: {rows:,}.")

@@ -19,7 +19,7 @@ from lake_assets.settings import PROJECT
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-audit catch-up check complete completion demo doctor down init inspect maintain new plan rebuild repair
+audit catch-up check complete completion demo doctor down init inspect land maintain new plan rebuild repair
  report sessions setup status up verify why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify

@@ -1,0 +1,80 @@
+"""`lake land` appends whole files or nothing, with the landing columns and complete-through in the same commit."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from pyiceberg.catalog import Catalog
+
+from lake_assets.base.hours import parse_hour
+from lake_assets.cli.scaffold.land import land_files
+from lake_assets.errors import UsageError
+from lake_assets.incremental.declaration import Pipeline, RawTable
+from lake_assets.incremental.metadata.tables import create_raw, load
+
+PAYMENTS = RawTable(
+    "raw.payments", {"payment_id": "string", "amount": "decimal(9, 2)", "paid_at": "timestamptz"}, time_column="paid_at"
+)
+PIPELINE = Pipeline(raw=(PAYMENTS,), targets=(), start="2026-01-01-00:00")
+NOW = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
+FIRST = {"payment_id": "p1", "amount": Decimal("10.00"), "paid_at": datetime(2026, 1, 1, 0, 5, tzinfo=UTC)}
+SECOND = {"payment_id": "p2", "amount": None, "paid_at": datetime(2026, 1, 1, 2, 6, tzinfo=UTC)}
+LANDING = {
+    "landed_at": NOW,
+    "landing_date": date(2026, 1, 1),
+    "landing_hour": 3,
+    "batch_id": "20260101T030405000000",
+}
+
+
+def land(catalog: Catalog, *files: Path, through: str | None = None, table: str = "raw.payments") -> int:
+    hour = parse_hour(through) if through else None
+    return land_files(catalog, PIPELINE, table, files, now=NOW, through=hour)
+
+
+def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> None:
+    create_raw(catalog, PAYMENTS)
+    text, binary = tmp_path / "one.csv", tmp_path / "two.parquet"
+    text.write_text("paid_at,payment_id,amount,note\n2026-01-01T01:05:00+01:00,p1,10.00,hello\n")
+    parquet.write_table(pa.Table.from_pylist([{**SECOND, "amount": None}]), binary)
+    assert land(catalog, text, binary, through="2026-01-01-02:00") == 2
+
+    table = load(catalog, "raw.payments")
+    rows = sorted(table.scan().to_arrow().to_pylist(), key=lambda row: str(row["payment_id"]))
+    assert rows == [{**FIRST, **LANDING}, {**SECOND, **LANDING}]
+    assert table.properties["lake.complete-through"] == "2026-01-01-02:00"
+    assert len(table.snapshots()) == 1
+
+    assert land(catalog, text) == 1
+    assert load(catalog, "raw.payments").properties["lake.complete-through"] == "2026-01-01-02:00"
+
+
+@pytest.mark.parametrize(
+    ("content", "through", "table", "culprit"),
+    [
+        ("payment_id,amount\np1,1.00\n", None, "raw.payments", r"one\.csv has no column paid_at"),
+        ("payment_id,amount,paid_at\np1,much,2026-01-01T00:05:00Z\n", None, "raw.payments", r"one\.csv cannot be read"),
+        ("payment_id,amount,paid_at\np1,1.00,2026-01-01 00:05\n", None, "raw.payments", "have a zone"),
+        ("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n", "2026-01-01-04:00", "raw.payments", "is earlier"),
+        ("", None, "raw.clicks", r"no raw table 'raw\.clicks'"),
+        (None, None, "raw.payments", r"one\.csv cannot be read"),
+    ],
+)
+def test_what_cannot_be_landed_is_refused_as_a_whole(
+    catalog: Catalog, tmp_path: Path, content: str | None, through: str | None, table: str, culprit: str
+) -> None:
+    create_raw(catalog, PAYMENTS)
+    with load(catalog, "raw.payments").transaction() as transaction:
+        transaction.set_properties({"lake.complete-through": "2026-01-01-05:00"})
+    good, bad = tmp_path / "good.csv", tmp_path / "one.csv"
+    good.write_text("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n")
+    if content is not None:
+        bad.write_text(content)
+    with pytest.raises(UsageError, match=culprit):
+        land(catalog, good, bad, through=through, table=table)
+    assert load(catalog, "raw.payments").current_snapshot() is None
