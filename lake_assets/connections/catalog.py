@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from lake_assets.connections import remembered_tables, table_folders
 from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
-from lake_assets.connections.clients.postgresql import jdbc_properties, safe_address
+from lake_assets.connections.clients.postgresql import jdbc_properties, python_address, safe_address
 from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text
@@ -73,6 +73,8 @@ def connect(settings: Settings) -> Catalog:
     if kind == "sqlite":
         file = _file_with_folder(address)
         address = f"sqlite:///{file}?timeout={LOCK_SECONDS}"
+    if kind == "postgresql":
+        address = python_address(address)
     properties = {
         **pyiceberg_properties(settings),
         "type": "rest" if kind == "http" else "sql",

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from lake_assets.errors import ConfigurationError
 
+PYTHON_DRIVER = "postgresql+psycopg2"
 HOST = "host"
 PORT = "port"
 
@@ -28,6 +29,12 @@ def jdbc_properties(address: str) -> dict[str, str]:
     server = _server(address, parts.hostname or parameters.pop(HOST, ""), parts.port or parameters.pop(PORT, None))
     named = {f"jdbc.{name}": value for name, value in parameters.items()}
     return {"uri": f"jdbc:postgresql://{server}{parts.path}", **named}
+
+
+def python_address(address: str) -> str:
+    """Return a PostgreSQL address with the driver that is installed; without one, SQLAlchemy looks for another."""
+    scheme, separator, rest = address.partition("://")
+    return address if "+" in scheme else f"{PYTHON_DRIVER}{separator}{rest}"
 
 
 def _server(address: str, host: str, port: int | str | None) -> str:

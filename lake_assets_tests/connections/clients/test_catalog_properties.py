@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from lake_assets.connections.catalog import public_conf, spark_catalog_conf
 from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
-from lake_assets.connections.clients.postgresql import jdbc_properties, safe_address
+from lake_assets.connections.clients.postgresql import jdbc_properties, python_address, safe_address
 from lake_assets.errors import ConfigurationError
 from lake_assets.settings import Settings
 
@@ -102,6 +102,12 @@ def test_an_address_is_shown_without_passwords() -> None:
         "postgresql://me:***@db/lake?sslpassword=***&sslmode=require&password=***"
     )
     assert safe_address("sqlite:////home/u/catalog.db") == "sqlite:////home/u/catalog.db"
+
+
+def test_an_address_without_a_driver_gets_the_installed_one() -> None:
+    for given_scheme in ("postgres", "postgresql", "postgresql+psycopg2"):
+        assert python_address(f"{given_scheme}://me@db/lake") == "postgresql+psycopg2://me@db/lake"
+    assert python_address("postgresql+psycopg://me@db/lake") == "postgresql+psycopg://me@db/lake"
 
 
 def test_a_host_may_be_a_parameter_but_not_a_socket() -> None:
