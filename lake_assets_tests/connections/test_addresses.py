@@ -32,6 +32,7 @@ def test_the_port_is_known_while_the_report_is_served(tmp_path: Path) -> None:
         json.dumps({"port": 4001, "pid": os.getpid(), "started": 1.0}),  # another process had this pid
         json.dumps({"port": 4001, "pid": None, "started": 1.0}),
     ],
+    ids=["empty", "no record", "no pid", "another process", "null"],
 )
 def test_a_record_of_a_dead_process_does_not_count(tmp_path: Path, content: str) -> None:
     run_folder(tmp_path).mkdir()
