@@ -66,15 +66,16 @@ if installed("landing"):
 if installed("serving"):
     _optional.append(_serving())
 
-_merged = dg.Definitions.merge(
-    incremental_definitions(
-        _pipeline,
-        clock=utc_now,
-        end=_settings.end,
-        timing=timing_of(_settings),
-    ),
-    watching_definitions(_pipeline, _settings),
-    *_optional,
-    dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
+defs = with_report_links(  # the only `Definitions` of the module: Dagster refuses to choose
+    dg.Definitions.merge(
+        incremental_definitions(
+            _pipeline,
+            clock=utc_now,
+            end=_settings.end,
+            timing=timing_of(_settings),
+        ),
+        watching_definitions(_pipeline, _settings),
+        *_optional,
+        dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),
+    )
 )
-defs = with_report_links(_merged)
