@@ -127,7 +127,7 @@ class Overview:
         made_at: When the overview was made.
         lookback_hours: Length of the fixed lookback that sessions are compared with.
         standings: How far each table is complete.
-        arrivals: When the rows of each raw table arrived; without the raw tables that have a problem.
+        arrivals: When the rows of each raw table arrived; without the raw tables that have a problem or no `landed_at`.
         targets: The targets, upstream ones first.
     """
 
@@ -209,8 +209,10 @@ def _groups(tasks: Iterable[FileScanTask]) -> Iterator[list[FileScanTask]]:
 
 def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> _Raw:
     try:
-        through = source_complete_through(tables.load(catalog, raw.table), raw.table, pipeline)
-        progress = TableProgress(raw.table, "raw", through)
+        table = tables.load(catalog, raw.table)
+        progress = TableProgress(raw.table, "raw", source_complete_through(table, raw.table, pipeline))
+        if not raw.exists_already and LANDED not in table.schema().column_names:  # nobody knows when its rows arrived
+            return _Raw(progress, None)
         return _Raw(progress, arrivals(catalog, raw, start=pipeline.start_hour))
     except (LakeError, OSError) as error:  # concerns only this table
         text = describe(error)
