@@ -183,7 +183,7 @@ def test_the_first_screen_shows_the_last_30_days_on_a_desk_and_on_a_phone(tmp_pa
             found = tab.look(file, width, height)
             assert found.errors == []
             assert [found.measured[fault] for fault in ("overflow", "overlaps", "small")] == [[], [], []]
-            days = tab.value('document.getElementById("emails").data[0].x')
+            days = tab.value('document.querySelector(".chart").data[0].x')
             assert (days[0], days[-1], len(days)) == ("2026-01-31", "2026-03-01", 30)
             assert tab.value("document.forms[0].elements.from.value") == "2026-01-31"
             assert tab.value(LEGENDS) == [True] * 4
