@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
@@ -48,7 +48,7 @@ OF_TESTS = "LAKE_TEST_"
 
 
 def pipeline_names(pipelines: str) -> list[str]:
-    """Return the names in `LAKE_PIPELINES`."""
+    """Return the names in `LAKE_PIPELINES`, or in another list."""
     return [name.strip() for name in pipelines.split(",")]
 
 
@@ -236,16 +236,6 @@ class Settings(BaseSettings):
     )
     failpoint: str | None = Field(None, description="only for tests: name of the point at which the process dies")
 
-    @field_validator("lakes")
-    @classmethod
-    def _with_absolute_files(cls, lakes: str | None) -> str | None:
-        """Name files by absolute paths: services have another working directory than the command that starts them."""
-        if lakes is None:
-            return None
-        entries = [entry.strip() for entry in lakes.split(",")]
-        files = [str(Path(entry).expanduser().absolute()) if "." in entry else entry for entry in entries]
-        return ",".join(files)
-
     @classmethod
     def settings_customise_sources(
         cls,
@@ -263,12 +253,15 @@ class Settings(BaseSettings):
             sources += [passed, source]
         return tuple(sources)
 
-    @field_validator("pipelines")
+    @field_validator("pipelines", "lakes")
     @classmethod
-    def _with_absolute_folders(cls, pipelines: str) -> str:
+    def _with_absolute_paths(cls, names: str | None, field: ValidationInfo) -> str | None:
         """Services have another working directory than the command that starts them."""
-        names = [str(Path(name).absolute()) if is_folder(name) else name for name in pipeline_names(pipelines)]
-        return ",".join(names)
+        found = []
+        for name in pipeline_names(names or ""):
+            is_path = is_folder(name) if field.field_name == "pipelines" else "." in name
+            found.append(str(Path(name).expanduser().absolute()) if is_path else name)
+        return names and ",".join(found)
 
     @property
     def catalog_address(self) -> str:
@@ -297,11 +290,9 @@ class Settings(BaseSettings):
 
 
 ENVIRONMENT_FILE = "lake.env"
-SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}
-"""Variables that are not fields: the data directory itself, and the mark of processes that `lake up` started."""
+SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}  # No fields: the data directory, and the mark of its processes.
 
-SIMILAR = 0.7
-"""How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is probably meant."""
+SIMILAR = 0.7  # How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is meant.
 
 
 def home_directory() -> Path:
@@ -311,13 +302,7 @@ def home_directory() -> Path:
 
 @dataclass(frozen=True)
 class UnknownVariable:
-    """A variable `LAKE_…` that names no setting.
-
-    Attributes:
-        name: The variable.
-        place: Where it is set.
-        nearest: The variable of the setting that is probably meant; None if none is similar.
-    """
+    """A variable `LAKE_…` that names no setting, where it is set, and the variable that is probably meant, if any."""
 
     name: str
     place: str

@@ -12,6 +12,7 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from pydantic import SecretStr
 
 from lake_assets.connections.spark import session_conf
+from lake_assets.errors import ServiceError
 from lake_assets.resources import lake_resources
 from lake_assets.services.service import free_port
 from lake_assets.settings import Settings
@@ -38,7 +39,10 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[dict[str, str]] = []
-    monkeypatch.setattr("dagster_pyspark.resources.spark_session_from_config", opened.append)
+    module = "lake_assets.incremental.dagster.spark_resource"
+    monkeypatch.setattr(f"{module}.spark_session_from_config", opened.append)
+    monkeypatch.setattr(f"{module}.require_listener", str)
+    monkeypatch.setattr(f"{module}.limit_retries", repr)
     settings = Settings(
         home=tmp_path,
         spark_remote="sc://127.0.0.1:1",
@@ -51,6 +55,12 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
     spark._init_session()
     assert opened == [session_conf(settings)]
     assert opened[0]["spark.sql.catalog.lake.jdbc.password"] == "hidden"
+
+
+def test_a_run_without_its_spark_fails_at_once(tmp_path: Path) -> None:
+    spark: Any = lake_resources(Settings(home=tmp_path, spark_remote="sc://127.0.0.1:1"))["spark"]
+    with pytest.raises(ServiceError, match="No Spark Connect server answers"):
+        _ = spark.spark_session
 
 
 def test_a_run_that_no_server_is_known_to_have_started_is_left_alone() -> None:
