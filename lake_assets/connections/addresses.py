@@ -101,11 +101,8 @@ def recorded_report(home: Path, port: int) -> Iterator[None]:
     import psutil
 
     file = run_folder(home) / REPORT_FILE
-    file.parent.mkdir(parents=True, exist_ok=True)
     content = {"port": port, "pid": os.getpid(), "started": psutil.Process().create_time()}
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_text(json.dumps(content))
-    partial.replace(file)
+    _replace(file, content)
     try:
         yield
     finally:

@@ -99,7 +99,12 @@ def status(settings: Settings) -> list[ServiceStatus]:
     for record in recorded:
         ports[record.name] = record.port or 0
     started = {record.name for record in recorded}
-    return [_status(service, started) for service in stack.services_of(settings, ports)]
+    failures = supervisor.failures(settings.home) if started else {}
+    found = []
+    for service in stack.services_of(settings, ports):
+        process = addresses.process_of(settings.home, service.name) if service.name in started else None
+        found.append(_status(service, process, failures.get(service.name)))
+    return found
 
 
 def stale_services(settings: Settings) -> list[str]:
@@ -279,12 +284,7 @@ def _all_ready(settings: Settings) -> bool:
     return all(service.state == "ready" for service in status(settings))
 
 
-def _status(service: Service, started: set[str]) -> ServiceStatus:
-    process = None
-    failures = None
-    if service.name in started:
-        process = addresses.process_of(service.home, service.name)
-        failures = supervisor.failures(service.home).get(service.name)
+def _status(service: Service, process: psutil.Process | None, failures: Failures | None) -> ServiceStatus:
     return ServiceStatus(
         name=service.name,
         state=_state(service, process, failures),

@@ -118,8 +118,8 @@ class Topic:
     """The Kafka topic that a raw table is landed from.
 
     Attributes:
-        id_column: The column with the id of whoever a message is about. A message without it is a dead letter. If the
-            table has columns of a subject, it is one of them.
+        id_column: The column with the id of the person or account of a message. A message without it is a dead letter.
+            If the table has columns of a subject, it is one of them.
         name: The topic, without any prefix; None for the name of the raw table after `LAKE_LANDING_PREFIX`.
     """
 
