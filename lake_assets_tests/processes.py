@@ -98,3 +98,11 @@ def _work(saying: Connection, work: Callable[[str], str], argument: str, environ
     os.environ.update(environment)
     settings.cache_clear()
     saying.send(work(argument))
+
+
+def lives(process: psutil.Process) -> bool:
+    """Return whether the process runs. One that has ended and was not waited for, or whose pid is reused, does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -238,7 +238,7 @@ def _stop_supervisor(home: Path) -> None:
     """Stop the supervisor first: it stops its services."""
     process = addresses.process_of(home, supervisor.NAME)
     if process is not None:
-        _end([process])
+        _end([process], seconds=2 * STOP_SECONDS)  # it kills its services after STOP_SECONDS, and must outlive them
 
 
 def _stop_rest(home: Path) -> None:
@@ -263,7 +263,7 @@ def _check_all_ended(home: Path) -> None:
         raise ServiceError(f"These processes of {home} do not end: {pids}.", remedy="Stop them by hand: kill -9 PID.")
 
 
-def _end(processes: list[psutil.Process]) -> None:
+def _end(processes: list[psutil.Process], *, seconds: float = STOP_SECONDS) -> None:
     """Terminate processes and kill those that do not end in time."""
     import psutil
 
@@ -271,7 +271,7 @@ def _end(processes: list[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
-    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()

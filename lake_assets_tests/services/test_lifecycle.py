@@ -22,6 +22,7 @@ from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.dagster_services import dagster_environment
 from lake_assets.services.service import Service, free_port
 from lake_assets.settings import Settings
+from lake_assets_tests.processes import lives
 
 NO_SPARK = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
 """With the others on another machine only Dagster is started here: much quicker, and not asked to run anything."""
@@ -103,11 +104,12 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert said[0] == "Already up."
     assert {s.name: s.pid for s in lifecycle.status(bare_home)} == {name: s.pid for name, s in found.items()}
 
+    processes = [psutil.Process(service.pid) for service in found.values()]
     begun = time.monotonic()
     lifecycle.down(bare_home, report=said.append)
     assert time.monotonic() - begun < 20
     assert addresses.processes_of(bare_home.home) == []
-    assert not any(psutil.pid_exists(s.pid) for s in found.values() if s.pid)
+    assert [process for process in processes if lives(process)] == []
     assert [(s.state, s.detail) for s in lifecycle.status(bare_home)] == [("stopped", "")] * 6
     kept = addresses.read_ports(bare_home.home)
     assert {name: kept[name] for name, s in found.items() if s.port} == {n: s.port for n, s in found.items() if s.port}
@@ -134,6 +136,21 @@ time.sleep(600)
         assert process.stdout.readline() == b"ready\n"
         lifecycle.down(bare_home, report=str)
     assert addresses.processes_of(bare_home.home) == []
+
+
+def test_down_waits_until_the_supervisor_has_killed_a_service_that_does_not_end(bare_home: Settings) -> None:
+    ignoring = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    stubborn = Service("stubborn", (sys.executable, "-c", ignoring), bare_home.home, ready=lambda: True)
+    process = supervisor.start([stubborn], bare_home.home)
+    wait_until(lambda: stubborn.log.exists() and "ready" in stubborn.log.read_text(), 60)
+    lifecycle.down(bare_home, report=str)
+    assert process.wait(1) == 0
+    assert "stopped: stubborn (terminated by SIGKILL)" in supervisor.log_of(bare_home.home).read_text()
 
 
 @pytest.mark.slow

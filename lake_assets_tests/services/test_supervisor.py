@@ -12,6 +12,7 @@ import pytest
 
 from lake_assets.services.service import Service
 from lake_assets.services.supervisor import Ended, Failures, died, failures, first_to_end, log_of, start
+from lake_assets_tests.processes import lives
 
 T = TypeVar("T")
 AT = "2026-01-01 12:00:00,123"
@@ -56,6 +57,7 @@ def test_a_service_that_ends_is_started_again_and_the_others_go_on(tmp_path: Pat
     try:
         first = wait_for(lambda: pid_of(killed))
         steady_pid = wait_for(lambda: pid_of(steady))
+        steady_process = psutil.Process(steady_pid)
         wait_for(lambda: "started" in killed.log.read_text())
         psutil.Process(first).kill()
         second = wait_for(lambda: pid_of(killed) if pid_of(killed) != first else None)
@@ -69,7 +71,7 @@ def test_a_service_that_ends_is_started_again_and_the_others_go_on(tmp_path: Pat
     finally:
         process.terminate()
         assert process.wait(20) == 0
-    assert not psutil.pid_exists(steady_pid)
+    assert not lives(steady_process)
 
 
 def pid_of(service: Service) -> int | None:
