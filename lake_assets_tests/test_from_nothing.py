@@ -14,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
@@ -83,7 +84,7 @@ def work(tmp_path: Path, bare_home: Settings) -> Iterator[Work]:
     variables = variables_of(pipelines, bare_home)
     chosen = {"LAKE_WEBSERVER_PORT": str(free_port()), "LAKE_END": LAKE_END, **QUICK_JVM}
     yield Work(folder, {**variables, **chosen}, bare_home, pipelines)
-    lifecycle.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=print)
 
 
 @pytest.mark.slow
@@ -172,8 +173,8 @@ def land_a_day_of_flights(catalog: Catalog) -> Callable[[], list[Any]]:
     observations = observe(flights[(flights["month"] == 1) & (flights["day"] == 1)], zones)
     (day,) = batches(parse_hour(FIRST_HOUR), parse_hour(FIRST_HOUR) + 24)
     land_flights(catalog, observations, day)
-    known = observations.known(hour_start(day.first), day.landed_at)
-    return lambda: compare(catalog, known, day.landed_at)
+    known = observations.known(pd.Timestamp(hour_start(day.first)), pd.Timestamp(day.landed_at))
+    return lambda: compare(catalog, known, pd.Timestamp(day.landed_at))
 
 
 def amounts(catalog: Catalog, table: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -40,7 +41,7 @@ def expected() -> set[str]:
     return found
 
 
-def commands(group: click.Group, path: str = "") -> Iterator[tuple[str, click.Command]]:
+def commands(group: Any, path: str = "") -> Iterator[tuple[str, click.Command]]:
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{path}{name} ")

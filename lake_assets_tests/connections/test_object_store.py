@@ -70,7 +70,7 @@ def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: 
     assert maintainer.maintain("core.signup_fact", dry_run=True).orphans_removed == 0
     spark.stop()
     fact = open_catalog(settings).load_table("core.signup_fact")
-    assert fact.scan(selected_fields=["account_id"]).to_arrow().to_pylist() == [{"account_id": "account-7"}]
+    assert fact.scan(selected_fields=("account_id",)).to_arrow().to_pylist() == [{"account_id": "account-7"}]
     assert fact.location() == "s3://lake/warehouse/core/signup_fact"
     assert not (home.home / "warehouse").exists()
 

@@ -83,7 +83,7 @@ def test_nothing_is_written_after_the_lock_node_is_gone(connect: Connect, lock_n
 class StaleNames(Registry):
     """Of its first reading of the waiting notes, one has expired since."""
 
-    stale = ("ingestion",)
+    stale: tuple[str, ...] = ("ingestion",)
 
     def _waiting_names(self, handle: LockHandle) -> list[str]:
         names, self.stale = self.stale, ()

@@ -90,7 +90,9 @@ def test_a_turn_order_is_refused_only_if_a_stream_is_never_reached_or_never_foll
 
 @given(st.lists(st.permutations(ENGAGEMENT), min_size=12, max_size=12))
 def test_in_whatever_order_they_ask_nobody_starves_and_the_order_is_kept(rounds: list[list[Stream]]) -> None:
-    last, waiting, ran = None, {}, []
+    last: Turn | None = None
+    waiting: dict[str, frozenset[str]] = {}
+    ran: list[str] = []
     for asking in (s for asked in rounds for s in asked):
         if isinstance(decide(asking, last, waiting), Granted):
             waiting.pop(asking.name, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -59,9 +59,16 @@ def _is(value: Any, kind: str) -> bool:
     """Whether a value can be read as one of this Spark type."""
     if kind == "boolean":
         return str(value).lower() in ("true", "false")
-    parse = {"int": int, "bigint": int, "double": float, "date": _moment, "timestamp": _moment, "string": str}[kind]
+    parsers: dict[str, Callable[[str], object]] = {
+        "int": int,
+        "bigint": int,
+        "double": float,
+        "date": _moment,
+        "timestamp": _moment,
+        "string": str,
+    }
     try:
-        parse(str(value))
+        parsers[kind](str(value))
     except ValueError:
         return False
     return kind not in PATTERNS or re.search(PATTERNS[kind], str(value)) is not None

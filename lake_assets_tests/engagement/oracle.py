@@ -73,7 +73,8 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
 
 def request_of(values: Mapping[str, Any], offset: int) -> MutationRequest:
     """The request of a message. An org's are all in one partition: they were sent in the order of their offsets."""
-    named = (values[name] for name in ("request_id", "op", "old_id"))
     at, carried = datetime.fromisoformat(values["executed_at"]), values.get("insert_record")
     record = Record(carried["engagement_id"], carried["who_id"]) if carried else None
-    return MutationRequest(*named, values.get("new_id"), at, 0, offset, record)
+    return MutationRequest(
+        values["request_id"], values["op"], values["old_id"], values.get("new_id"), at, 0, offset, record
+    )

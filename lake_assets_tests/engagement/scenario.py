@@ -203,7 +203,7 @@ class Traffic:
 
     def truth(self) -> dict[str, tuple[str, str]]:
         """Engagement → its org and its id, after all requests of mutation, and then those to erase an id."""
-        found = {}
+        found: dict[str, tuple[str, str]] = {}
         for org in ORGS:
             rows = {mail["engagement_id"]: mail["who_id"] for mail in self.sent if mail["org_id"] == org}
             left = replay([request for of, request in self.requests if of == org], rows)

@@ -6,10 +6,9 @@ A failure prints the steps that led to it, as a script; docs/histories.md tells 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -45,7 +44,7 @@ LONGEST = 60
 @pytest.mark.parametrize("part", range(PARTS))
 def test_targets_equal_one_full_rebuild_whatever_happens(part: int, tmp_path: Path, spark_server: str) -> None:
     homes = (Settings(home=tmp_path / str(n), spark_remote=spark_server) for n in range(1_000_000))
-    make: Callable[[], History] = seed(f"{SEED}, part {part}")(lambda: History(next(homes)))
+    make: Any = seed(f"{SEED}, part {part}")(lambda: History(next(homes)))
     drawn = settings(
         max_examples=EACH + 1,  # the first is the simplest there is
         stateful_step_count=14,

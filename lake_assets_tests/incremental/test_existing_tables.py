@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions import EqualTo
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, HourTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType, TimestamptzType
@@ -174,8 +173,8 @@ def test_tables_of_others_are_read_as_they_are(catalog: Catalog, spark: SparkSes
 
     # An event moves from hour 1 to hour 2, and one of hour 0 is deleted.
     moved = events(catalog, b=at(2, 20))
-    catalog.load_table("prod.events").overwrite(moved, overwrite_filter=EqualTo("event_id", "b"))
-    catalog.load_table("prod.events").delete(EqualTo("event_id", "a"))
+    catalog.load_table("prod.events").overwrite(moved, overwrite_filter="event_id = 'b'")
+    catalog.load_table("prod.events").delete("event_id = 'a'")
     planned = engine.decide(event_fact)
     assert isinstance(planned, SessionPlan)
     assert {START, START + 1, START + 2} <= set(planned.hour_numbers)

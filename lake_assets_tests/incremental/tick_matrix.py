@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.failpoints import EXIT_CODE, TICK_POINTS
@@ -51,7 +52,7 @@ def landing(daemon: InProcessDaemon, catalog: Catalog) -> Outcomes:
     land_clicks(catalog, [0], landing=0)
     hours = {point: hour for hour, point in enumerate(TICK_POINTS, 1)}
     return {
-        point: after(daemon, catalog, [point], lambda hour=hour: land_clicks(catalog, [hour], landing=hour))
+        point: after(daemon, catalog, [point], partial(land_clicks, catalog, [hour], landing=hour))
         for point, hour in hours.items()
     }
 

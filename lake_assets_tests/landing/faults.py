@@ -220,7 +220,7 @@ STEPS = ("write or add", "reading", "`verify`")
 def play(fault: str, home: Path) -> Outcomes:
     """What notices a fault: step → the error, or nothing."""
     played = Played(Landed(Settings(home=home)))
-    steps = (
+    steps: tuple[Callable[[], str], ...] = (
         lambda: _error(lambda: FAULTS[fault](played)),
         lambda: _error(played.read),
         lambda: "; ".join(sorted({_kind(f.problem) for f in played.landed.findings()})) or QUIET,

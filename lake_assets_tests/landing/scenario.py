@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -126,7 +126,7 @@ def _merge(writer: ZoneWriter, now: datetime) -> None:
         merge(writer, shard, LIMITS, now=now)
 
 
-OPERATIONS = {
+OPERATIONS: dict[str, Callable[[ZoneWriter, datetime], object]] = {
     "columns": lambda writer, now: to_columns(writer, TOPIC, now=now),
     "merge": _merge,
     "reshard": lambda writer, now: reshard(writer, WHOLE, OF, key_of, now=now),

@@ -45,7 +45,9 @@ def test_facts_from_kafka_are_those_of_the_rows_that_were_sent(home: Settings, s
     last = landings[-1]
     for raw in RAW:  # the heartbeat that settles may have closed its own file, or wait in an open one
         found = complete_through(load(zones.catalog, raw.table), raw.table)
-        assert last.complete_through[raw.table] <= (found or 0) <= hour_of(last.landed_at) - 1
+        told = last.complete_through[raw.table]
+        assert told is not None
+        assert told <= (found or 0) <= hour_of(last.landed_at) - 1
     assert not [outcome.failure for outcome in catch_up(engine, FACTS) if outcome.failure]
     for target in FACTS:
         compared = verify.compare(engine, target, spark)

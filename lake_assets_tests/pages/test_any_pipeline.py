@@ -16,6 +16,7 @@ from lake_assets.pages.verdict import Verdict, verdict
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyspark.sql import DataFrame
 
     from lake_assets import SessionContext
     from lake_assets.settings import Settings
@@ -33,7 +34,7 @@ ORDERS = RawTable("shop.orders", COLUMNS, time_column="ordered_at")
     time_column="ordered_at",
     columns=COLUMNS,
 )
-def order_fact(session: SessionContext, orders: object) -> object:
+def order_fact(session: SessionContext, orders: DataFrame) -> DataFrame:
     return orders
 
 

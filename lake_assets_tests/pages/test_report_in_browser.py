@@ -105,7 +105,7 @@ def whole_path() -> DataPath:
     )
 
 
-def looks(tab: Tab, shown: tuple[Overview, DataPath], file: Path, size: tuple[int, int], **scheme: bool) -> Any:
+def looks(tab: Tab, shown: tuple[Overview, DataPath], file: Path, size: tuple[int, int], **scheme: Any) -> Any:
     """What the browser shows of a page, after checking what must hold of every page."""
     overview, path = shown
     judged = verdict([DROPPED] if path.pushes else [], path)

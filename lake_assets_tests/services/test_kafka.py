@@ -14,7 +14,7 @@ TOPIC = "kept"
 
 def test_records_outlive_a_restart_on_another_port(bare_home: Settings) -> None:
     with running(kafka(bare_home, free_port(), free_port())) as service:
-        servers = {"bootstrap.servers": f"127.0.0.1:{service.port}"}
+        servers: dict[str, str | int | float | bool] = {"bootstrap.servers": f"127.0.0.1:{service.port}"}
         admin = AdminClient(servers)
         admin.create_topics([NewTopic(TOPIC, 2)])[TOPIC].result(20)
         producer = Producer(servers)

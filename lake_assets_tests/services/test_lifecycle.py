@@ -40,7 +40,7 @@ def bare_home(bare_home: Settings) -> Iterator[Settings]:
     """A home of which nothing is left running, whatever the test did."""
     chosen = bare_home.model_copy(update={"webserver_port": free_port()})
     yield chosen
-    lifecycle.down(chosen, report=str)
+    lifecycle.down(chosen, report=print)
 
 
 def test_nothing_runs_in_a_new_home(bare_home: Settings) -> None:
@@ -73,7 +73,7 @@ def test_what_was_recorded_before_a_reboot_is_not_believed(bare_home: Settings) 
     foreign.write_text(str(os.getppid()))  # lives, and is none of ours
     assert addresses.spark_remote(bare_home) is None
     assert lifecycle.status(bare_home)[0].state == "stopped"
-    lifecycle.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=print)
     assert psutil.pid_exists(os.getppid())
     assert not foreign.exists()
 
@@ -134,7 +134,7 @@ time.sleep(600)
     with subprocess.Popen([sys.executable, "-c", dying], env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        lifecycle.down(bare_home, report=str)
+        lifecycle.down(bare_home, report=print)
     assert addresses.processes_of(bare_home.home) == []
 
 
@@ -148,7 +148,7 @@ time.sleep(600)
     stubborn = Service("stubborn", (sys.executable, "-c", ignoring), bare_home.home, ready=lambda: True)
     process = supervisor.start([stubborn], bare_home.home)
     wait_until(lambda: stubborn.log.exists() and "ready" in stubborn.log.read_text(), 60)
-    lifecycle.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=print)
     assert process.wait(1) == 0
     assert "stopped: stubborn (terminated by SIGKILL)" in supervisor.log_of(bare_home.home).read_text()
 
@@ -157,7 +157,7 @@ time.sleep(600)
 def test_a_stack_repairs_itself_and_stands_beside_another(bare_home: Settings, tmp_path: Path) -> None:
     first = bare_home.model_copy(update=NO_SPARK)
     second = first.model_copy(update={"home": tmp_path / "second"})
-    lifecycle.up(first, report=str)
+    lifecycle.up(first, report=print)
     before = pids(first)
     assert_a_killed_service_comes_back(first)
     assert {**pids(first), "daemon": 0} == {**before, "daemon": 0}
@@ -169,7 +169,7 @@ def test_a_stack_repairs_itself_and_stands_beside_another(bare_home: Settings, t
         assert_all_come_back_when_the_supervisor_is_killed(first)
         assert {s.state for s in lifecycle.status(second)} == {"ready"}
     finally:
-        lifecycle.down(second, report=str)
+        lifecycle.down(second, report=print)
 
 
 def pids(settings: Settings) -> dict[str, int | None]:
@@ -196,7 +196,7 @@ def assert_all_come_back_when_the_supervisor_is_killed(alone: Settings) -> None:
     wait_until(lambda: {s.state for s in lifecycle.status(alone)} == {"ready"}, 180)
     assert lifecycle.ui_address(alone) == address
     wait_until(lambda: "Dagster's UI" in (alone.home / "logs" / "restarts.log").read_text(), 180)
-    lifecycle.down(alone, report=str)
+    lifecycle.down(alone, report=print)
     assert addresses.processes_of(alone.home) == []
 
 
@@ -208,7 +208,7 @@ def test_down_finds_what_a_killed_supervisor_left(bare_home: Settings) -> None:
     kept.kill()
     kept.wait(5)
     assert [p.name() for p in addresses.processes_of(bare_home.home)] == ["sleep"]
-    lifecycle.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=print)
     assert addresses.processes_of(bare_home.home) == []
 
 
@@ -216,7 +216,7 @@ def test_down_finds_what_a_killed_supervisor_left(bare_home: Settings) -> None:
 def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Settings) -> None:
     broken = bare_home.model_copy(update={**NO_SPARK, "pipelines": "nowhere:PIPELINE"})
     with pytest.raises(ServiceError, match=r"The service code ended with code 1(.|\n)*nowhere(.|\n)*LAKE_PIPELINES"):
-        lifecycle.up(broken, report=str)
+        lifecycle.up(broken, report=print)
     assert addresses.processes_of(broken.home) == []
 
 
@@ -234,7 +234,7 @@ def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: 
 
 def test_only_one_start_of_a_home_at_a_time(bare_home: Settings) -> None:
     with lifecycle._start_lock(bare_home.home), pytest.raises(ServiceError, match="Another `lake up`"):
-        lifecycle.up(bare_home, report=str)
+        lifecycle.up(bare_home, report=print)
 
 
 def test_a_free_port_is_found_beside_a_used_one() -> None:

@@ -20,6 +20,7 @@ import pytest
 from starlette.responses import FileResponse
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from lake_assets.connections.addresses import recorded_report
 from lake_assets.errors import ServiceError
@@ -30,7 +31,7 @@ from lake_assets.services.webserver import NO_REPORT, report_response
 from lake_assets.services.webserver_guard import parse_names
 from lake_assets.settings import Settings
 
-ELSEWHERE = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
+ELSEWHERE: dict[str, Any] = {"spark_remote": "sc://127.0.0.1:1", "zookeeper": "127.0.0.1:1", "kafka": "127.0.0.1:1"}
 """Nothing is asked of them here."""
 
 PROXIED = "lake.example.com"
@@ -230,11 +231,14 @@ def test_the_ui_subscribes(servers: Servers, name: str) -> None:
     assert subscribed(servers.guarded, host=name, origin=None) == "PipelineRunLogsSubscriptionFailure"
 
 
-def subscribed(port: int, *, host: str, origin: str | None) -> str:
+def subscribed(port: int, *, host: str, origin: Any) -> str:
     """The type of the first event that a page of this origin gets to read."""
     address = f"ws://{host}:{port}/graphql"
     joined = socket.create_connection(("127.0.0.1", port), timeout=30)
-    with joined, connect(address, sock=joined, origin=origin, subprotocols=["graphql-ws"], proxy=None) as opened:
+    with (
+        joined,
+        connect(address, sock=joined, origin=origin, subprotocols=[Subprotocol("graphql-ws")], proxy=None) as opened,
+    ):
         opened.send(json.dumps({"type": "connection_init", "payload": {}}))
         assert json.loads(opened.recv(30)) == {"type": "connection_ack"}
         opened.send(json.dumps({"type": "start", "id": "1", "payload": {"query": SUBSCRIPTION}}))

@@ -112,9 +112,15 @@ def add_replacements(app: FastAPI, found: Controller) -> None:
     def start(
         kind: Offline, body: StartReplaceSegmentsRequest, force: Annotated[bool, Query(alias="forceCleanup")] = False
     ) -> dict[str, str]:
-        names = {"segments_from": body.sources, "segments_to": body.targets}
         with refusing():
-            begun = start_replace(found.lineage, **names, routed=found.seen, now=now(), force=force)
+            begun = start_replace(
+                found.lineage,
+                segments_from=body.sources,
+                segments_to=body.targets,
+                routed=found.seen,
+                now=now(),
+                force=force,
+            )
         found.written(begun)
         return {"segmentLineageEntryId": begun.entry_id}
 

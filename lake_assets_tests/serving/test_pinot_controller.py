@@ -112,7 +112,7 @@ def die(cluster: Controller, archives: list[Path], point: str) -> None:
         "pinot",
         "push",
         "members",
-        *archives,
+        *map(str, archives),
         "--force",
     ]
     died = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,8 +112,12 @@ def test_a_push_group_is_switched_at_once_for_who_pins_it(served: World) -> None
         tables = {served.table: snapshot(number), other: snapshot(number)}
         served.writer.push(tables, push_id=f"group{number:04d}", as_of=now())
 
+    def push_all() -> None:
+        for number in range(1, 8):
+            push(number)
+
     push(0)
-    writer = threading.Thread(target=lambda: [push(number) for number in range(1, 8)])
+    writer = threading.Thread(target=push_all)
     writer.start()
     seen = set()
     while writer.is_alive():
@@ -262,7 +267,7 @@ def test_a_running_query_keeps_its_files_and_clean_up_and_push_wait_for_it(serve
     with ThreadPoolExecutor(2) as pool, ExitStack() as reading:
         pinned = reading.enter_context(served.broker.pin(served.table, seconds=10))
         served.writer.revert(served.table, served.entries[-1])
-        waiting = [
+        waiting: list[Future[Any]] = [
             pool.submit(served.writer.clean_up, served.table, retention=AT_ONCE),
             pool.submit(served.push, 3),
         ]

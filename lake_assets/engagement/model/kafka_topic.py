@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets, spark_options
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, check_readable

@@ -15,7 +15,7 @@ from lake_assets.cli.main import app, main
 from lake_assets.errors import CatalogLost
 
 if TYPE_CHECKING:
-    from click.testing import Result
+    from typer.testing import Result
 
 
 def lake(*arguments: str) -> Result:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
@@ -64,7 +64,8 @@ def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
     for component, name in ((IncrementalTable, "payment_fact"), (SourceTable, "visits")):
         scaffolder = get_scaffolder(component)
         assert isinstance(scaffolder, dg.Scaffolder)
-        request = ScaffoldRequest(f"lake_assets.{component.__name__}", defs_folder / name, "yaml", None, None)
+        kind = f"lake_assets.{component.__name__}"
+        request: ScaffoldRequest[Any] = ScaffoldRequest(kind, defs_folder / name, "yaml", None, None)
         scaffolder.scaffold(request)
     (defs_folder / "refund_dim").mkdir()
     (defs_folder / "refund_dim" / "defs.yaml").write_text(REFUND)

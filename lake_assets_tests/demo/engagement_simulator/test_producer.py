@@ -25,7 +25,7 @@ def received(servers: str, topic: str) -> Iterator[Message]:
     for partition, end in state.end.items():
         consumer.assign([TopicPartition(topic, partition, 0)])
         for message in consumer.consume(end, timeout=10):
-            yield Message(topic, message.key(), message.value(), message.timestamp()[1])
+            yield Message(topic, message.key() or b"", message.value() or b"", message.timestamp()[1])
     consumer.close()
 
 

@@ -33,19 +33,19 @@ def test_lakes_are_those_that_are_named_in_their_order(chat: str) -> None:
     assert names(pipelines=OWN) == names(pipelines=DEMO, lakes="") == []
     found = names(pipelines=OWN, lakes=f" {chat} ,voice_insight,")
     assert found == ["chat_message", "voice_insight"]
-    locations = metrics_locations(Settings(lakes=chat, warehouse="s3://w"))  # type: ignore[call-arg]
+    locations = metrics_locations(Settings(lakes=chat, warehouse="s3://w"))
     assert locations == {"chat_message": "s3://w/engagement/chat_message/engagement_metrics"}
 
 
 def test_a_file_may_be_named_from_the_current_folder(chat: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Services are given its absolute path, because they run in another folder."""
     monkeypatch.chdir(os.path.dirname(chat))  # noqa: PTH120 - a text, as it is in the environment
-    found = Settings(lakes="chat.yaml,email_event")  # type: ignore[call-arg]
+    found = Settings(lakes="chat.yaml,email_event")
     assert found.lakes == f"{chat},email_event"
 
 
 def test_certificates_also_search_the_topics_of_lakes_that_are_no_longer_configured(chat: str) -> None:
-    found = searched_lakes(Settings(pipelines=OWN, lakes=chat))  # type: ignore[call-arg]
+    found = searched_lakes(Settings(pipelines=OWN, lakes=chat))
     assert [lake.name for lake in found] == [*OF_THE_PACKAGE, "chat_message"]
 
 
@@ -59,11 +59,11 @@ def test_a_lake_that_cannot_be_is_refused(chat: str) -> None:
 
 
 def test_a_command_names_what_is_configured(chat: str) -> None:
-    own = Settings(pipelines=OWN, lakes=chat)  # type: ignore[call-arg]
+    own = Settings(pipelines=OWN, lakes=chat)
     assert lake_named(own, "chat_message").fields == {"channel": "string"}
     with pytest.raises(UsageError, match=r"'mail'\.\n  → Name one of chat_message\."):
         lake_named(own, "mail")
     with pytest.raises(UsageError, match=r"email_event is not conf.*\.\n  → Set LAKE_LAKES=chat_message,email_event\."):
         lake_named(own, "email_event")
     with pytest.raises(UsageError, match=r"'mail'\.\n  → Set LAKE_LAKES to the YAML file"):
-        lake_named(Settings(pipelines=OWN), "mail")  # type: ignore[call-arg]
+        lake_named(Settings(pipelines=OWN), "mail")

@@ -48,7 +48,7 @@ FAR_OFF = (
     "0001-01-01T00:00:00+05:00",
 )
 FARTHEST = ("2199-12-31T23:59:59.999999Z", "1800-01-01T00:00:00Z")
-REASONS = {
+REASONS: dict[str | bytes | None, str | None] = {
     json.dumps(SOUND): None,
     json.dumps({**SOUND, "something": ["else", 1]}): None,
     json.dumps({**SOUND, "engagement": None}): None,

@@ -6,7 +6,6 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.expressions import EqualTo
 
 from lake_assets.incremental.audit_reads.row_counts import rows_appended, rows_at, rows_in_hours
 from lake_assets.incremental.metadata import publish, tables
@@ -46,7 +45,7 @@ def test_appended_rows_are_counted_by_the_manifests_of_the_range(catalog: Catalo
     assert rows_appended(table, heads[3], heads[0]) is None, "the range is no range"
     assert rows_appended(table, None, None) == 0
 
-    table.delete(EqualTo("signup_id", "s00-2"))
+    table.delete("signup_id = 's00-2'")
     changed = tables.load(catalog, TABLE)
     main = publish.main_id(changed)
     assert main is not None

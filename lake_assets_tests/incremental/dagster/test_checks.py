@@ -60,7 +60,7 @@ def chosen(first: int, last: int) -> dict[str, str]:
 
 def evaluations(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, object]]:
     """Check → whether it passed, and the hours that it evaluated."""
-    found = {}
+    found: dict[str, tuple[bool, object]] = {}
     for each in result.get_asset_check_evaluations():
         hours = each.metadata.get("evaluated hours")
         found[each.check_name] = (each.passed, hours.value if hours else None)

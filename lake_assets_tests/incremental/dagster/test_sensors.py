@@ -104,7 +104,8 @@ def test_g9_wherever_a_tick_dies_the_next_does_what_the_page_says(
 def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
     daemon: InProcessDaemon, catalog: Catalog
 ) -> None:
-    engine, requests = Engine(catalog, CLICKS, clock=lambda: at(8)), []
+    engine = Engine(catalog, CLICKS, clock=lambda: at(8))
+    requests: list[dg.RunRequest] = []
     for hour in range(3):
         land_clicks(catalog, [hour], landing=hour)
         requests += daemon.tick("click_fact_sensor").run_requests or ()

@@ -25,7 +25,8 @@ def play(refused: list[int], kept: int, uuid: str = "u") -> tuple[list[MetadataF
     Returns:
         The files, and the name of the last commit's.
     """
-    files, chain = [], []
+    files: list[tuple[int, MetadataFile]] = []
+    chain: list[str] = []
     for version, losers in enumerate(refused):
         log = frozenset(chain[-LOG:])
         for number in range(losers):

@@ -113,7 +113,7 @@ def test_a_call_that_is_overtaken_goes_on_and_notes_it(engine: Engine, catalog: 
                 other.run(click_fact)
             return decision
 
-    engine.planner = Overtaken  # type: ignore[misc]
+    engine.planner = Overtaken
     found = catch_up(engine, CLICKS.targets)
     assert [(o.table, bool(o.overtaken), o.report is not None, o.failure) for o in found] == [
         ("core.click_fact", True, False, None),

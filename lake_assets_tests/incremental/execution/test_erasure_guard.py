@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ def guard(catalog: Catalog) -> ErasureGuard:
     return ErasureGuard(catalog, PIPELINE, Erasures(catalog, key=lambda: b"key"))
 
 
-def land(guard: ErasureGuard, account: str, **times: tuple[datetime | None, datetime]) -> int:
+def land(guard: ErasureGuard, account: str, **times: Sequence[datetime | None]) -> int:
     """Land signups of an account in one commit, and return its snapshot. times: key → of the event, of the landing."""
     rows = []
     for key, (event_ts, landed_at) in times.items():

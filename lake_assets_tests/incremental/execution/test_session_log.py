@@ -31,6 +31,7 @@ from lake_assets.incremental.execution.session_log import (
     create_tables,
     process_log,
 )
+from lake_assets.incremental.execution.session_log.records import State
 from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
 from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
 from lake_assets.incremental.maintenance.snapshot_references import read_references
@@ -146,7 +147,8 @@ def test_only_a_session_that_published_an_hour_is_why_it_is_as_it_is(
     monkeypatch.setattr("lake_assets.cli.common.settings", lambda: bare_home)
     plan = planned(process="core.signup_fact")
     record = store.record(record_of(plan, state="staged", built=(START + 2,)), after=None)
-    for state, known in (("staged", 0), ("published", 1), ("committed", 1), ("abandoned", 0)):
+    states: tuple[tuple[State, int], ...] = (("staged", 0), ("published", 1), ("committed", 1), ("abandoned", 0))
+    for state, known in states:
         record = store.record(replace(record, state=state), after=record)
         done = CliRunner().invoke(app, ["why", "signup_fact", hour_key(START + 2), "--json"], catch_exceptions=False)
         assert len(json.loads(done.stdout)) == known, state

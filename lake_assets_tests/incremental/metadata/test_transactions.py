@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.table import Table, Transaction
@@ -57,7 +57,7 @@ def steps(table: Table, rows: pa.Table) -> list[Step]:
 
 def computed(transaction: Transaction) -> TableMetadata:
     """What pyiceberg's own property computes."""
-    own = Transaction.table_metadata.fget
+    own: Any = vars(Transaction)["table_metadata"].fget
     assert own
     result: TableMetadata = own(transaction)
     return result

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Rule, Sequential, Stateful, Subject
+from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.declared_audits import declared_audit
@@ -188,7 +189,7 @@ def test_declarations_that_contradict_each_other(tmp_path: Path) -> None:
 
 
 def test_every_audit_of_python_can_be_written() -> None:
-    written = [
+    written: list[tuple[Any, Audit]] = [
         ("unique_key", audits.unique_key()),
         ({"not_null": {"columns": ["a", "b"], "blocking": False}}, audits.not_null("a", "b", blocking=False)),
         ({"not_null": "a"}, audits.not_null("a")),
@@ -214,7 +215,7 @@ def test_every_audit_of_python_can_be_written() -> None:
         ({"row_count_like_earlier": {"days": "many"}}, "here: the arguments of the audit 'row_count_like_earlier' are"),
     ):
         with pytest.raises(ConfigurationError, match=problem):
-            declared_audit(wrong, "here")  # type: ignore[arg-type]
+            declared_audit(wrong, "here")
 
 
 def test_braces_of_a_query_are_left_alone() -> None:

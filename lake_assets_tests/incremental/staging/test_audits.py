@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, repair, worked_example
 from lake_assets.errors import AuditFailed, ConfigurationError
+from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import AuditResult, NoSession, SessionPlan, SessionReport
 from lake_assets.incremental.staging import reading
 from lake_assets.incremental.staging.audits import (
-    Audit,
     accepted_values,
     no_missing_events,
     not_null,

@@ -23,7 +23,7 @@ from lake_assets.incremental.execution.steps.audit_rows import audit_rows, failu
 from lake_assets.incremental.execution.steps.run_context import RunContext
 from lake_assets.incremental.execution.steps.stage_rows import StagingOptions, stage_rows, write_rows
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
 
 if TYPE_CHECKING:
@@ -223,6 +223,7 @@ def test_a_fault_in_an_append_is_stopped(catalog: Catalog, spark: SparkSession) 
         with pytest.raises(AuditFailed, match="6 in source, 0 read"):
             lake.run("signup_fact")
     report = lake.engine.run(lake.target("signup_fact"), again=True)
+    assert isinstance(report, SessionReport)
     lake.assert_true("signup_fact")
     assert [audit.name for audit in report.audits if not audit.passed] == ["quarantine"]
 

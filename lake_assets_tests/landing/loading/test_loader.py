@@ -137,8 +137,8 @@ def test_what_is_discarded_beside_dead_letters_and_other_shards_is_landed_again(
     feed, writers = landings.feeds[0], [landings.writer(zone) for zone in ("a", "b")]
     for writer in writers:
         merge(writer, Shard(feed.topic), GroupLimits(3, 1 << 20), now=NOW)
-    for zone in (0, 1, 0):
-        reshard(writers[zone], Shard(feed.topic), 2, feed.distinct_id_of, now=NOW)
+    for place in (0, 1, 0):
+        reshard(writers[place], Shard(feed.topic), 2, feed.distinct_id_of, now=NOW)
     files = [e.file for e in landings.manifest.entries("b", feed.topic)]
     ends = ("dead-letters", "0-of-2")
     gone = [max((f for f in files if f.shard.endswith(end)), key=lambda f: len(f.ranges)) for end in ends]

@@ -133,7 +133,10 @@ def test_the_first_proposal_of_a_round_counts(manifest: Manifest) -> None:
     assert state.rounds(Shard(TOPIC, 1, 4)) == []
     for _ in range(2):
         state.finish_round("a", second)
-    assert (state.finished_rounds("a", WHOLE), state.finished_rounds("b", WHOLE)) == ({second.number}, frozenset())
+    assert (state.finished_rounds("a", WHOLE), state.finished_rounds("b", WHOLE)) == (
+        frozenset({second.number}),
+        frozenset(),
+    )
 
 
 def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest: Manifest) -> None:

@@ -202,7 +202,10 @@ def test_groups_that_cannot_be_are_refused(declared: dict[str, list[str]], probl
 def test_a_group_is_one_asset_in_one_pool_and_the_others_stay_alone() -> None:
     sources = [ACCOUNT_STATE, *metrics_sources({"mail": "nowhere", "sms": "nowhere"})]
     defs = serving_definitions(sources, clock=now, groups={"members": ["account_state", "sms_metrics"]})
-    found = {assets.op.name: ({key.path[-1] for key in assets.keys}, assets.op.pool) for assets in defs.assets or ()}
+    found = {}
+    for assets in defs.assets or ():
+        assert isinstance(assets, dg.AssetsDefinition)
+        found[assets.op.name] = ({key.path[-1] for key in assets.keys}, assets.op.pool)
     assert found == {
         "serving__members": ({"account_state", "sms_metrics"}, "serving.members"),
         "serving__mail_metrics": ({"mail_metrics"}, "serving.mail_metrics"),
@@ -292,7 +295,7 @@ def test_all_published_rows_or_the_newest_complete_day(lake: Lake) -> None:
 
 
 def test_two_tables_of_one_name_are_refused() -> None:
-    sources = [ACCOUNT_STATE, WholeIceberg("account_state", "core.own_fact", "at")]
+    sources: list[Source] = [ACCOUNT_STATE, WholeIceberg("account_state", "core.own_fact", "at")]
     with pytest.raises(ConfigurationError, match=r"dim and core\.own_fact are both served as 'account_state'\.\n  → "):
         push_groups(sources, {})
 

@@ -53,9 +53,15 @@ def workers(server: psutil.Process) -> list[psutil.Process]:
 
 
 @retry(retry=retry_if_result(lambda found: not found), wait=wait_fixed(0.02), stop=stop_after_delay(30))
-def at_work(server: psutil.Process) -> psutil.Process | None:
-    """Waits for a worker that takes processor time."""
+def _at_work(server: psutil.Process) -> psutil.Process | None:
     return next((process for process in workers(server)[1:] if process.cpu_times().user > 0.2), None)
+
+
+def at_work(server: psutil.Process) -> psutil.Process:
+    """Wait for a worker that takes processor time."""
+    found = _at_work(server)
+    assert found is not None
+    return found
 
 
 @contextmanager

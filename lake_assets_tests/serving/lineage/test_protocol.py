@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from lake_assets.errors import ServingError, UsageError
+from lake_assets.errors import LakeError, ServingError, UsageError
 from lake_assets.serving.errors import (
     EmptyReplace,
     EntryReverted,
@@ -86,7 +87,7 @@ def table() -> Table:
     return Table()
 
 
-def refused(table: Table, error: type[ServingError], act: Callable[[], object], match: str | None = None) -> None:
+def refused(table: Table, error: type[LakeError], act: Callable[[], object], match: str | None = None) -> None:
     """It is, and nothing has changed."""
     before = table.lineage, set(table.present)
     with pytest.raises(error, match=match):
@@ -160,7 +161,7 @@ def test_deletions_that_are_refused(table: Table) -> None:
     second = table.start(["a"], ["b"])
     table.present.add("stray")
     for name in ("a", "b", "stray"):
-        refused(table, SegmentHeld, lambda name=name: delete(name), match=name)
+        refused(table, SegmentHeld, partial(delete, name), match=name)
     table.revert(second, force=True)
     assert delete("b").deletions == {"b"}
 

@@ -46,7 +46,7 @@ def test_segments_are_registered_once_and_give_the_lineage_a_new_version(served:
     for _ in range(2):
         served.registry.register(served.table, "push", [A, B])
     state = served.registry.read(served.table)[served.table]
-    assert (state.version, state.segments, state.routed) == (1, {"a", "b"}, frozenset())
+    assert (state.version, state.segments, state.routed) == (1, frozenset({"a", "b"}), frozenset())
     assert list(served.registry.infos(served.table, ["b", "unknown", "a"])) == [B, A]
     assert served.registry.read_by(served.table, ["a", "b"], AT) == {"a": AT}
     with pytest.raises(TargetTaken):

@@ -71,8 +71,8 @@ def test_a_source_that_cannot_be_read_is_not_taken_for_a_folder_that_cannot_be_w
         write_drafts("t", opened, tmp_path, push_id="push0001", as_of=AS_OF)
 
     def gone() -> Iterator[pa.RecordBatch]:
+        yield from ()
         raise FileNotFoundError("data-00001.parquet")
-        yield
 
     reader = pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), gone())
     with pytest.raises(RowsUnreadable, match=r"data-00001\.parquet"):

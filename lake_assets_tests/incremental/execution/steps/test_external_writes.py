@@ -45,7 +45,9 @@ def table_with(catalog: Catalog, there: Collection[int | None], grain: Grain = H
 
 def in_hours(found: Collection[int]) -> BooleanExpression:
     spans = [(hour_start(START + h).isoformat(), hour_start(START + h + 1).isoformat()) for h in sorted(found)]
-    each = [And(GreaterThanOrEqual("at", a), LessThan("at", b)) for a, b in spans]  # type: ignore[call-arg, arg-type]
+    each: list[BooleanExpression] = []
+    for a, b in spans:
+        each.append(And(GreaterThanOrEqual("at", a), LessThan("at", b)))  # type: ignore[arg-type]
     return reduce(Or, each)
 
 
