@@ -24,6 +24,7 @@ ServingError
 ├── LineageDamaged          a node that serving cannot have written
 ├── LineageGone             files of a table that has no lineage in this ZooKeeper
 ├── LineageBusy             other clients kept writing the lineage
+├── SegmentDamaged          a segment whose file is gone, or is not what was pushed
 ├── TableNotServed
 ├── QueryRefused            a query that is not allowed
 └── QueryStopped            a query that exceeded its limits, or lost its lease
@@ -262,6 +263,17 @@ class LineageBusy(ServingError):
     def __init__(self, tables: Iterable[str], tries: int) -> None:
         super().__init__(
             f"The lineage of {_named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
+        )
+
+
+class SegmentDamaged(ServingError):
+    """The file of a segment is gone, or is not what was pushed. Where it is stays unsaid: the endpoint answers this."""
+
+    def __init__(self, table: str, segment: str) -> None:
+        super().__init__(
+            f"The file of segment {segment} of {table} is gone, or damaged: it is not what was pushed.",
+            remedy=f"`lake serving verify {table} --repair` restores it from its source if that has not changed since. "
+            f"Otherwise push {table} again, or revert to an earlier push: `lake serving lineage {table}`.",
         )
 
 
