@@ -96,7 +96,7 @@ def query(
     from lake_assets.serving.endpoints import query
     from lake_assets.serving.endpoints.sql import tables_of
 
-    if table not in tables_of(sql):
+    if table.lower() not in tables_of(sql):
         raise UsageError(f"The query does not read {table}.", remedy=f'Write it as "select ... from {table}".')
     with _open_serving() as found:
         result = query.query(found.broker, sql, found.limits)

@@ -14,6 +14,7 @@ ServingError
 │   ├── StillInProgress     a revert of an entry whose push may be running
 │   └── SegmentHeld         a deletion of a segment that the lineage needs
 ├── PushFailed              a push that was reverted, or not started
+│   ├── NameTaken
 │   ├── RowsUnreadable
 │   ├── QuotaExceeded
 │   ├── UploadStopped
@@ -158,6 +159,16 @@ class SegmentHeld(ReplaceRefused):
 
 class PushFailed(ServingError):
     """A push that did not complete. It was reverted, if it had started."""
+
+
+class NameTaken(PushFailed):
+    """Another served table has the same name in another case."""
+
+    def __init__(self, table: str, other: str) -> None:
+        super().__init__(
+            f"{table} cannot be pushed: {other} is served already, and SQL does not distinguish the two names.",
+            remedy=f"Push it as {other}, or under another name.",
+        )
 
 
 class RowsUnreadable(PushFailed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,17 @@ class Broker:
         self._files = files
         self._leases = leases
         self._checked = CheckedFiles(registry, files)
+        self._spellings: dict[str, str] = {}
+
+    def named(self, names: Iterable[str]) -> list[str]:
+        """Return the served tables that names in lower case mean: SQL ignores case. Unknown names stay as they are.
+
+        Tables are never removed, so what is known is not read again.
+        """
+        wanted = sorted(names)
+        if not self._spellings.keys() >= set(wanted):
+            self._spellings = {table.lower(): table for table in self.registry.tables()}
+        return [self._spellings.get(name, name) for name in wanted]
 
     @contextmanager
     def pin(self, *tables: str, seconds: float) -> Iterator[Pinned]:

@@ -72,7 +72,7 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
         SegmentDamaged: A file is gone, or is not what was pushed.
         TableNotServed: There is no such table, or readers see nothing of it.
     """
-    tables = sorted(tables_of(sql))
+    tables = broker.named(tables_of(sql))
     with broker.pin(*tables, seconds=limits.seconds) as pinned:
         try:
             checked = broker.checked(pinned)

@@ -23,7 +23,7 @@ REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
 
 
 def tables_of(sql: str) -> frozenset[str]:
-    """Return the tables that a query names, whether or not they are served.
+    """Return the tables that a query names, in lower case, whether or not they are served.
 
     Raises:
         QueryRefused: The query is not allowed, or cannot be parsed.
