@@ -193,15 +193,13 @@ def verify(
 @serving.command()
 def serve() -> None:
     """Answer queries over HTTP on loopback until interrupted: /query, /tables, /lineage, /health and /docs."""
-    import uvicorn
-
     from lake_assets.serving.endpoints.http import endpoint
+    from lake_assets.serving.endpoints.server import serve as serve_http
 
     found = settings()
     with _open_serving() as opened:
         typer.echo(f"http://127.0.0.1:{found.serving_port}/docs")
-        app = endpoint(opened, token=found.serving_token)
-        uvicorn.run(app, host="127.0.0.1", port=found.serving_port, log_level="warning")
+        serve_http(endpoint(opened, token=found.serving_token), port=found.serving_port)
 
 
 @pinot.command("push")
