@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from lake_assets.serving.erasure.erase import OutdatedSegments
     from lake_assets.serving.served_tables import Serving
     from lake_assets.serving.store.groups import PushGroup
+    from lake_assets.serving.store.sources import Source
+    from lake_assets.serving.verification.verify import VerifiedTable
 
 PUSH_ID_LENGTH = 12
 
@@ -94,7 +96,7 @@ def query(
     from lake_assets.serving.endpoints import query
     from lake_assets.serving.endpoints.sql import tables_of
 
-    if table not in tables_of(sql):
+    if table.lower() not in tables_of(sql):
         raise UsageError(f"The query does not read {table}.", remedy=f'Write it as "select ... from {table}".')
     with _open_serving() as found:
         result = query.query(found.broker, sql, found.limits)
@@ -157,17 +159,47 @@ def delete(
 
 
 @serving.command()
+def verify(
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Default: all served tables.")
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Restore damaged segments from the table's source, if it has not changed.")
+    ] = False,
+    copies: Annotated[
+        Path | None, typer.Option(help="A copy of LAKE_SERVING_FOLDER from which --repair restores segments first.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read all stored segments and compare their checksums with those registered at their push.
+
+    The exit code is 1 if a segment is damaged, and was not restored.
+    """
+    from lake_assets.pages.terminal import serving as views
+    from lake_assets.serving.verification.verify import verify_table
+
+    if copies and not repair:
+        raise UsageError("--copies was given without --repair.", remedy="Add --repair, or leave out --copies.")
+    checked = []
+    with _open_serving() as found:
+        for table in tables or found.registry.tables():
+            verified = verify_table(found.registry, found.files, table)
+            checked.append(_repaired(found, verified, copies) if repair else verified)
+    render(checked, views.verified, as_json=as_json)
+    if any(table.damaged for table in checked):
+        raise typer.Exit(1)
+
+
+@serving.command()
 def serve() -> None:
     """Answer queries over HTTP on loopback until interrupted: /query, /tables, /lineage, /health and /docs."""
-    import uvicorn
-
     from lake_assets.serving.endpoints.http import endpoint
+    from lake_assets.serving.endpoints.server import serve as serve_http
 
     found = settings()
     with _open_serving() as opened:
         typer.echo(f"http://127.0.0.1:{found.serving_port}/docs")
-        app = endpoint(opened, token=found.serving_token)
-        uvicorn.run(app, host="127.0.0.1", port=found.serving_port, log_level="warning")
+        serve_http(endpoint(opened, token=found.serving_token), port=found.serving_port)
 
 
 @pinot.command("push")
@@ -245,14 +277,35 @@ def searched_folders() -> list[FileSource]:
 
 
 def _group(name: str) -> PushGroup:
+    from lake_assets.serving.store.groups import group_named, push_groups
+
+    return group_named(name, push_groups(_sources(), settings().serving_groups))
+
+
+def _sources() -> list[Source]:
     from lake_assets.engagement.model.lakes import metrics_locations
     from lake_assets.incremental.from_settings import open_pipeline
-    from lake_assets.serving.store.groups import group_named, push_groups
     from lake_assets.serving.store.sources import metrics_sources, pipeline_sources
 
     found = settings()
-    sources = [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
-    return group_named(name, push_groups(sources, found.serving_groups))
+    return [*pipeline_sources(open_pipeline(found)), *metrics_sources(metrics_locations(found))]
+
+
+def _repaired(found: Serving, verified: VerifiedTable, copies: Path | None) -> VerifiedTable:
+    """Restore what can be restored; return the rest as damaged."""
+    from lake_assets.connections.catalog import open_catalog
+    from lake_assets.serving.store.files import SegmentFiles
+    from lake_assets.serving.verification.restore import restore_from_copies, restore_from_source
+    from lake_assets.serving.verification.verify import without
+
+    table = verified.table
+    left = verified
+    if copies and left.damaged:
+        left = without(left, restore_from_copies(found.files, SegmentFiles(copies), table, left.lost))
+    for source in _sources() if left.damaged else []:
+        if source.name == table:
+            left = without(left, restore_from_source(found.files, open_catalog(settings()), source, left.lost))
+    return left
 
 
 def _entries(words: list[str]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Serving: snapshots of tables, stored as segments, that are pushed and reverted in one switch.
 
-Folders, each of which may import those before it: lineage, store, endpoints, then erasure and dagster. `served_tables`
+Folders, each of which may import those before it: lineage, store, endpoints, then erasure,
+verification and dagster. `served_tables`
 connects all of them for a data directory.
 """

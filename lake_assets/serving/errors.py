@@ -14,6 +14,7 @@ ServingError
 │   ├── StillInProgress     a revert of an entry whose push may be running
 │   └── SegmentHeld         a deletion of a segment that the lineage needs
 ├── PushFailed              a push that was reverted, or not started
+│   ├── NameTaken
 │   ├── RowsUnreadable
 │   ├── QuotaExceeded
 │   ├── UploadStopped
@@ -24,6 +25,7 @@ ServingError
 ├── LineageDamaged          a node that serving cannot have written
 ├── LineageGone             files of a table that has no lineage in this ZooKeeper
 ├── LineageBusy             other clients kept writing the lineage
+├── SegmentDamaged          a segment whose file is gone, or is not what was pushed
 ├── TableNotServed
 ├── QueryRefused            a query that is not allowed
 └── QueryStopped            a query that exceeded its limits, or lost its lease
@@ -159,6 +161,16 @@ class PushFailed(ServingError):
     """A push that did not complete. It was reverted, if it had started."""
 
 
+class NameTaken(PushFailed):
+    """Another served table has the same name in another case."""
+
+    def __init__(self, table: str, other: str) -> None:
+        super().__init__(
+            f"{table} cannot be pushed: {other} is served already, and SQL does not distinguish the two names.",
+            remedy=f"Push it as {other}, or under another name.",
+        )
+
+
 class RowsUnreadable(PushFailed):
     """The rows to push could not be read."""
 
@@ -262,6 +274,17 @@ class LineageBusy(ServingError):
     def __init__(self, tables: Iterable[str], tries: int) -> None:
         super().__init__(
             f"The lineage of {_named(tables)} was changed by other clients {tries} times in a row.", remedy="Try again."
+        )
+
+
+class SegmentDamaged(ServingError):
+    """The file of a segment is gone, or is not what was pushed. Where it is stays unsaid: the endpoint answers this."""
+
+    def __init__(self, table: str, segment: str) -> None:
+        super().__init__(
+            f"The file of segment {segment} of {table} is gone, or damaged: it is not what was pushed.",
+            remedy=f"`lake serving verify {table} --repair` restores it from its source if that has not changed since. "
+            f"Otherwise push {table} again, or revert to an earlier push: `lake serving lineage {table}`.",
         )
 
 

@@ -26,7 +26,7 @@ engagement: dashboard ingest init maintain metrics mutate reclaim retain simulat
 erasure: certify
 landing: compact init page policy reshard run scrub simulate status verify
 landing quarantine: discard list release
-serving: clean-up delete lineage list push query revert serve
+serving: clean-up delete lineage list push query revert serve verify
 serving pinot: list push revert
 session: commit init publish
 service: install

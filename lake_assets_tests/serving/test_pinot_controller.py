@@ -54,6 +54,11 @@ def names(number: int) -> list[str]:
     return [f"members_{number}_{part}" for part in range(3)]
 
 
+def test_a_table_may_have_a_name_as_pinot_has_it(pinot: PinotController) -> None:
+    with pytest.raises(PinotRefused, match="GET /segments/airlineStats"):  # by the cluster, which has no such table
+        pinot.segments("airlineStats")
+
+
 def test_a_push_switches_and_a_revert_goes_back(cluster: Controller, pinot: PinotController, tmp_path: Path) -> None:
     first = pinot.push("members", snapshot(tmp_path, 1))
     assert (first.replaced, cluster.seen) == ((), names(1))

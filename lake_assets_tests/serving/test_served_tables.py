@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from lake_assets.errors import UsageError
+from lake_assets.serving.endpoints.query import query
 from lake_assets.serving.errors import (
     EntryReverted,
     ErasedSince,
     LineageDamaged,
     LineageGone,
+    NameTaken,
     PushOvertaken,
     QueryStopped,
     QuotaExceeded,
@@ -36,6 +38,7 @@ from lake_assets.serving.lineage.registry import LINEAGE, Registry, States
 from lake_assets.serving.lineage.registry import SEGMENTS as SEGMENT_NODES
 from lake_assets.serving.lineage.retention import Retention
 from lake_assets.serving.lineage.znrecord import SegmentInfo
+from lake_assets.serving.store.drafts import push_of
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.push import Policy
 from lake_assets.serving.store.status import lineage_status, switched_with
@@ -43,7 +46,7 @@ from lake_assets.serving.store.writer import Writer
 from lake_assets_tests.coordination.conftest import Ensemble
 from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
 from lake_assets_tests.serving import full_disk
-from lake_assets_tests.serving.scenario import AT_ONCE, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
+from lake_assets_tests.serving.scenario import AT_ONCE, LIMITS, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
 
 DAY = timedelta(hours=24)
 
@@ -102,6 +105,23 @@ def test_more_snapshots_go_back_more_steps_at_once(zookeeper: str, tmp_path: Pat
         assert found.stored() == 3 * SEGMENTS
         found.writer.revert(found.table, reports[2].entry_id, later=True)
         assert found.seen() == [1]
+
+
+def test_a_name_is_found_in_any_case_and_used_in_one(served: World) -> None:
+    table = f"airlineStats_{fresh_name()}"
+    report = served.writer.push({table: snapshot(1)}, push_id="push0001", as_of=now())[0]
+    assert served.files.tables() == [table]
+    assert {push_of(name) for name in report.segments} == {"push0001"}
+    for spelling in (table, table.lower(), table.upper(), f'"{table}"'):
+        assert served.seen(spelling) == [1]
+    assert query(served.broker, f"with x as (from {table}) select count(*) from X", LIMITS).rows == [(ROWS,)]
+    for name in (table.lower(), table.upper()):
+        with pytest.raises(NameTaken, match=f"{table} is served already"):
+            served.writer.push({name: snapshot(2)}, push_id="push0002", as_of=now())
+    with pytest.raises(NameTaken):
+        served.writer.push({"a_new_One": snapshot(2), "a_new_one": snapshot(2)}, push_id="push0002", as_of=now())
+    served.writer.push({table: snapshot(3)}, push_id="push0003", as_of=now())
+    assert served.seen(table.upper()) == [3]
 
 
 def test_a_push_group_is_switched_at_once_for_who_pins_it(served: World) -> None:

@@ -12,6 +12,8 @@ IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """A column of a table that another program has created."""
+SERVED_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+"""Apache Pinot's tables have names such as airlineStats."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """The names of topics that Kafka accepts."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Mode, Stateless
-from lake_assets.incremental.declaration.names import IDENTIFIER, require_name
+from lake_assets.incremental.declaration.names import SERVED_TABLE, require_name
 from lake_assets.incremental.declaration.tables import Source
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Served:
 
     def __post_init__(self) -> None:
         if self.name is not None:
-            require_name(IDENTIFIER, self.name, "A served table")
+            require_name(SERVED_TABLE, self.name, "A served table")
         if self.rows not in (None, "newest", "all"):
             raise ConfigurationError(f"Served has rows={self.rows!r}.", remedy="Use 'newest' or 'all'.")
 

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from lake_assets.pages.terminal.render import Column, Part, TableView, counted, megabytes, moment, warning
+from lake_assets.pages.terminal.render import (
+    Column,
+    Part,
+    TableView,
+    counted,
+    failed,
+    megabytes,
+    moment,
+    succeeded,
+    warning,
+)
 from lake_assets.serving.endpoints.pinot import PinotPush
 from lake_assets.serving.endpoints.query import Result
 from lake_assets.serving.erasure.erase import OutdatedSegments
 from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.status import EntryStatus, TableStatus, way_back
+from lake_assets.serving.verification.verify import VerifiedTable
 
 SERVED: TableView[TableStatus] = TableView(
     (
@@ -64,6 +75,34 @@ def pushed(reports: Sequence[PushReport]) -> Iterator[Part]:
     first, *others = reports
     together = {other.table: other.entry_id for other in others}
     yield f"To go back: {way_back(first.table, first.entry_id, together)}"
+
+
+def verified(tables: Sequence[VerifiedTable]) -> Iterator[Part]:
+    """Show which segments are damaged, which were restored, and what to do about the others."""
+    if not tables:
+        yield "No table is served."
+    for table in tables:
+        segments = counted(table.segments, "segment")
+        if table.damaged:
+            yield failed(f"{table.table}: {len(table.damaged)} of {segments} damaged")
+        else:
+            yield succeeded(f"{table.table}: {segments} as pushed")
+        for name in table.restored:
+            yield f"  restored {name}"
+        for segment in table.damaged:
+            role = "read by queries" if segment.is_seen else "kept for a revert"
+            yield failed(f"  {segment.info.name} ({role}): {segment.problem}")
+        if table.damaged:
+            yield f"  → {_to_restore(table)}"
+
+
+def _to_restore(table: VerifiedTable) -> str:
+    if any(segment.is_seen for segment in table.damaged):
+        return (
+            f"`lake serving verify {table.table} --repair` restores what its source still has. "
+            f"Otherwise run `lake serving push {table.table}`."
+        )
+    return "Do not revert to these segments. The next pushes replace them."
 
 
 def pinot_pushed(done: PinotPush) -> Iterator[Part]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from lake_assets.serving.endpoints.query import query
+from lake_assets.serving.errors import SegmentDamaged
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.files import checksum, sha256_of
 from lake_assets.serving.store.push import PushReport
@@ -31,14 +32,19 @@ def check_push(
 
 def row_count(serving: Serving, key: dg.AssetKey, source: Source, reading: Reading) -> dg.AssetCheckResult:
     """Compare the row count of a query with the metadata of the source."""
-    result = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits)
-    served = result.rows[0][0]
+    description = f"The number of served rows equals that of {source.table}, {reading.of}."
+    try:
+        result = query(serving.broker, f'select count(*) from "{source.name}"', serving.limits)
+        served = result.rows[0][0]
+    except SegmentDamaged as error:
+        served = None
+        description = error.problem
     return dg.AssetCheckResult(
         asset_key=key,
         check_name=ROW_COUNT,
         passed=served == reading.expected,
         metadata={"rows": reading.expected, "rows served": served},
-        description=f"The number of served rows equals that of {source.table}, {reading.of}.",
+        description=description,
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lake_assets.serving.errors import TableNotServed
-from lake_assets.serving.lineage.registry import Registry, States
+from lake_assets.serving.endpoints.checked_files import CheckedFiles
+from lake_assets.serving.errors import LineageBusy, SegmentDamaged, TableNotServed
+from lake_assets.serving.lineage.registry import MAX_TRIES, Registry, States
 from lake_assets.serving.lineage.znrecord import is_table
 from lake_assets.serving.store.files import SegmentFiles
 from lake_assets.serving.store.leases import Lease, Leases
@@ -43,6 +44,18 @@ class Broker:
         self.registry = registry
         self._files = files
         self._leases = leases
+        self._checked = CheckedFiles(registry, files)
+        self._spellings: dict[str, str] = {}
+
+    def named(self, names: Iterable[str]) -> list[str]:
+        """Return the served tables that names in lower case mean: SQL ignores case. Unknown names stay as they are.
+
+        Tables are never removed, so what is known is not read again.
+        """
+        wanted = sorted(names)
+        if not self._spellings.keys() >= set(wanted):
+            self._spellings = {table.lower(): table for table in self.registry.tables()}
+        return [self._spellings.get(name, name) for name in wanted]
 
     @contextmanager
     def pin(self, *tables: str, seconds: float) -> Iterator[Pinned]:
@@ -62,10 +75,44 @@ class Broker:
         self._refuse_unknown(invalid)
         with self._leases.lease(tables, seconds=seconds) as lease:
             states = self.registry.read(*tables)
-            unknown = {name for name, state in states.items() if not state.routed}
-            self._refuse_unknown(unknown)
+            self._refuse_unrouted(states)
             lease.wait_until_acquired()
             yield self._pinned(states, lease)
+
+    def checked(self, pinned: Pinned) -> Pinned:
+        """Compare the pinned files with their registered checksums, those that this process has not compared yet.
+
+        Returns:
+            The tables as they are now, under the same lease, if segments were given up meanwhile; otherwise the same.
+
+        Raises:
+            SegmentDamaged: A file is gone, or is not what was pushed.
+            QueryStopped: The lease was lost.
+            TimeoutError: The time of the lease has passed.
+            LineageBusy: Other clients kept writing the lineage.
+        """
+        for _ in range(MAX_TRIES):
+            try:
+                if self._is_whole(pinned):
+                    return pinned
+            except SegmentDamaged:
+                pinned.lease.confirm()  # without the lease, files may be gone
+                raise
+            states = self.registry.read(*pinned.files)
+            self._refuse_unrouted(states)
+            pinned = self._pinned(states, pinned.lease)
+        raise LineageBusy(pinned.files, MAX_TRIES)
+
+    def _is_whole(self, pinned: Pinned) -> bool:
+        """Whether all of its segments are still registered; their files are compared on the way."""
+        for table, files in pinned.files.items():
+            names = [file.stem for file in files]
+            if not self._checked.check(table, names, seconds_left=lambda: pinned.lease.seconds_left):
+                return False
+        return True
+
+    def _refuse_unrouted(self, states: States) -> None:
+        self._refuse_unknown({name for name, state in states.items() if not state.routed})
 
     def _refuse_unknown(self, names: set[str]) -> None:
         if names:

@@ -6,21 +6,21 @@ An error is answered as {"problem", "remedy"}. With a token, all requests except
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
 from threading import BoundedSemaphore
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.trustedhost import TrustedHostMiddleware
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 from kazoo.exceptions import KazooException
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.endpoints.query import Result, query
+from lake_assets.serving.endpoints.request_gate import REQUEST_SECONDS, RequestGate
 from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
 from lake_assets.serving.served_tables import Serving
 from lake_assets.serving.store.status import EntryStatus, TableStatus, lineage_status, table_status
@@ -33,6 +33,12 @@ CONCURRENT_QUERIES = 4
 """Each may use the memory of its limit. Further queries wait for as long as a query may take."""
 
 BEARER = HTTPBearer(auto_error=False)
+"""For the OpenAPI page; `RequestGate` checks the token."""
+
+BAD_REQUEST = 400
+UNPROCESSABLE = 422
+NO_TEXT = ("string_unicode",)
+"""What pydantic calls a text that UTF-8 does not have, such as half of a pair of surrogates."""
 
 SERVICE_UNAVAILABLE = 503
 STATUS_CODES = ((TableNotServed, 404), (QueryRefused, 400), (UsageError, 400), (QueryStopped, 422))
@@ -63,24 +69,28 @@ class QueryResponse(BaseModel):
     versions: dict[str, int | None]
 
 
-def endpoint(serving: Serving, *, token: SecretStr | None = None) -> FastAPI:
+def endpoint(serving: Serving, *, token: SecretStr | None = None, request_seconds: float = REQUEST_SECONDS) -> FastAPI:
     """Return the application.
 
     Args:
         serving: The served tables, with the limits of a query.
         token: That requests must bear; None: any request is answered.
+        request_seconds: For the body of a request to arrive.
     """
     app = FastAPI(
         title="Served tables",
         description="Whole snapshots of tables of the lake, read-only.",
         version="1",
-        openapi_url=None,  # and so no page: `_add_openapi` adds both with a guard
+        openapi_url=None,  # and so no page: `_add_openapi` adds both
     )
+    app.add_middleware(RequestGate, token=token, seconds=request_seconds)
     # A page in a browser cannot reach the endpoint by another host name.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(HOSTS))
     app.add_exception_handler(LakeError, _answer_error)
     app.add_exception_handler(KazooException, _answer_unreachable)
-    guard = Depends(_guard(token))
+    app.add_exception_handler(UnicodeError, _answer_odd_text)
+    app.add_exception_handler(RequestValidationError, _answer_invalid)
+    guard = Depends(BEARER)
     _add_status(app, serving, guard)
     _add_query(app, serving, guard)
     _add_openapi(app, guard)
@@ -140,20 +150,6 @@ def _response(result: Result) -> QueryResponse:
     )
 
 
-def _guard(token: SecretStr | None) -> Callable[..., None]:
-    """Refuse requests without the token, if there is one."""
-
-    def check(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
-        if not token:
-            return
-        given = credentials.credentials if credentials else ""
-        expected = token.get_secret_value()
-        if not secrets.compare_digest(given.encode(), expected.encode()):
-            raise HTTPException(401, "The token is missing or wrong.", {"WWW-Authenticate": "Bearer"})
-
-    return check
-
-
 def _answer_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, LakeError)
     for kind, status_code in STATUS_CODES:
@@ -164,6 +160,19 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 def _answer_unreachable(_: Request, error: Exception) -> JSONResponse:
     return _problem(SERVICE_UNAVAILABLE, f"ZooKeeper did not answer: {error!r}.", "Check that it runs.")
+
+
+def _answer_odd_text(_: Request, error: Exception) -> JSONResponse:
+    return _problem(BAD_REQUEST, f"The request is not valid text: {type(error).__name__}.", "Send UTF-8.")
+
+
+def _answer_invalid(_: Request, error: Exception) -> JSONResponse:
+    """Without the value, as FastAPI's own answer has it: JSON may not be able to hold it."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    status_code = BAD_REQUEST if first["type"] in NO_TEXT else UNPROCESSABLE
+    return _problem(status_code, f"{place}: {first['msg']}.", 'Send JSON such as {"sql": "select ..."}: see /docs.')
 
 
 def _problem(status_code: int, problem: str, remedy: str) -> JSONResponse:

@@ -69,13 +69,15 @@ def query(broker: Broker, sql: str, limits: QueryLimits) -> Result:
     Raises:
         QueryRefused: The query is not allowed, or DuckDB cannot run it.
         QueryStopped: The query exceeded its limits, or its files were lost.
+        SegmentDamaged: A file is gone, or is not what was pushed.
         TableNotServed: There is no such table, or readers see nothing of it.
     """
-    tables = sorted(tables_of(sql))
+    tables = broker.named(tables_of(sql))
     with broker.pin(*tables, seconds=limits.seconds) as pinned:
         try:
+            checked = broker.checked(pinned)
             with WORKERS.one() as worker:
-                result = _result(worker, sql, limits, pinned)
+                result = _result(worker, sql, limits, checked)
         except TimeoutError:
             raise _too_slow(limits) from None
         except FrameTooLarge:

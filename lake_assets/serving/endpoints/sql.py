@@ -23,7 +23,7 @@ REFUSED_FUNCTIONS = frozenset({"current_setting", "getvariable"})
 
 
 def tables_of(sql: str) -> frozenset[str]:
-    """Return the tables that a query names, whether or not they are served.
+    """Return the tables that a query names, in lower case, whether or not they are served.
 
     Raises:
         QueryRefused: The query is not allowed, or cannot be parsed.
@@ -42,6 +42,10 @@ def tables_of(sql: str) -> frozenset[str]:
 
 
 def _parsed(sql: str) -> dict[str, Any]:
+    try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise _refused(f"its character {error.start + 1} is half of a pair (U+{ord(sql[error.start]):04X})") from None
     with _parser().cursor() as connection:
         found = connection.execute("select json_serialize_sql(?::varchar)", [sql]).fetchone()
     try:

@@ -35,7 +35,9 @@ SHOWN_BYTES = 80
 
 _GZIP = b"\x1f\x8b"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TABLE = re.compile(r"[a-z_][a-z0-9_]*")
+_TABLE = re.compile(r"(?!.*_(?:OFFLINE|REALTIME)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""Pinot itself calls a table `airlineStats_OFFLINE` in ZooKeeper: such nodes belong to a cluster."""
+
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _DECODING_ERRORS = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -76,7 +78,8 @@ def checked_table(name: str) -> str:
     """
     if not is_table(name):
         raise UsageError(
-            f"{name!r} is not a valid name for a table.", remedy="Use lower-case letters, digits and _: account_state."
+            f"{name!r} is not a valid name for a table.",
+            remedy="Use letters, digits and _, without a type at the end (_OFFLINE): account_state, airlineStats.",
         )
     return name
 

@@ -84,13 +84,16 @@ def group_named(name: str, groups: Iterable[PushGroup]) -> PushGroup:
 
 def _by_name(sources: Iterable[Source]) -> dict[str, Source]:
     found: dict[str, Source] = {}
+    without_case: dict[str, Source] = {}
     for source in sources:
-        other = found.setdefault(source.name, source)
+        other = without_case.setdefault(source.name.lower(), source)
         if other != source:
+            also = "" if other.name == source.name else f" (and {other.name!r}: SQL ignores case)"
             raise ConfigurationError(
-                f"{other.table} and {source.table} are both served as {source.name!r}.",
+                f"{other.table} and {source.table} are both served as {source.name!r}{also}.",
                 remedy='Give one of them another name: served=Served(name="...").',
             )
+        found[source.name] = source
     return found
 
 
@@ -100,7 +103,7 @@ def _check(name: str, tables: Sequence[str], found: Mapping[str, Source], times_
         raise _wrong(
             name,
             "does not have a valid name",
-            remedy="Use lower-case letters, digits and _, and no served table's name.",
+            remedy="Use letters, digits and _, and no served table's name.",
         )
     if not tables:
         raise _wrong(name, "has no table", remedy=name_some)

@@ -14,7 +14,14 @@ from kazoo.exceptions import KazooException
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import LakeError
-from lake_assets.serving.errors import EntryReverted, PushOvertaken, QuotaExceeded, UnknownEntry, UploadStopped
+from lake_assets.serving.errors import (
+    EntryReverted,
+    NameTaken,
+    PushOvertaken,
+    QuotaExceeded,
+    UnknownEntry,
+    UploadStopped,
+)
 from lake_assets.serving.lineage.lineage import Change, State, missing
 from lake_assets.serving.lineage.protocol import MIN_SNAPSHOTS, end_replace, revert_replace, start_replace
 from lake_assets.serving.lineage.registry import States, TableState
@@ -125,7 +132,16 @@ class Push:
                 changes[table] = self._started(table, state)
             return changes
 
+        self._refuse_similar()
         self._store.registry.update(decide, *self._drafts)
+
+    def _refuse_similar(self) -> None:
+        """Two tables whose names differ only in case would be one table in SQL, and one folder on some systems."""
+        spellings: dict[str, str] = {}
+        for table in (*self._store.registry.tables(), *self._drafts):
+            other = spellings.setdefault(table.lower(), table)
+            if other != table:
+                raise NameTaken(table, other)
 
     def _started(self, table: str, state: TableState) -> Change:
         before = self._without_others(state) if self._force else state

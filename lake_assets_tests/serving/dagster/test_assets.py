@@ -187,7 +187,7 @@ def test_a_group_is_pushed_in_one_switch_and_taken_back_in_one(lake: Lake, tmp_p
 @pytest.mark.parametrize(
     ("declared", "problem"),
     [
-        ({"Members": ["account_state"]}, "'Members' does not have a valid name"),
+        ({"mem-bers": ["account_state"]}, "'mem-bers' does not have a valid name"),
         ({"account_state": ["mail_metrics"]}, "'account_state' does not have a valid name"),
         ({"members": []}, "'members' has no table"),
         ({"members": ["accounts"]}, "'members' names 'accounts', which is not served"),
@@ -298,6 +298,15 @@ def test_two_tables_of_one_name_are_refused() -> None:
     sources: list[Source] = [ACCOUNT_STATE, WholeIceberg("account_state", "core.own_fact", "at")]
     with pytest.raises(ConfigurationError, match=r"dim and core\.own_fact are both served as 'account_state'\.\n  → "):
         push_groups(sources, {})
+    similar = [ACCOUNT_STATE, WholeIceberg("Account_State", "core.own_fact", "at")]
+    with pytest.raises(ConfigurationError, match=r"both served as 'Account_State' \(and 'account_state': SQL ignores"):
+        push_groups(similar, {})
+
+
+def test_a_target_is_served_under_a_name_as_pinot_has_it() -> None:
+    assert Served(name="airlineStats").name == "airlineStats"
+    (group,) = push_groups([WholeIceberg("airlineStats", "core.own_fact", "at")], {})
+    assert serving_asset(group, now).keys == {dg.AssetKey(["serving", "airlineStats"])}
 
 
 @pytest.mark.parametrize(

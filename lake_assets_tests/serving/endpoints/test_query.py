@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,14 +17,17 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
+from lake_assets.serving.endpoints.broker import Broker
 from lake_assets.serving.endpoints.http import endpoint
 from lake_assets.serving.endpoints.query import QueryLimits, query
 from lake_assets.serving.endpoints.query_worker import connect, restrict
 from lake_assets.serving.endpoints.sql import tables_of
-from lake_assets.serving.errors import QueryRefused, QueryStopped, TableNotServed
+from lake_assets.serving.errors import QueryRefused, QueryStopped, SegmentDamaged, TableNotServed
+from lake_assets.serving.lineage.registry import SEGMENTS
+from lake_assets.serving.lineage.znrecord import encode_segment
 from lake_assets.serving.served_tables import Serving, open_serving
 from lake_assets.settings import Settings
-from lake_assets_tests.serving.scenario import World, fresh_name, now, world
+from lake_assets_tests.serving.scenario import COUNTED, World, fresh_name, now, world
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -166,12 +171,15 @@ def test_a_time_that_python_has_not_is_refused(members: World, value: str) -> No
 def test_a_damaged_segment_is_not_the_users_fault_and_tells_no_path(
     members: World, tmp_path: Path, damage: slice
 ) -> None:
+    """Also one whose damage DuckDB finds: here its registered checksum is that of the damaged file."""
     with world(members.hosts, tmp_path, fresh_name()) as found:
         found.push(1)
-        for name in found.registry.read(found.table)[found.table].routed:
-            content = bytearray(found.files.path(found.table, name).read_bytes())
+        for info in found.registry.infos(found.table, found.registry.read(found.table)[found.table].routed):
+            content = bytearray(found.files.path(found.table, info.name).read_bytes())
             content[damage] = b"?" * len(content[damage])
-            found.files.path(found.table, name).write_bytes(content)
+            found.files.path(found.table, info.name).write_bytes(content)
+            accepted = replace(info, sha256=hashlib.sha256(content).hexdigest())
+            found.zk.set(f"{SEGMENTS}/{found.table}/{info.name}", encode_segment(accepted))
         with pytest.raises(QueryStopped, match="gone, or damaged") as caught:
             found.seen()
         assert str(tmp_path) not in str(caught.value)
@@ -181,7 +189,30 @@ def test_a_file_that_is_gone_is_told(members: World, tmp_path: Path) -> None:
     with world(members.hosts, tmp_path, fresh_name()) as found:
         found.push(1)
         found.files.remove(found.table, found.registry.read(found.table)[found.table].routed)
-        with pytest.raises(QueryStopped, match="Segments cannot be read"):
+        with pytest.raises(SegmentDamaged, match="gone, or damaged"):
+            found.seen()
+
+
+def test_a_flipped_bit_is_found_before_a_sum_is_wrong(members: World, tmp_path: Path) -> None:
+    """Wherever it is, by a process that has not read the file; also by one that has, if the file was written since."""
+    with world(members.hosts, tmp_path, fresh_name()) as found:
+        (name, *_) = found.push(1).segments
+        file = found.files.path(found.table, name)
+        pushed = file.read_bytes()
+        for number in range(12):
+            damaged = bytearray(pushed)
+            damaged[number * len(pushed) // 12] ^= 1 << (number % 8)
+            file.write_bytes(damaged)
+            fresh = Broker(found.registry, found.files, found.leases)
+            with pytest.raises(SegmentDamaged, match=name) as caught:
+                query(fresh, COUNTED.format(table=found.table), QueryLimits())
+            assert str(tmp_path) not in f"{caught.value.problem} {caught.value.remedy}"
+        file.write_bytes(pushed)
+        assert found.seen() == [1]
+        status = file.stat()
+        file.write_bytes(damaged)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))  # nobody can set the time of the inode back
+        with pytest.raises(SegmentDamaged, match=name):
             found.seen()
 
 
@@ -242,7 +273,7 @@ def test_with_a_token_all_but_health_asks_for_it(serving: Serving, members: Worl
     assert client.get("/health").status_code == 200
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         for page in ("/tables", "/docs", "/redoc", "/openapi.json"):
-            assert client.get(page, headers=headers).status_code == (404 if page == "/redoc" else 401)
+            assert client.get(page, headers=headers).status_code == 401
         assert client.get(f"/lineage/{members.table}", headers=headers).status_code == 401
         assert client.post("/query", json={"sql": "select 1"}, headers=headers).status_code == 401
     assert client.get("/tables", headers={"Authorization": "Bearer sesame"}).status_code == 200

@@ -12,6 +12,7 @@ from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
 from lake_assets.serving.lineage.znrecord import (
     SegmentInfo,
+    checked_table,
     decode_lineage,
     decode_segment,
     encode_lineage,
@@ -49,6 +50,20 @@ def test_a_name_that_the_format_or_a_folder_cannot_hold_is_refused(name: str) ->
     entry = LineageEntry("e", (), (name,), State.IN_PROGRESS, AT)
     with pytest.raises(UsageError, match="is not a valid name for a segment"):
         encode_lineage(SegmentLineage("t", {"e": entry}))
+
+
+@pytest.mark.parametrize("name", ["account_state", "myTable", "airlineStats", "_t", "T"])
+def test_names_of_tables_are_as_pinot_has_them(name: str) -> None:
+    assert checked_table(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "1a", "a-b", "a.b", "a b", "a/b", "../a", 'a"b', "a;b", "a\n", "ä", "İ", "airlineStats_OFFLINE", "a_REALTIME"],
+)
+def test_a_name_that_is_not_a_plain_identifier_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is not a valid name for a table"):
+        checked_table(name)
 
 
 @pytest.mark.parametrize("head", [None, "7@2026-01-01-00:00"])
