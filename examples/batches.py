@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from examples.comparison import compare
-from lake_assets.base.hours import hour_key, hour_of
+from lake_assets.base.hours import hour_key, hour_of, hour_start, parse_hour
 from lake_assets.incremental.execution.catch_up import catch_up
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, load
@@ -65,6 +65,36 @@ def replay(
     equal = all(comparison.equal for comparison in found)
     say("All equal." if equal else "Not all equal.")
     return equal
+
+
+def play(
+    tables: Path,
+    raw: str,
+    rows: pd.DataFrame,
+    expected: Expected,
+    *,
+    start: str,
+    days: int,
+) -> None:
+    """Land the rows of some days, a batch for each week, into LAKE_HOME. Exit with 1 if a table differs from pandas.
+
+    Args:
+        tables: The folder of YAML files.
+        raw: The raw table.
+        rows: Its columns, and known_at.
+        expected: Computes the tables by pandas.
+        start: The first event hour. The weeks are counted from here.
+        days: The number of days, in whole weeks.
+    """
+    import typer
+
+    from lake_assets.settings import settings
+
+    engine = open_engine(settings(), tables, start)
+    first = pd.Timestamp(hour_start(parse_hour(start)))
+    ends = pd.date_range(first, first + pd.Timedelta(days=days), freq="7D", inclusive="right")
+    if not replay(engine, raw, rows, ends, expected, say=typer.echo):
+        raise typer.Exit(1)
 
 
 def land(catalog: Catalog, raw: str, rows: pd.DataFrame, at: pd.Timestamp) -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-
-import pandas as pd
 import typer
 
-from examples.batches import open_engine, replay
+from examples.batches import play
 from examples.earthquakes.loader import RAW, START, TABLES, expected, reports
-from lake_assets.settings import settings
 
-FIRST = "2024-04-01"
 DAYS = 126
 
 
 def main(days: int = DAYS) -> None:
     """Land the rows of some days, a batch for each week, into LAKE_HOME. Exit with 1 if a table differs from pandas."""
-    engine = open_engine(settings(), TABLES, START)
-    start = pd.Timestamp(FIRST, tz="UTC")
-    ends = pd.date_range(start, start + pd.Timedelta(days=days), freq="7D", inclusive="right")
-    if not replay(engine, RAW, reports(), ends, expected, say=typer.echo):
-        sys.exit(1)
+    play(TABLES, RAW, reports(), expected, start=START, days=days)
 
 
 if __name__ == "__main__":

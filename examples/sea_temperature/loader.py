@@ -13,9 +13,13 @@ BUOY = "B01"
 
 
 def readings() -> pd.DataFrame:
-    """Return the columns of the raw table, and known_at (UTC): every fifth packet of six hours is three days late."""
-    from bokeh_sampledata.sea_surface_temperature import sea_surface_temperature as data
+    """Return the columns of the raw table, and known_at (UTC): every fifth packet of six hours is three days late.
 
+    One time, at the end, is there with two values. The buoy and the time identify a reading: the first one is taken.
+    """
+    from bokeh_sampledata.sea_surface_temperature import sea_surface_temperature
+
+    data = sea_surface_temperature[~sea_surface_temperature.index.duplicated()]
     read_at = pd.Series(data.index).dt.tz_convert("UTC")
     packet = (read_at - read_at.iloc[0]) // pd.Timedelta(hours=6)
     days_late = (packet % 5 == 4) * 3

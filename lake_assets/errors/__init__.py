@@ -32,6 +32,7 @@ LakeError
 │   ├── StateMoved
 │   ├── NotAsPlanned
 │   ├── FunctionFailed
+│   ├── RowsFailed
 │   └── AuditBroken
 ├── StreamError             a stream of an engagement lake stopped
 │   ├── TopicReplaced
@@ -79,7 +80,7 @@ from lake_assets.errors.engagement import (
     StreamError,
     TopicReplaced,
 )
-from lake_assets.errors.functions import AuditBroken, FunctionFailed
+from lake_assets.errors.functions import AuditBroken, FunctionFailed, RowsFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
@@ -135,6 +136,7 @@ __all__ = [
     "OffsetsOverlap",
     "PublishConflict",
     "RegistryDamaged",
+    "RowsFailed",
     "ServiceError",
     "ServingError",
     "SessionError",

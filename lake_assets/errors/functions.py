@@ -18,6 +18,20 @@ class FunctionFailed(SessionError):
         super().__init__(f"{table}: in {function}() at {place}, {found.problem}.", remedy=found.remedy)
 
 
+class RowsFailed(SessionError):
+    """Spark failed to compute a row of a target. Nothing was published.
+
+    Args:
+        table: The target.
+        place: `file:line` of the expression that failed.
+        hours: The hours that the session builds, as text.
+        found: What failed, as the end of a sentence, and what to do.
+    """
+
+    def __init__(self, table: str, place: str, hours: str, found: ErrorText) -> None:
+        super().__init__(f"{table}: at {place}, in rows for {hours}, {found.problem}.", remedy=found.remedy)
+
+
 class AuditBroken(SessionError):
     """An audit could not be evaluated. Nothing was published.
 

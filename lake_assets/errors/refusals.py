@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lake_assets.errors.refusal_remedies import known_text
 from lake_assets.errors.texts import ErrorText, chain, first_line
 
 UNRESOLVED_COLUMN = "UNRESOLVED_COLUMN"
@@ -57,7 +58,11 @@ def explain(refusal: Refusal) -> ErrorText:
     python_error = _python_error(refusal.message)
     if python_error:
         return ErrorText(f"a Python function that it calls raised {python_error}", CORRECT)
-    return ErrorText(f"Spark refuses the query{place}: {_cleaned(refusal.message)}", CORRECT)
+    message = _cleaned(refusal.message)
+    known = known_text(condition, refusal.parameters, message)
+    if known is not None:
+        return ErrorText(f"{known.problem}{place}", known.remedy)
+    return ErrorText(f"Spark refuses the query{place}: {message}", CORRECT)
 
 
 def _read(error: Any) -> Refusal:

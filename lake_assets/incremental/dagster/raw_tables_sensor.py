@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import dagster as dg
 
 from lake_assets.base.hours import hour_key
+from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
-from lake_assets.incremental.declaration import Pipeline
+from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
@@ -27,6 +29,9 @@ def raw_tables_sensor(
 ) -> dg.SensorDefinition:
     """Return a sensor that reports landed partitions and starts nothing.
 
+    If a raw table cannot be read, the other tables are reported, and the reason names it. A tick fails with its error
+    if nothing else is to be reported: what a failed tick has found would be lost.
+
     Args:
         pipeline: Declares the raw tables.
         keys: Raw table → its asset key.
@@ -36,18 +41,21 @@ def raw_tables_sensor(
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        last_snapshots: dict[str, int] = json.loads(context.cursor or "{}")
-        events: list[dg.AssetMaterialization] = []
-        rows_read = 0
+        report = _LandedReport(engine, keys, json.loads(context.cursor or "{}"))
+        problems: list[LakeError] = []
         for raw in pipeline.raw:
-            snapshots = engine.raw_activity(raw, since=last_snapshots.get(raw.table))
-            for snapshot in _up_to_limit(snapshots, EVENTS_PER_TICK - len(events)):
-                rows_read += snapshot.rows
-                late = engine.raw_lateness(raw, snapshot) if rows_read <= LATENESS_ROWS else {}
-                events += raw_events(keys[raw.table], snapshot, late)
-                last_snapshots[raw.table] = snapshot.snapshot_id
-        reason = f"Reported {len(events)} landed partitions." if events else "No raw table has a new snapshot."
-        return dg.SensorResult(asset_events=events, cursor=json.dumps(last_snapshots), skip_reason=reason)
+            try:
+                report.add(raw)
+            except LakeError as error:  # the other tables are reported all the same
+                context.log.error(str(error))
+                problems.append(error)
+        if problems and not report.events:
+            raise problems[0]
+        return dg.SensorResult(
+            asset_events=report.events,
+            cursor=json.dumps(report.last_snapshots),
+            skip_reason=_reason(len(report.events), problems),
+        )
 
     return dg.SensorDefinition(
         name="raw_tables_sensor",
@@ -58,6 +66,35 @@ def raw_tables_sensor(
         description="Reports which partitions of the raw tables each new snapshot changed. Starts no runs.",
         required_resource_keys={"iceberg"},
     )
+
+
+@dataclass
+class _LandedReport:
+    """What one tick reports.
+
+    Attributes:
+        last_snapshots: Raw table → the last snapshot that is reported.
+    """
+
+    engine: Engine
+    keys: Mapping[str, dg.AssetKey]
+    last_snapshots: dict[str, int]
+    events: list[dg.AssetMaterialization] = field(default_factory=list)
+    rows_read: int = 0
+
+    def add(self, raw: RawTable) -> None:
+        """Report the new snapshots of a raw table, up to the limits of a tick."""
+        snapshots = self.engine.raw_activity(raw, since=self.last_snapshots.get(raw.table))
+        for snapshot in _up_to_limit(snapshots, EVENTS_PER_TICK - len(self.events)):
+            self.rows_read += snapshot.rows
+            late = self.engine.raw_lateness(raw, snapshot) if self.rows_read <= LATENESS_ROWS else {}
+            self.events += raw_events(self.keys[raw.table], snapshot, late)
+            self.last_snapshots[raw.table] = snapshot.snapshot_id
+
+
+def _reason(reported: int, problems: Sequence[LakeError]) -> str:
+    done = f"Reported {reported} landed partitions." if reported else "No raw table has a new snapshot."
+    return "\n".join([done, *map(str, problems)])
 
 
 def raw_events(

@@ -6,15 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.connections.query_functions import functions_in_sql
 from lake_assets.errors import ConfigurationError
+from lake_assets.errors.refusals import find_refusal
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.arguments import closest, suggestion
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
 from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, iceberg_type, spark_schema
 from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
 from lake_assets.incremental.sql.lineage import column_lineage, tables_read
 from lake_assets.incremental.sql.query import PREVIOUS, SESSION_HOURS, explain_refusal, run_query
+from lake_assets.incremental.sql.statement import column_line, find_mistake
 from lake_assets.incremental.sql.stored_columns import (
     Schema,
     StoredColumns,
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 """Spark's condition for a table that does not exist."""
+
+NO_FUNCTION = "UNRESOLVED_ROUTINE"
+"""That for a function that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,8 @@ def analyse(
         if found is None:
             raise
         place, text = found
-        raise ConfigurationError(f"{place}: {table.table}: {text.problem}.", remedy=text.remedy) from None
+        remedy = _similar_function(spark, error) or text.remedy
+        raise ConfigurationError(f"{place}: {table.table}: {text.problem}.", remedy=remedy) from None
     columns = _columns_of(table, rows)
     _check_declared(table, columns)
     names = {source.sql_name: source.table for source in table.attributes.sources}
@@ -114,11 +121,12 @@ def analyse(
         lineage=lineage.sources,
         unknown_lineage=lineage.unknown,
     )
-    return stored, tuple(_warnings(stored))
+    return stored, tuple(_warnings(table, stored))
 
 
 def _check_without_spark(table: SqlTable) -> None:
     """Check what needs no types: mode, audits, sources, and the tables that the query reads."""
+    _check_statement(table)
     mode_of(table.declaration)
     audits_of(table.declaration)
     names = [source.sql_name for source in table.attributes.sources]
@@ -141,6 +149,14 @@ def _check_without_spark(table: SqlTable) -> None:
                 " rows, whose types are not known.",
                 remedy="Declare them: add `columns:` with each column and its Iceberg type.",
             )
+
+
+def _check_statement(table: SqlTable) -> None:
+    """Check that a query is one SELECT with columns."""
+    mistake = find_mistake(table.sql.text)
+    if mistake is not None:
+        line, found = mistake
+        raise ConfigurationError(f"{table.sql.place(line)}: {table.table}: {found.problem}.", remedy=found.remedy)
 
 
 def _line_with(table: SqlTable, name: str) -> int:
@@ -191,7 +207,7 @@ def _columns_of(table: SqlTable, rows: DataFrame) -> dict[str, str]:
         name = field.name.lower()
         if name in columns:
             raise ConfigurationError(
-                f"{table.sql.place()}: the query of {table.table} selects the column {name!r} more than once.",
+                f"{_place(table, name)}: the query of {table.table} selects the column {name!r} more than once.",
                 remedy="Give the others another name, or remove them.",
             )
         columns[name] = _stored_type(table, number, field.name, field.dataType.simpleString())
@@ -200,7 +216,7 @@ def _columns_of(table: SqlTable, rows: DataFrame) -> dict[str, str]:
 
 def _stored_type(table: SqlTable, number: int, name: str, spark_type: str) -> str:
     """Return the Iceberg type of a column of a query."""
-    place = table.sql.place()
+    place = _place(table, name)
     if not IDENTIFIER.fullmatch(name.lower()):
         raise ConfigurationError(
             f"{place}: column {number} of the query of {table.table} is called {name!r}.",
@@ -232,7 +248,7 @@ def _check_declared(table: SqlTable, columns: Schema) -> None:
             )
         if found.replace(" ", "") != written.replace(" ", ""):
             raise ConfigurationError(
-                f"{table.sql.place()}: the column {name!r} of {table.table} is {found}, and declared as {written}.",
+                f"{_place(table, name)}: the column {name!r} of {table.table} is {found}, and declared as {written}.",
                 remedy=f"Declare it as {found}, or cast it in the query.",
             )
     for name in columns:
@@ -244,8 +260,27 @@ def _check_declared(table: SqlTable, columns: Schema) -> None:
             )
 
 
-def _warnings(stored: StoredColumns) -> list[str]:
+def _place(table: SqlTable, column: str) -> str:
+    """Return `file:line` of the query where it selects a column."""
+    return table.sql.place(column_line(table.sql.text, column.lower()))
+
+
+def _similar_function(spark: SparkSession, error: Exception) -> str | None:
+    """Return which function is meant, if a query calls one that does not exist and has a similar name."""
+    refusal = find_refusal(error)
+    if refusal is None or refusal.condition != NO_FUNCTION:
+        return None
+    names = [row.function for row in spark.sql("SHOW FUNCTIONS").collect()]
+    near = closest(refusal.parameters.get("routineName", "").strip("`").lower(), names)
+    return f"Did you mean {near!r}?" if near else None
+
+
+def _warnings(table: SqlTable, stored: StoredColumns) -> list[str]:
     found = []
+    functions = sorted(functions_in_sql(table.sql.text))
+    if functions:
+        called = ", ".join(f"{name}()" for name in functions)
+        found.append(f"{called}: the value changes with every run, so a rebuilt hour never equals the published one")
     for column, type_ in stored.columns.items():
         if type_ == NO_TIME_ZONE:
             found.append(f"{column} is TIMESTAMP_NTZ, which has no time zone; to_timestamp_ltz or CAST gives it one")

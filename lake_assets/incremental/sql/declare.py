@@ -29,6 +29,7 @@ from lake_assets.incremental.sql.attributes import SourceAttributes, SourceTable
 from lake_assets.incremental.sql.declared_audits import declared_audit
 from lake_assets.incremental.sql.files import Declaration, SqlText
 from lake_assets.incremental.sql.query import RESERVED
+from lake_assets.incremental.sql.statement import column_line
 from lake_assets.incremental.sql.stored_columns import StoredColumns
 from lake_assets.incremental.sql.transform import SqlTransform
 
@@ -53,6 +54,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     mode = mode_of(declaration)
     audits = audits_of(declaration)
     _check_columns(declaration, sql, tuple(stored.columns))
+    _check_time_column(attributes, sql, stored.columns[attributes.time_column])
     _check_audit_columns(declaration, audits, tuple(stored.columns))
     delay = attributes.max_delay_minutes
     with located(declaration):
@@ -217,6 +219,16 @@ def _check_columns(declaration: Declaration, sql: SqlText, columns: Sequence[str
                 " not select.",
                 remedy=f"Select it, or name another column. {suggestion(column, columns)}",
             )
+
+
+def _check_time_column(attributes: TableAttributes, sql: SqlText, found: str) -> None:
+    """Check that the time column is a timestamp with a time zone."""
+    name = attributes.time_column
+    if found != "timestamptz":
+        raise ConfigurationError(
+            f"{sql.place(column_line(sql.text, name))}: the time column {name!r} of {attributes.table} is {found}.",
+            remedy=f"Make it a timestamp with a time zone: CAST(... AS timestamp) AS {name}.",
+        )
 
 
 def _check_audit_columns(declaration: Declaration, audits: Sequence[Audit], columns: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from lake_assets.errors import ConfigurationError
 from lake_assets.errors.texts import first_line
 from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.sql.attributes import ATTRIBUTES, SourceTableAttributes, TableAttributes
+from lake_assets.incremental.sql.statement import without_semicolon
 
 SUFFIXES = (".yaml", ".yml")
 OF_THIS_PROJECT = "lake_assets."
@@ -102,7 +103,7 @@ def read_sql(declaration: Declaration) -> SqlText:
     else:
         file, text = declaration.file, attributes.sql
         first_line_of_file = closest_line(declaration.lines, ("sql",))
-    query = text.rstrip().removesuffix(";").rstrip()
+    query = without_semicolon(text)
     if not query:
         raise ConfigurationError(f"{shown(file)}: the query of {attributes.table} is empty.", remedy="Write a SELECT.")
     return SqlText(query, file, first_line_of_file)

@@ -12,8 +12,7 @@ from sqlglot.lineage import Node, lineage
 from sqlglot.optimizer.scope import traverse_scope
 
 from lake_assets.incremental.sql.query import RESERVED
-
-DIALECT = "spark"
+from lake_assets.incremental.sql.statement import DIALECT
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,9 @@ RESERVED = (PREVIOUS, SESSION_HOURS)
 LINES_BEFORE = 1
 """Lines of the text that Spark receives before the first line of the query."""
 
+SYNTAX_ERROR = "PARSE_SYNTAX_ERROR"
+"""Spark's name of it."""
+
 _LINE = re.compile(r"\(?line (\d+)(?:, pos|\))?")
 
 
@@ -59,17 +62,46 @@ def explain_refusal(sql: SqlText, error: Exception) -> tuple[str, ErrorText] | N
     refusal = find_refusal(error)
     if refusal is None:
         return None
-    line = _line_of(refusal)
+    line, last = _line_of(sql, refusal), len(sql.text.splitlines())
+    if line > last and refusal.condition == SYNTAX_ERROR:
+        return sql.place(last), _wrong_end(refusal)
     found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
-    return sql.place(max(1, line - LINES_BEFORE)), found
+    return sql.place(min(line, last)), found
 
 
-def _line_of(refusal: Refusal) -> int:
+def place_in_query(sql: SqlText, refusal: Refusal) -> str | None:
+    """Return `file:line` in the query of an expression that failed on a row; None if it is in another SQL text.
+
+    Conditions of rules and queries of audits are SQL texts, too, so the line must have the text that Spark reports.
+    """
+    named = _LINE.match(refusal.sql or "")
+    lines = dict(enumerate(sql.text.splitlines(), start=1))
+    line = int(named[1]) - LINES_BEFORE if named else 0
+    if refusal.sql is None or line not in lines:
+        return None
+    text = refusal.sql.partition(": ")[2]
+    parts = [part.strip() for part in re.split(r"…|\.\.\.", text)]
+    return sql.place(line) if max(parts, key=len) in lines[line] else None
+
+
+def _wrong_end(refusal: Refusal) -> ErrorText:
+    """Return what is wrong if Spark stumbles over the text that follows the query, which begins with `)`."""
+    if "extra input" in refusal.parameters.get("hint", ""):
+        return ErrorText("the query closes a bracket that it has not opened", "Remove one ')'.")
+    return ErrorText("the query ends where more must follow", "Complete it: an expression, or a closing bracket.")
+
+
+def _line_of(sql: SqlText, refusal: Refusal) -> int:
+    """Return the line of the query that Spark names, or the first one with an expression that Spark names."""
     for text in (refusal.sql or "", refusal.message):
         found = _LINE.search(text)
         if found:
-            return int(found[1])
-    return LINES_BEFORE + 1
+            return max(1, int(found[1]) - LINES_BEFORE)
+    for value in refusal.parameters.values():
+        for number, line in enumerate(sql.text.splitlines(), start=1):
+            if value.strip('"`') in line:
+                return number
+    return 1
 
 
 def _hours_text(hours: Sequence[int]) -> str:

@@ -9,11 +9,12 @@ from lake_assets.base.grain import GRAINS
 from lake_assets.errors import FunctionFailed
 from lake_assets.incremental.sql.attributes import TableAttributes
 from lake_assets.incremental.sql.files import SqlText
-from lake_assets.incremental.sql.query import PREVIOUS, explain_refusal, run_query
+from lake_assets.incremental.sql.query import PREVIOUS, explain_refusal, place_in_query, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from lake_assets.errors.refusals import Refusal
     from lake_assets.incremental.declaration import SessionContext
 
 
@@ -52,6 +53,10 @@ class SqlTransform:
                 raise
             place, text = found
             raise FunctionFailed(self._table, self.__name__, place, text) from error
+
+    def place_in_query(self, refusal: Refusal) -> str | None:
+        """Return `file:line` of an expression that failed on a row; None if it is not in the query."""
+        return place_in_query(self._sql, refusal)
 
     def _previous(self, session: SessionContext, published: DataFrame) -> DataFrame:
         from lake_assets.base.time_filters import within

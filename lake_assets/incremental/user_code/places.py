@@ -28,6 +28,12 @@ def user_line(error: BaseException) -> str | None:
     return shown_place(found)
 
 
+def users_place(place: str | None) -> str | None:
+    """Return `file:line` as messages show it; None if it is not in code of the user."""
+    is_users = place is not None and _is_users(Path(place.rpartition(":")[0]))
+    return shown_place(place) if is_users else None
+
+
 def definition(function: Callable[..., Any]) -> str:
     """Return `file:line` where a function is defined; of a query, where it is written."""
     written_at: str | None = getattr(function, "defined_at", None)

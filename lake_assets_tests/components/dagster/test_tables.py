@@ -1,10 +1,15 @@
-"""The components in a project of somebody else: found by their short names, scaffolded, and loaded from YAML alone."""
+"""The components in a project of somebody else: found by their short names, scaffolded, loaded from YAML, and run."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from dagster.components.core.package_entry import discover_package_objects
 from dagster.components.scaffold.scaffold import ScaffoldRequest, get_scaffolder
@@ -13,11 +18,17 @@ import lake_assets
 from lake_assets import IncrementalTable, SourceTable
 from lake_assets.components.dagster.scaffolding import write_table
 from lake_assets.errors import UsageError
+from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
+from lake_assets_tests.incremental.sql.test_sql_tables import MIDNIGHT, ROWS, payment
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.settings import Settings
 
 PROJECT_FILE = """\
 [tool.dg]
@@ -37,6 +48,34 @@ attributes:
   time_column: happened_at
   sql: SELECT payment_id, happened_at, 'x' AS kind FROM payment_fact
   audits: [unique_key]
+"""
+IN_A_PROCESS = """
+import json
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+defs = dg.load_from_defs_folder(path_within_project=Path(sys.argv[1]))
+repository, name = defs.get_repository_def(), "payment_fact_sensor"
+with dg.DagsterInstance.ephemeral() as instance:
+    context = dg.build_sensor_context(
+        instance, repository_def=repository, sensor_name=name, resources=dict(defs.resources)
+    )
+    (request,) = repository.get_sensor_def(name).evaluate_tick(context).run_requests
+    job = repository.get_implicit_job_def_for_assets(request.asset_selection).get_subset(
+        asset_selection=frozenset(request.asset_selection), asset_check_selection=frozenset()
+    )
+    result = job.execute_in_process(tags=dict(request.tags), instance=instance)
+    (key,) = request.asset_selection
+    checks = result.get_asset_check_evaluations()
+    print(json.dumps({
+        "asset": key.to_user_string(),
+        "status": instance.get_run_by_id(result.run_id).status.value,
+        "hours": sorted(instance.get_materialized_partitions(key)),
+        "failed checks": sorted(check.check_name for check in checks if not check.passed),
+        "checks": len(checks),
+    }))
 """
 
 
@@ -94,6 +133,37 @@ def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
     sensors = {sensor.name for sensor in defs.sensors or ()}
     assert {"payment_fact_sensor", "refund_dim_sensor", "raw_tables_sensor", "targets_sensor"} <= sensors
     assert {"iceberg", "spark"} <= set(defs.resources or {})
+
+
+def test_a_run_that_a_sensor_requests_publishes_the_rows_of_a_project(
+    defs_folder: Path, catalog: Catalog, home: Settings
+) -> None:
+    """In a process of its own: the components and the resources read the settings of their process."""
+    write_table(defs_folder / "payment_fact")
+    pipeline = folder_pipeline(defs_folder, start="2026-01-01-00:00")
+    Engine(catalog, pipeline, clock=utc_now).create_tables()
+    rows = [payment("p1", "a", 5, 0), payment("p2", "b", 7, 2), payment("p3", "a", -1, 2)]
+    catalog.load_table("raw.payments").append(pa.Table.from_pylist(rows, schema=ROWS))
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("LAKE_", "DAGSTER_"))}
+    chosen = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote), "LAKE_END": "2026-01-03-00:00"}
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS, str(defs_folder)],
+        env={**others, **chosen, "PYTHONPATH": str(defs_folder.parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "asset": "core/payment_fact",
+        "status": "SUCCESS",
+        "hours": ["2026-01-01-00:00", "2026-01-01-02:00"],
+        "failed checks": ["quarantine"],
+        "checks": 7,
+    }
+    found = catalog.load_table("core.payment_fact").scan().to_arrow().sort_by("payment_id")
+    assert found.column("payment_id").to_pylist() == ["p1", "p2"]
+    assert found.column("happened_at").to_pylist()[0] == MIDNIGHT.replace(minute=30)
 
 
 def test_a_scaffolded_name_must_be_one_of_a_table(tmp_path: Path) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lake_assets.base.hours import hour_key
+from lake_assets.errors import TableMissing
 from lake_assets.incremental.dagster import raw_tables_sensor
-from lake_assets_tests.incremental.clicks import START, land_clicks
-from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
+from lake_assets.incremental.declaration import RawTable
+from lake_assets.incremental.execution.engine import Engine, utc_now
+from lake_assets_tests.incremental.clicks import CLICKS, START, land_clicks
+from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.tick_matrix import clicks_daemon
 
 if TYPE_CHECKING:
@@ -78,3 +82,27 @@ def test_g12_what_landed_is_shown_a_bounded_number_at_a_time(
     for hour in range(3):
         land_clicks(catalog, [hour], landing=hour)
     assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_missing_table_is_named_and_does_not_hide_what_landed_in_others(catalog: Catalog) -> None:
+    columns = {"visit_id": "string", "event_ts": "timestamptz"}
+    visits = RawTable("raw.a_visits", columns, time_column="event_ts")
+    pipeline = replace(CLICKS, raw=(visits, *CLICKS.raw))
+    Engine(catalog, pipeline, clock=utc_now).create_tables()
+    catalog.drop_table("raw.a_visits")
+    with in_process_daemon(pipeline, catalog, utc_now, end=KEYS[20]) as daemon:
+        land_clicks(catalog, [0, 1], landing=1)
+        found = daemon.tick("raw_tables_sensor")
+        assert [event.partition for event in found.asset_events] == [KEYS[1]]
+        assert found.skip_message is not None
+        first, second, remedy = found.skip_message.splitlines()
+        assert (first, second) == ("Reported 1 landed partitions.", "Table raw.a_visits is not in the catalog.")
+        assert remedy.startswith("  → ")
+
+        with pytest.raises(TableMissing, match=r"raw\.a_visits"):  # a failed tick, as long as it is missing
+            daemon.tick("raw_tables_sensor")
+        land_clicks(catalog, [2], landing=2)
+        assert [event.partition for event in daemon.tick("raw_tables_sensor").asset_events] == [KEYS[2]]
+
+        Engine(catalog, pipeline, clock=utc_now).create_tables()
+        assert daemon.tick("raw_tables_sensor").skip_message == "No raw table has a new snapshot."

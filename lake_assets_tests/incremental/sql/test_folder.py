@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.errors.refusals import Refusal
 from lake_assets.incremental.declaration import Rule, Sequential, Stateful, Subject
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.declared_audits import declared_audit
+from lake_assets.incremental.sql.files import SqlText
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
-from lake_assets.incremental.sql.query import query_text
+from lake_assets.incremental.sql.query import place_in_query, query_text
 from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.incremental.staging import audits
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, PAYMENTS_SQL, TOTALS, payments, write
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 START = "2026-01-01-00:00"
 
@@ -224,3 +224,16 @@ def test_braces_of_a_query_are_left_alone() -> None:
     assert text.startswith("WITH p AS (SELECT * FROM {p}), session_hours AS (")
     assert "sequence(5L, 6L)" in text
     assert "sequence(9L, 9L)" in text
+
+
+def test_an_expression_that_failed_is_found_in_its_query_and_in_no_other() -> None:
+    sql = SqlText("SELECT a,\n  CAST(b AS int) AS b\nFROM p", Path("p.sql"), 4)
+    expected = {
+        "line 3: CAST(b AS int) AS b": "p.sql:5",
+        "line 3: … AS int) AS b": "p.sql:5",
+        "line 3: CAST(b AS int) AS c": None,  # of a rule or an audit
+        "line 1: a < 0": None,
+        "line 9: FROM p": None,
+    }
+    assert {text: place_in_query(sql, Refusal("CAST_INVALID_INPUT", "", sql=text)) for text in expected} == expected
+    assert place_in_query(sql, Refusal("CAST_INVALID_INPUT", "")) is None

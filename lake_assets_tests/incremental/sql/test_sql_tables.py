@@ -1,4 +1,7 @@
-"""Tables that are declared in YAML and SQL, end to end: analysed, built, late rows, and nothing left in the session."""
+"""Tables that are declared in YAML and SQL, end to end: analysed, built, late rows, and nothing left in the session.
+
+Also rows that a query cannot compute.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lake_assets.incremental.execution.catch_up import catch_up
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
 from lake_assets_tests.incremental.scenario import Lake
-from lake_assets_tests.incremental.sql.folders import BALANCES, TOTALS, payments, write
+from lake_assets_tests.incremental.sql.folders import BALANCES, PAYMENTS, PAYMENTS_SQL, TOTALS, payments, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +103,54 @@ def test_a_pipeline_of_sql_in_three_modes(tmp_path: Path, catalog: Catalog, spar
     ]
     assert spark.catalog.listTables() == []  # a query leaves no view behind
     assert check_folder(open_folder(folder), lambda: spark, start=START, only_changed=True)[0] == []
+
+
+FAILING = {
+    "CAST(account_id AS int)": (
+        "the value 'a' is no INT",
+        "Use try_cast, which makes NULL of it, or leave such rows out: "
+        "a condition in the rules of the source quarantines them.",
+    ),
+    "100 / (amount - 5)": (
+        "a row divides by zero",
+        "Use try_divide(a, b), which makes NULL of it, or leave such rows out: "
+        "a condition in the rules of the source quarantines them.",
+    ),
+    "(SELECT p.amount FROM payments p)": (
+        "a subquery in the place of a value has more than one row",
+        "Aggregate it, or join it instead.",
+    ),
+}
+
+
+def test_a_row_that_a_query_cannot_compute_is_named_and_others_go_on(
+    tmp_path: Path, catalog: Catalog, spark: SparkSession
+) -> None:
+    folder, sql = tmp_path / "tables", tmp_path / "tables" / "payment_fact" / "payment_fact.sql"
+    payments(folder)
+    write(folder, "payments_hourly", TOTALS)
+    other = PAYMENTS.replace("payment_fact", "other_fact").replace("      columns:", "      # columns:")
+    write(folder, "other_fact", other, PAYMENTS_SQL)
+    _, declared = check_folder(open_folder(folder), lambda: spark, start=START)
+    lake = Lake(catalog, spark, declared)
+    land(lake, payment("p1", "a", 5, 0), payment("p2", "b", 7, 1), through=2)
+    for expression, (problem, remedy) in FAILING.items():
+        payments(folder, sql=PAYMENTS_SQL.replace("amount,", f"CAST(\n  {expression} AS long) AS amount,"))
+        _, changed = check_folder(open_folder(folder), lambda: spark, start=START)
+        outcomes = {found.table: found for found in catch_up(lake.engine_of(changed), changed.in_order())}
+        failure = outcomes["core.payment_fact"].failure
+        assert failure is not None
+        assert failure.splitlines() == [
+            f"core.payment_fact: at {sql}:2, in rows for 2026-01-01-00:00..2026-01-01-01:00, {problem}.",
+            f"  → {remedy}",
+        ]
+        behind = outcomes["core.payments_hourly"]
+        assert behind.waiting is not None
+        assert behind.waiting.reason.startswith("core.payment_fact: ")
+        assert outcomes["core.other_fact"].failure is None
+    assert len(found(lake, "core.other_fact", "payment_id")) == 2
+
+    payments(folder)  # corrected: the session that failed is finished
+    _, corrected = check_folder(open_folder(folder), lambda: spark, start=START)
+    assert not any(found.failure for found in catch_up(lake.engine_of(corrected), corrected.in_order()))
+    assert found(lake, "core.payment_fact", "payment_id", "amount") == [("p1", 5), ("p2", 7)]

@@ -19,6 +19,7 @@ from lake_assets.incremental.execution.steps.run_context import RunContext, has_
 from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.metadata.partitions import hours_added, rows_between
 from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets.incremental.user_code.failed_rows import naming_failed_rows
 
 if TYPE_CHECKING:
     from lake_assets.incremental.staging.prepared_rows import PreparedRows
@@ -50,11 +51,12 @@ def stage_rows(context: RunContext, attempt: Attempt, table: Table, options: Sta
 
     Raises:
         PublishConflict: Main has moved meanwhile.
+        RowsFailed: An expression of the target's function failed on a row.
     """
     staged = Staged(snapshot_id=None, parent=publish.main_id(table))
     if has_no_rows(attempt):
         return staged
-    with attempt.timed("stage"):
+    with attempt.timed("stage"), naming_failed_rows(attempt.target, attempt.plan.hour_numbers):
         prepared = _prepare_rows(context, attempt, table, options)
         most_quarantined = attempt.target.quarantine_limit + 1
         staged = replace(
