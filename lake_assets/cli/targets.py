@@ -36,6 +36,9 @@ def catch_up(
     again: Annotated[
         bool, typer.Option("--again", help="Also repeat sessions that a failed audit stopped or held back.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also build more than a day of hours beyond the newest rows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
@@ -69,6 +72,7 @@ def catch_up(
         report=report,
         on_error=log_details,
         again=again,
+        force=force,
     )
     if as_json:
         print_json(outcomes)
