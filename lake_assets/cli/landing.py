@@ -165,6 +165,9 @@ def policy(
     seconds: Annotated[
         int | None, typer.Option(help="Close a file when messages are this far apart from its first one.", min=1)
     ] = None,
+    idle_seconds: Annotated[
+        int | None, typer.Option(help="The same for a file of heartbeats alone, which then may be longer.", min=1)
+    ] = None,
 ) -> None:
     """Change when files of TOPIC are closed, from the same offsets on in both zones. Omitted limits do not change."""
     from lake_assets.landing.manifest.shared_state import SharedState
@@ -176,6 +179,8 @@ def policy(
         limits["max_bytes"] = size
     if seconds is not None:
         limits["max_age_ms"] = seconds * MILLISECONDS
+    if idle_seconds is not None:
+        limits["max_idle_ms"] = idle_seconds * MILLISECONDS
     for partition, found in SharedState(open_zones()[0].manifest).change_policies(topic, **limits).items():
         seconds_apart = found.max_age_ms / MILLISECONDS
         what = f"{found.max_messages:,} messages, {found.max_bytes:,} bytes or {seconds_apart:g} s"

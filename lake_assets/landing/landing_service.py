@@ -123,6 +123,7 @@ class LandingService:
             partitions=numbers,
             subjects=self.pipeline.subjects,
             erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
+            clock=self.clock,
             provisional=self.settings.landing_loads == "provisional",
         )
 

@@ -18,6 +18,7 @@ from typing import Self
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
+from lake_assets.landing.consume.idle_spans import record_idle
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, existing_partitions
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.refetch import missing_files, refetch
@@ -195,6 +196,8 @@ class ZoneTailer:
             seconds=seconds,
         )
         self.messages += count
+        if count:
+            self._record_idle()
         return count
 
     def drain(self, *, seconds: float = _READ_SECONDS) -> int:
@@ -204,6 +207,15 @@ class ZoneTailer:
         while not self._reader.reached(ends):
             count += self.step(seconds=seconds)
         return count
+
+    def _record_idle(self) -> None:
+        spans = []
+        for tail in self._tails.values():
+            span = tail.take_idle()
+            if span is not None:
+                spans.append(span)
+        if spans:
+            record_idle(self._delivery.writer.manifest, self.zone, spans)
 
     def _discover_if_due(self) -> None:
         now = self._delivery.clock()

@@ -12,6 +12,8 @@ from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.settings import Settings
 
 _MS_PER_SECOND = 1000
+MAX_IDLE_MS = 6 * 3600 * _MS_PER_SECOND
+"""An idle partition has four files a day. After a restart, a zone reads so many hours of heartbeats again, at most."""
 
 
 def open_tailer(
@@ -39,6 +41,7 @@ def open_tailer(
         max_messages=settings.landing_file_messages,
         max_bytes=settings.landing_file_bytes,
         max_age_ms=_MS_PER_SECOND * settings.landing_age_seconds,
+        max_idle_ms=MAX_IDLE_MS,
     )
     return ZoneTailer(
         Delivery(writer, clock),

@@ -134,7 +134,9 @@ def load_metadata(loaded: Sequence[Loaded]) -> dict[str, dg.MetadataValue]:
     if loaded:
         last = loaded[-1]
         through = last.complete_through
-        next_offsets = {str(partition): end for partition, (_, end) in last.offsets.items()}
+        next_offsets: dict[str, int] = {}
+        for batch in loaded:
+            next_offsets |= {str(partition): end for partition, (_, end) in batch.offsets.items()}
         metadata["next offsets"] = dg.MetadataValue.json(next_offsets)
         metadata["complete through"] = dg.MetadataValue.text("none" if through is None else hour_key(through))
     return metadata
