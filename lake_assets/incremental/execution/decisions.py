@@ -89,21 +89,27 @@ def wait_if_beyond_data(decision: Decision) -> Decision:
     """
     if not isinstance(decision, SessionPlan):
         return decision
-    known = [source.last_hour for source in decision.sources if source.last_hour is not None]
-    beyond = [hour for hour in decision.hour_numbers if known and hour > max(known)]
+    newest = max((source.last_hour for source in decision.sources if source.last_hour is not None), default=None)
+    if newest is None:
+        return decision
+    beyond = [hour for hour in decision.hour_numbers if hour > newest]
     if len(beyond) <= MAX_HOURS_BEYOND:
         return decision
+    return NoSession(
+        "beyond",
+        f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
+        f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
+        f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
+        " the hours",
+    )
+
+
+def _completeness(decision: SessionPlan) -> str:
     through = []
     for source in decision.sources:
         if source.complete_through is not None:
             through.append(f"{source.source} through {hour_key(source.complete_through)}")
-    return NoSession(
-        "beyond",
-        f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
-        f"{hour_key(max(known))}, because sources are declared complete: {', '.join(through)}. "
-        f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
-        " the hours",
-    )
+    return ", ".join(through)
 
 
 def wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:

@@ -7,7 +7,7 @@ earlier one of their latest heartbeats tells how far the partition is complete.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -79,16 +79,20 @@ def idle_heartbeats(
     """
     found: dict[int, datetime] = {}
     for partition, offset in next_offsets.items():
-        times = []
-        for zone in zones:
-            span = spans.get(zone, {}).get(partition)
-            if span is not None and offset in (None, span.first):
-                times.append(span.heartbeat)
+        times = list(_times(spans, zones, partition, offset))
         if any_zone and times:
             found[partition] = max(times)
         elif times and len(times) == len(zones):
             found[partition] = min(times)
     return found
+
+
+def _times(spans: SpansByZone, zones: Iterable[str], partition: int, offset: int | None) -> Iterator[datetime]:
+    """Yield the last heartbeat of each zone whose span of the partition begins at the offset."""
+    for zone in zones:
+        span = spans.get(zone, {}).get(partition)
+        if span is not None and offset in (None, span.first):
+            yield span.heartbeat
 
 
 def _record(connection: sa.Connection, zone: str, span: IdleSpan) -> None:

@@ -31,8 +31,9 @@ from lake_assets.landing.files.timestamps import moment
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.progress import Progress, is_credible, read_progress
+from lake_assets.landing.loading.unread_files import unread_files
 from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, files_of
+from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 MAX_OFFSETS = 25_000
@@ -148,25 +149,25 @@ class Loader:
         table = tables.load(self.catalog, self.feed.raw.table)
         tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
-        choices = self._choices(progress)
+        entries = self._unread(progress)
+        choices = self._choices(entries, progress)
         if not choices:
-            return self._load_idle(table, progress)
+            return self._load_idle(table, progress, begun=first_offsets(files_of(entries)))
         choice, records = self._read_first_undamaged(choices)
         return self._commit(table, progress, choice, records)
 
-    def _load_idle(self, table: Table, progress: Progress) -> Loaded | None:
+    def _load_idle(self, table: Table, progress: Progress, *, begun: Mapping[int, int]) -> Loaded | None:
         """Move complete-through on by the heartbeats of idle partitions, whose rows are all loaded."""
         now = self.clock()
         before = progress.without_future(now)
-        after = before.after({}, self._idle_heartbeats(progress, now))
+        after = before.after({}, self._idle_heartbeats(progress, begun, now))
         complete_through = after.complete_through(self.partitions)
         if complete_through is None or complete_through == before.complete_through(self.partitions):
             return None
         commit(self.catalog, table, Batch([], after, complete_through))
         return Loaded(self.feed.raw.table, after.batch_id, "", {}, 0, 0, complete_through)
 
-    def _idle_heartbeats(self, progress: Progress, now: datetime) -> dict[int, datetime]:
-        begun = first_offsets(files_of(self._entries()))
+    def _idle_heartbeats(self, progress: Progress, begun: Mapping[int, int], now: datetime) -> dict[int, datetime]:
         offsets: dict[int, int | None] = {}
         for partition in self.partitions:
             if partition in progress.offsets or partition not in begun:
@@ -176,9 +177,8 @@ class Loader:
         found = idle_heartbeats(spans, zones, offsets, any_zone=self.provisional)
         return {partition: at for partition, at in found.items() if is_credible(at, now)}
 
-    def _choices(self, progress: Progress) -> list[_Choice]:
+    def _choices(self, entries: Sequence[Entry], progress: Progress) -> list[_Choice]:
         """Return the zones that have ready offsets, the one with most offsets first."""
-        entries = self._entries()
         choices = []
         for zone in self.zones:
             choice = self._choice(zone, entries, progress)
@@ -186,10 +186,10 @@ class Loader:
                 choices.append(choice)
         return sorted(choices, key=attrgetter("offset_count"), reverse=True)
 
-    def _entries(self) -> list[Entry]:
-        """Return the files of all zones, including quarantined ones: the first file begins its partition."""
-        entries = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
-        return [entry for entry in entries if not entry.file.holds_dead_letters]
+    def _unread(self, progress: Progress) -> list[Entry]:
+        """Return the unread files of all zones, including quarantined ones: the first file begins its partition."""
+        zones = [zone.name for zone in self.zones]
+        return unread_files(self.manifest, self.feed.topic, zones, self.partitions, progress.offsets)
 
     def _choice(self, zone: Zone, entries: Sequence[Entry], progress: Progress) -> _Choice:
         own = [entry for entry in entries if entry.file.zone == zone.name and entry.verdict != "quarantined"]
