@@ -31,7 +31,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "connections": {"errors", "settings", "base", "passed_properties"},
     **dict.fromkeys(ENGINES, FOUNDATION),
     **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
-    "services": FOUNDATION,
+    "services": FOUNDATION | {"incremental"},
     "resources": FOUNDATION | ENGINES | STAGES,
     "components": FOUNDATION | ENGINES | STAGES | {"resources"},
     "definitions": FOUNDATION | ENGINES | STAGES | {"resources", "components"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +20,7 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
+    from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.erasure.erase import LandedErasure
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading.loader import Loaded
@@ -76,7 +79,8 @@ def run(
 ) -> None:
     """Land messages in the zones, and load verified files into the raw tables, until the command is interrupted.
 
-    For more throughput, run one process for each zone.
+    `lake up` does the same in services of its own if the pipeline declares feeds. A zone that another process lands is
+    refused. For more throughput, run one process for each zone.
     """
     from lake_assets.landing.landing_service import run, run_once
 
@@ -96,6 +100,38 @@ def run(
         )
     for tailer in tailers:
         typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
+
+
+@landing.command()
+def tail(zone: Annotated[str, typer.Argument(metavar="ZONE", help="The zone: a or b.")]) -> None:
+    """Land messages in one ZONE until interrupted. With `load`, it does what `run` does, in processes of their own.
+
+    `lake up` runs it for both zones if the pipeline declares feeds. Topics may be created later.
+    """
+    from lake_assets.landing.continuous import tail_zone
+
+    tail_zone(
+        settings(),
+        kafka_servers(),
+        _declared_feeds(),
+        zone,
+        clock=partial(datetime.now, UTC),
+        should_stop=_interrupted(),
+        report=typer.echo,
+        alarm=_print_alarm,
+    )
+
+
+@landing.command()
+def load() -> None:
+    """Load verified files into the raw tables, and send heartbeats, until interrupted.
+
+    `lake up` runs it if the pipeline declares feeds. A table that cannot be loaded is tried again every 30 seconds.
+    """
+    from lake_assets.landing.continuous import load_feeds
+
+    service = _open_service_with_feeds()
+    load_feeds(service, on_loaded=_print_loaded, should_stop=_interrupted(), report=typer.echo, alarm=_print_alarm)
 
 
 @landing.command()
@@ -129,6 +165,9 @@ def policy(
     seconds: Annotated[
         int | None, typer.Option(help="Close a file when messages are this far apart from its first one.", min=1)
     ] = None,
+    idle_seconds: Annotated[
+        int | None, typer.Option(help="The same for a file of heartbeats alone, which then may be longer.", min=1)
+    ] = None,
 ) -> None:
     """Change when files of TOPIC are closed, from the same offsets on in both zones. Omitted limits do not change."""
     from lake_assets.landing.manifest.shared_state import SharedState
@@ -140,6 +179,8 @@ def policy(
         limits["max_bytes"] = size
     if seconds is not None:
         limits["max_age_ms"] = seconds * MILLISECONDS
+    if idle_seconds is not None:
+        limits["max_idle_ms"] = idle_seconds * MILLISECONDS
     for partition, found in SharedState(open_zones()[0].manifest).change_policies(topic, **limits).items():
         seconds_apart = found.max_age_ms / MILLISECONDS
         what = f"{found.max_messages:,} messages, {found.max_bytes:,} bytes or {seconds_apart:g} s"
@@ -198,9 +239,16 @@ def _open_service() -> LandingService:
 
 
 def _open_service_with_feeds() -> LandingService:
-    from lake_assets.landing.consume.messages import TO_HAVE_FEEDS
+    _declared_feeds()
+    return _open_service()
 
-    service = _open_service()
-    if not service.feeds:
+
+def _declared_feeds() -> tuple[Feed, ...]:
+    from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.landing.consume.messages import TO_HAVE_FEEDS, feeds
+
+    found = settings()
+    declared = feeds(open_pipeline(found), prefix=found.landing_prefix, max_bytes=found.landing_message_bytes)
+    if not declared:
         raise UsageError("No raw table of the pipelines is landed from Kafka.", remedy=TO_HAVE_FEEDS)
-    return service
+    return declared

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from lake_assets.incremental.planning.session import NoSession, SessionReport
 
 
+Force = Annotated[bool, typer.Option("--force", help="Also build more than a day of hours beyond the newest rows.")]
+
+
 def plan(target: TargetName, as_json: AsJson = False) -> None:
     """Show the next session of TARGET: its hours, with reasons and cost. Changes nothing."""
     from lake_assets.pages.terminal import sessions as views
@@ -36,6 +39,7 @@ def catch_up(
     again: Annotated[
         bool, typer.Option("--again", help="Also repeat sessions that a failed audit stopped or held back.")
     ] = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
@@ -63,13 +67,7 @@ def catch_up(
         if has_details(error):
             log = failures.log(error, settings().home)
 
-    outcomes = catch_up(
-        engine,
-        wanted,
-        report=report,
-        on_error=log_details,
-        again=again,
-    )
+    outcomes = catch_up(engine, wanted, report=report, on_error=log_details, again=again, force=force)
     if as_json:
         print_json(outcomes)
     texts = [text for outcome in outcomes for text in (outcome.failure, outcome.problem) if text]

@@ -12,11 +12,12 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.erasure_registry import Erasures, erasure_key
-from lake_assets.landing.consume.delivery import READ_AT_ONCE, Alarm, Delivery, ZoneTailer, ignore_alarm
+from lake_assets.landing.consume.delivery import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
 from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.consume.open_tailer import open_tailer
+from lake_assets.landing.consume.zone_lock import locked_zone
 from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import Manifest
@@ -26,7 +27,6 @@ from lake_assets.settings import Settings
 OnLoaded = Callable[[Loaded], None]
 """Is called with the result of each batch."""
 
-_MS_PER_SECOND = 1000
 _NO_VERSION = -1
 
 
@@ -95,16 +95,13 @@ class LandingService:
             read_at_once: The most messages of one read.
             alarm: As in `ZoneTailer`.
         """
-        policy = Policy(
-            max_messages=self.settings.landing_file_messages,
-            max_bytes=self.settings.landing_file_bytes,
-            max_age_ms=_MS_PER_SECOND * self.settings.landing_age_seconds,
-        )
-        return ZoneTailer(
-            Delivery(writer, self.clock),
+        feeds = [feed for feed in self.feeds if topic in (None, feed.topic)]
+        return open_tailer(
+            self.settings,
             self.servers,
-            [feed for feed in self.feeds if topic in (None, feed.topic)],
-            policy=policy,
+            feeds,
+            writer,
+            clock=self.clock,
             read_at_once=read_at_once,
             alarm=alarm,
         )
@@ -126,6 +123,7 @@ class LandingService:
             partitions=numbers,
             subjects=self.pipeline.subjects,
             erasures=Erasures(self.catalog, key=lambda: erasure_key(self.settings)),
+            clock=self.clock,
             provisional=self.settings.landing_loads == "provisional",
         )
 
@@ -138,10 +136,17 @@ class LandingService:
 
 @contextmanager
 def tailing(service: LandingService, zones: Iterable[str], alarm: Alarm = ignore_alarm) -> Iterator[list[ZoneTailer]]:
-    """Yield running tailers of zones; an empty list means all zones. Raises `UsageError` for an unknown zone."""
+    """Yield running tailers of zones; an empty list means all zones.
+
+    Raises:
+        UsageError: There is no such zone, or another process tails it.
+        ServiceError: Kafka does not answer, or a topic does not exist.
+    """
+    partitions(service.servers, [feed.topic for feed in service.feeds])
     with ExitStack() as stack:
         tailers = []
         for writer in open_zones(service.settings, zones):
+            stack.enter_context(locked_zone(service.settings.landing_folder, writer.zone.name))
             tailers.append(stack.enter_context(service.tailer(writer, alarm=alarm)))
         yield tailers
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lake_assets.base.extras import installed
 from lake_assets.services.dagster_services import code_server, daemon, webserver
 from lake_assets.services.kafka import kafka
+from lake_assets.services.landing.processes import landing_processes
 from lake_assets.services.service import Service, all_running, free_port
 from lake_assets.services.spark import spark
 from lake_assets.services.zookeeper import zookeeper
@@ -27,7 +28,8 @@ def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
     """Return the services to run on this machine.
 
     Spark, ZooKeeper or Kafka is left out if the settings have an address of it: then somebody else runs it. Kafka is
-    also left out if the extra `landing` is not installed: nothing could connect to it.
+    also left out if the extra `landing` is not installed: nothing could connect to it. The processes of landing run if
+    the pipeline declares feeds.
 
     Args:
         settings: The settings of the home.
@@ -46,6 +48,8 @@ def services_of(settings: Settings, ports: Mapping[str, int]) -> list[Service]:
         webserver(connected, ports),
         daemon(connected, ports),
     ]
+    if installed("landing"):
+        services += landing_processes(connected, kafka_port=None if settings.kafka else ports["kafka"])
     return services
 
 

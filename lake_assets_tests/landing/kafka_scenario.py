@@ -136,7 +136,8 @@ class Landings:
         for feed in self.feeds:
             erasures = Erasures(self.catalog, key=lambda: b"key")
             numbers = found[feed.topic]
-            loader = Loader(self.catalog, self.manifest, zones, feed, numbers, PIPELINE.subjects, erasures)
+            subjects = PIPELINE.subjects
+            loader = Loader(self.catalog, self.manifest, zones, feed, numbers, subjects, erasures, lambda: NOW)
             loaded += loader.load()
         return loaded
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 
@@ -22,7 +23,7 @@ from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings, settings
-from lake_assets_tests.landing.scenario import TOPIC
+from lake_assets_tests.landing.scenario import NOW, TOPIC
 
 FEED = feed_of(feeds(PIPELINE), TOPIC)
 
@@ -51,13 +52,20 @@ def signup(offset: int, account: str = "account", partition: int = 0) -> Record:
     return Record(partition, offset, offset, account.encode(), json.dumps(row).encode())
 
 
-def loader(home: Settings, *, provisional: bool = False, meanwhile: Callable[[], object] = lambda: None) -> Loader:
+def loader(
+    home: Settings,
+    *,
+    provisional: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
+    now: datetime = NOW,
+) -> Loader:
     """What loads partition 0 of the topic."""
     catalog = open_catalog(home)
     create_raw(catalog, FEED.raw)
     zones = [writer.zone for writer in open_zones(home)]
     erasures = Meanwhile(catalog, meanwhile)
-    return Loader(catalog, open_manifest(home), zones, FEED, [0], PIPELINE.subjects, erasures, provisional)
+    subjects = PIPELINE.subjects
+    return Loader(catalog, open_manifest(home), zones, FEED, [0], subjects, erasures, lambda: now, provisional)
 
 
 def die(home: Settings, point: str) -> None:

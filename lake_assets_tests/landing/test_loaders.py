@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyiceberg.types import IntegerType
 
+from lake_assets.base.hours import hour_of
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.errors import ColumnMismatch, FileDamaged
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.completeness import declare_complete
+from lake_assets.landing.consume.idle_spans import IdleSpan, record_idle
+from lake_assets.landing.consume.messages import HEARTBEAT
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.files.zone_folder import Zone
+from lake_assets.landing.loading.progress import HEARTBEATS, MAX_AHEAD
 from lake_assets.landing.operations.reshard import reshard
+from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import FEED, die, loader, rows, signup
 from lake_assets_tests.landing.scenario import NOW, TOPIC, WHOLE, Landed, quarantine
@@ -148,3 +155,68 @@ def test_a_raw_table_with_other_columns_than_declared_is_refused(landed: Landed)
     with pytest.raises(ColumnMismatch, match="plan"):
         list(found.load())
     assert rows(landed.settings) == []
+
+
+def heartbeat(offset: int, time: datetime) -> Record:
+    return Record(0, offset, offset, None, b"", ((HEARTBEAT, time.isoformat().encode()),))
+
+
+def test_a_heartbeat_of_the_future_completes_nothing_and_what_is_forced_back_stays_back(landed: Landed) -> None:
+    home, catalog = landed.settings, open_catalog(landed.settings)
+    soon, far = NOW + MAX_AHEAD, datetime(2028, 6, 1, tzinfo=UTC)
+
+    def complete(first: int, *beats: datetime) -> tuple[int | None, dict[int, datetime]]:
+        """The complete-through after a file of heartbeats, and those that were ignored."""
+        records = [heartbeat(first + number, beat) for number, beat in enumerate(beats)]
+        for zone in "ab":
+            landed.land(zone, 0, first, records)
+        (loaded,) = loader(home, now=NOW).load()
+        table = tables.load(catalog, FEED.raw.table)
+        return tables.complete_through(table, FEED.raw.table), dict(loaded.ignored)
+
+    assert complete(0, far, soon + timedelta(microseconds=1)) == (None, {0: far})
+    assert complete(3, soon, far) == (hour_of(NOW) - 1, {0: far})
+
+    # a version before has believed it
+    table = tables.load(catalog, FEED.raw.table)
+    believed = {HEARTBEATS: json.dumps({TOPIC: {"0": far.isoformat()}}), tables.COMPLETE_THROUGH: "2028-05-31-23:00"}
+    with table.transaction() as transaction:
+        transaction.set_properties(believed)
+    declare_complete(catalog, PIPELINE, FEED.raw.table, hour_of(NOW) - 2, force=True)
+    assert complete(6, soon) == (hour_of(NOW) - 1, {})
+
+
+def test_idle_partitions_are_complete_without_files_as_far_as_both_zones_have_read(landed: Landed) -> None:
+    home, hours = landed.settings, [NOW - timedelta(hours=number) for number in (4, 3, 2)]
+
+    def read(zone: str, first: int, last: int, time: datetime) -> None:
+        record_idle(landed.manifest, zone, [IdleSpan(TOPIC, 0, first, last, time)])
+
+    def loaded() -> list[int | None]:
+        batches = list(loader(home, now=NOW).load())
+        assert [batch.rows for batch in batches if not batch.offsets] == [0] * len(batches)
+        return [batch.complete_through for batch in batches]
+
+    read("a", 0, 9, hours[1])
+    assert loaded() == []  # zone b may see a row
+    read("b", 0, 5, hours[0])
+    assert loaded() == [hour_of(hours[0]) - 1]
+    assert loaded() == []
+    read("b", 0, 3, hours[0] - timedelta(hours=1))  # after a restart it reads them again
+    read("b", 0, 9, hours[1])
+    assert loaded() == [hour_of(hours[1]) - 1]
+    assert landed.files("a") == landed.files("b") == []
+
+    land(landed, 10, "a")
+    for zone in "ab":
+        read(zone, 13, 14, hours[2])
+    assert loaded() == []  # a file is not verified yet
+    land(landed, 10, "b")
+    batches = list(loader(home, now=NOW).load())
+    assert [(batch.rows, batch.complete_through) for batch in batches] == [
+        (3, hour_of(hours[1]) - 1),
+        (0, hour_of(hours[2]) - 1),
+    ]
+    for zone in "ab":
+        read(zone, 13, 20, NOW + timedelta(days=700))
+    assert loaded() == []  # of the future

@@ -35,6 +35,9 @@ OVERTAKEN_SECONDS = 0.2
 _Overtaken = (StateMoved, PublishConflict, CommitFailedException)
 
 REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
+CONFIRM = "Correct a source that is declared complete too far, or repeat the command with --force."
+REMEDIES = {"blocked": REPAIR, "beyond": CONFIRM}
+"""Kind of a decision that needs a person → what to do."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ def catch_up(
     on_error: Callable[[Exception], None] | None = None,
     run_id: str = "catch-up",
     again: bool = False,
+    force: bool = False,
 ) -> list[Outcome]:
     """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
 
@@ -78,11 +82,12 @@ def catch_up(
         on_error: Called with each error; its outcome has only the text.
         run_id: Recorded with each session.
         again: Also run sessions that an audit has stopped.
+        force: Also run sessions that build more than a day beyond the newest rows.
     """
     outcomes: list[Outcome] = []
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
-    for outcome, error in _steps(engine, in_order, run_id, again=again):
+    for outcome, error in _steps(engine, in_order, run_id, again=again, force=force):
         outcomes.append(outcome)
         if report is not None:
             report(outcome)
@@ -91,12 +96,12 @@ def catch_up(
     return outcomes
 
 
-def _steps(engine: Engine, targets: Sequence[Target], run_id: str, *, again: bool) -> Iterator[Step]:
+def _steps(engine: Engine, targets: Sequence[Target], run_id: str, *, again: bool, force: bool) -> Iterator[Step]:
     raw_heads = _heads(engine, targets, derived=False)
     for target in targets:
         try:
             up_to = _up_to(engine, target, raw_heads)
-            for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again):
+            for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again, force=force):
                 yield outcome, None
         except Exception as error:  # also of Spark and of libraries: the other targets go on
             yield Outcome(target.table, failure=_failure_of(target, error)), error
@@ -126,11 +131,12 @@ def _run_due_sessions(
     run_id: str,
     *,
     again: bool,
+    force: bool,
 ) -> Iterator[Outcome]:
     overtaken = 0
     while True:
         try:
-            result = engine.run(target, up_to=up_to, again=again, run_id=run_id)
+            result = engine.run(target, up_to=up_to, again=again, force=force, run_id=run_id)
         except _Overtaken as error:
             overtaken += 1
             if overtaken > MAX_OVERTAKEN:
@@ -147,8 +153,8 @@ def _run_due_sessions(
 
 def _waiting(engine: Engine, target: Target, found: NoSession) -> Outcome:
     failure = None
-    if found.kind == "blocked":
-        failure = str(ErrorText(f"{target.table}: {found.reason}.", REPAIR))
+    if found.kind in REMEDIES:
+        failure = str(ErrorText(f"{target.table}: {found.reason}.", REMEDIES[found.kind]))
     problem = engine.problem(target)
     return Outcome(
         table=target.table,

@@ -7,6 +7,7 @@ from itertools import count
 
 from pyiceberg.table import Table
 
+from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.execution import target_check
 from lake_assets.incremental.execution.session_log import ProcessState
@@ -16,6 +17,9 @@ from lake_assets.incremental.planning.changes import Head
 from lake_assets.incremental.planning.outside_changes import OutsideChanges
 from lake_assets.incremental.planning.plan import PlanningInput, another, last_buildable_hour
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+
+MAX_HOURS_BEYOND = 24
+"""The most hours that a session builds beyond the newest row of its sources."""
 
 
 def with_unpublished_id(table: Table, decision: SessionPlan) -> SessionPlan:
@@ -75,6 +79,37 @@ def changed_hours(known: PlanningInput) -> set[int]:
             for first, last in snapshot.hours:
                 found.update(range(first, last + 1))
     return found
+
+
+def wait_if_beyond_data(decision: Decision) -> Decision:
+    """Return the decision; a wait if it builds more than a day of hours that are later than all rows of the sources.
+
+    A source that is declared complete far beyond its rows, as by a heartbeat of the future, would otherwise make a
+    target carry its state through years. An idle source builds hour by hour, which is always allowed.
+    """
+    if not isinstance(decision, SessionPlan):
+        return decision
+    newest = max((source.last_hour for source in decision.sources if source.last_hour is not None), default=None)
+    if newest is None:
+        return decision
+    beyond = [hour for hour in decision.hour_numbers if hour > newest]
+    if len(beyond) <= MAX_HOURS_BEYOND:
+        return decision
+    return NoSession(
+        "beyond",
+        f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
+        f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
+        f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
+        " the hours",
+    )
+
+
+def _completeness(decision: SessionPlan) -> str:
+    through = []
+    for source in decision.sources:
+        if source.complete_through is not None:
+            through.append(f"{source.source} through {hour_key(source.complete_through)}")
+    return ", ".join(through)
 
 
 def wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:

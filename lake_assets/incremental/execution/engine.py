@@ -111,6 +111,7 @@ class Engine:
         up_to: Heads | None = None,
         only: str | None = None,
         again: bool = False,
+        force: bool = False,
         run_id: str = "",
     ) -> SessionReport | NoSession:
         """Finish the open session of a target, or plan and run the next one.
@@ -119,6 +120,7 @@ class Engine:
             up_to: Heads of the sources to plan up to; None for the current ones.
             only: Id that the next session must have. Heads that the watermark has passed would take the target back.
             again: Also run a session that an audit has stopped, though nothing has changed since.
+            force: Also run a session that builds more than a day beyond the newest rows.
             run_id: Recorded with a new session.
 
         Raises:
@@ -130,14 +132,14 @@ class Engine:
         planner = self._planner(target)
 
         def decide(state: ProcessState) -> Decision:
-            decision = planner.next_session(state, up_to=up_to, retry_blocked=again)
+            decision = planner.next_session(state, up_to=up_to, retry_blocked=again, force=force)
             if only is not None and isinstance(decision, SessionPlan) and decision.session_id != only:
                 return NoSession("idle", f"{only} is committed already, or another session has taken its place")
             return decision
 
         def decide_again(state: ProcessState) -> Decision:
             # The guard has deleted rows: the given heads are not the newest any more.
-            return planner.next_session(state, retry_blocked=again)
+            return planner.next_session(state, retry_blocked=again, force=force)
 
         return self._driver(target).drive(
             decide,

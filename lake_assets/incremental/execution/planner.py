@@ -18,6 +18,7 @@ from lake_assets.incremental.execution.decisions import (
     changed_hours,
     heads_at,
     left_by,
+    wait_if_beyond_data,
     wait_if_blocked,
     with_problem,
     with_unpublished_id,
@@ -80,6 +81,7 @@ class Planner:
         *,
         up_to: Heads | None = None,
         retry_blocked: bool = False,
+        force: bool = False,
     ) -> Decision:
         """Plan the next session.
 
@@ -87,9 +89,12 @@ class Planner:
             up_to: Heads of the sources to plan up to; None for the current ones. A head that another process has
                 passed, or that does not exist any more, does not count.
             retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
+            force: Also plan a session that builds more than a day beyond the newest rows.
         """
         known = self._planning_input(state, self._usable_heads(state, up_to or {}))
         decision = self._completed(state, self._cheapest(known, state))
+        if not force:
+            decision = wait_if_beyond_data(decision)
         if retry_blocked:
             return decision
         return wait_if_blocked(state, decision)

@@ -186,12 +186,13 @@ class NoSession:
     """There is no session now.
 
     Attributes:
-        kind: `idle` (nothing new), `wait` (something is missing that will come), or `blocked` (an audit stopped the
-            session; it needs a change of a source or of the code, or a person).
+        kind: `idle` (nothing new), `wait` (something is missing that will come), `blocked` (an audit stopped the
+            session; it needs a change of a source or of the code, or a person), or `beyond` (it would build more than a
+            day beyond the newest rows; a person has to decide).
         reason: Why, for people.
     """
 
-    kind: Literal["idle", "wait", "blocked"]
+    kind: Literal["idle", "wait", "blocked", "beyond"]
     reason: str
 
 

@@ -4,21 +4,22 @@ Failure model: the dead letters of a file are added before it, and the file dete
 a process that dies in between adds the same dead letters again, which changes nothing. If a file differs from the other
 zone's file, it is quarantined and its partition stops. A partition also stops if Kafka does not have its offsets any
 more. After a restart, the zone first lands the files that it misses (`refetch`), then continues at the first offset
-that it does not have.
+that it does not have. Partitions and topics that are created meanwhile are tailed too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
-from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
+from lake_assets.landing.consume.idle_spans import record_idle
+from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, existing_partitions
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.refetch import missing_files, refetch
 from lake_assets.landing.consume.tailer import Closed, Tail, step
@@ -35,6 +36,9 @@ from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
 READ_AT_ONCE = 1000
 """The most messages of one read, by default."""
+
+DISCOVERY = timedelta(seconds=30)
+"""How often a tailer looks for new partitions and topics."""
 
 _READ_SECONDS = 0.2
 
@@ -90,11 +94,10 @@ class Start:
         return any(first <= closed.last and closed.first <= last for first, last in self.landed)
 
 
-def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> dict[Place, Start]:
-    """Return, for each partition of feeds, where a zone continues."""
+def starts(manifest: Manifest, zone: str, partitions: Mapping[str, Collection[int]]) -> dict[Place, Start]:
+    """Return, for each partition of topics, where a zone continues."""
     found: dict[Place, Start] = {}
-    topics = [feed.topic for feed in feeds]
-    for topic, numbers in partitions(servers, topics).items():
+    for topic, numbers in partitions.items():
         entries = manifest.entries(topic=topic, stages=ALL_STAGES)
         files = [file for file in files_of(entries) if not file.holds_dead_letters]
         own = [file for file in files if file.zone == zone]
@@ -118,7 +121,8 @@ def _landed(files: Iterable[DataFile], partition: int) -> frozenset[tuple[int, i
 class ZoneTailer:
     """Tails all partitions of feeds in one zone. A context manager.
 
-    A partition stops if its file differs from the other zone's file, or if Kafka does not give it; the others continue.
+    A topic that does not exist yet is tailed within `DISCOVERY` of its creation, and so is a new partition. A partition
+    stops if its file differs from the other zone's file, or if Kafka does not give it; the others continue.
 
     Attributes:
         files: Number of files landed.
@@ -153,14 +157,16 @@ class ZoneTailer:
         self.not_refetched: dict[str, LakeError] = {}
         self._delivery = delivery
         self._servers = servers
+        self._feeds = feeds
+        self._policy = policy
         self._read_at_once = read_at_once
         self._alarm = alarm
         self._refetch_missing(feeds)
-        manifest = delivery.writer.manifest
-        self._starts = starts(manifest, self.zone, servers, feeds)
-        self._tails = _tails(self._starts, feeds, SharedState(manifest), policy)
-        offsets = {place: start.offset for place, start in self._starts.items()}
-        self._reader = Reader(servers, offsets, on_unreadable=self._stop)
+        self._discovered_at = delivery.clock()
+        self._starts: dict[Place, Start] = {}
+        self._starts = self._new_starts()
+        self._tails = self._tails_of(self._starts)
+        self._reader = Reader(servers, _offsets(self._starts), on_unreadable=self._stop)
 
     @property
     def zone(self) -> str:
@@ -181,6 +187,7 @@ class ZoneTailer:
 
     def step(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
+        self._discover_if_due()
         count = step(
             self._reader,
             self._tails,
@@ -189,6 +196,8 @@ class ZoneTailer:
             seconds=seconds,
         )
         self.messages += count
+        if count:
+            self._record_idle()
         return count
 
     def drain(self, *, seconds: float = _READ_SECONDS) -> int:
@@ -198,6 +207,49 @@ class ZoneTailer:
         while not self._reader.reached(ends):
             count += self.step(seconds=seconds)
         return count
+
+    def _record_idle(self) -> None:
+        spans = []
+        for tail in self._tails.values():
+            span = tail.take_idle()
+            if span is not None:
+                spans.append(span)
+        if spans:
+            record_idle(self._delivery.writer.manifest, self.zone, spans)
+
+    def _discover_if_due(self) -> None:
+        now = self._delivery.clock()
+        if now < self._discovered_at + DISCOVERY:
+            return
+        self._discovered_at = now
+        try:
+            new = self._new_starts()
+        except ServiceError as error:  # the reader goes on as soon as Kafka answers again
+            self._alarm(f"zone {self.zone}: new partitions cannot be looked for: {error}")
+            return
+        if new:
+            self._starts.update(new)
+            self._tails.update(self._tails_of(new))
+            self._reader.add(_offsets(new))
+
+    def _new_starts(self) -> dict[Place, Start]:
+        """Return where the zone continues in the partitions that are not tailed. Reads no file entry if none is new."""
+        topics = [feed.topic for feed in self._feeds]
+        new: dict[str, list[int]] = {}
+        for topic, numbers in existing_partitions(self._servers, topics).items():
+            unknown = [number for number in numbers if Place(topic, number) not in self._starts]
+            if unknown:
+                new[topic] = unknown
+        return starts(self._delivery.writer.manifest, self.zone, new)
+
+    def _tails_of(self, starts: Mapping[Place, Start]) -> dict[Place, Tail]:
+        by_topic = {feed.topic: feed for feed in self._feeds}
+        state = SharedState(self._delivery.writer.manifest)
+        tails = {}
+        for place, start in starts.items():
+            policies = partial(state.policies, place.topic, place.partition, default=self._policy)
+            tails[place] = Tail(place, by_topic[place.topic], policies, start.offset)
+        return tails
 
     def _take(self, closed: Closed) -> None:
         if self._starts[closed.place].has_landed(closed):
@@ -228,10 +280,5 @@ class ZoneTailer:
                     self.files += 1
 
 
-def _tails(starts: dict[Place, Start], feeds: Iterable[Feed], state: SharedState, policy: Policy) -> dict[Place, Tail]:
-    by_topic = {feed.topic: feed for feed in feeds}
-    tails = {}
-    for place, start in starts.items():
-        policies = partial(state.policies, place.topic, place.partition, default=policy)
-        tails[place] = Tail(place, by_topic[place.topic], policies, start.offset)
-    return tails
+def _offsets(starts: Mapping[Place, Start]) -> dict[Place, int | None]:
+    return {place: start.offset for place, start in starts.items()}

@@ -6,7 +6,7 @@ table is complete. A heartbeat that is sent twice, or late, does no harm. The cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import ServiceError
-from lake_assets.landing.consume.kafka_reader import partitions
+from lake_assets.landing.consume.kafka_reader import existing_partitions, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT
 from lake_assets.landing.files.timestamps import milliseconds
 
@@ -29,6 +29,10 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
     Raises:
         ServiceError: Kafka did not accept all of them.
     """
+    _send(servers, times, partitions(servers, times))
+
+
+def _send(servers: str, times: Mapping[str, datetime], partitions: Mapping[str, Iterable[int]]) -> None:
     failed: list[str] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -36,7 +40,7 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
             failed.append(f"{message.topic()} partition {message.partition()}: {error.str()}")
 
     producer = Producer({**client(servers), "enable.idempotence": True})
-    for topic, numbers in partitions(servers, times).items():
+    for topic, numbers in partitions.items():
         at = times[topic]
         headers: list[tuple[str, str | bytes | None]] = [(HEARTBEAT, at.isoformat().encode())]
         for partition in numbers:
@@ -59,7 +63,7 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
 
 @dataclass
 class HeartbeatSender:
-    """Sends heartbeats into topics: at the first call, and then whenever an interval has passed.
+    """Sends heartbeats into the topics that exist: at the first call, and then whenever an interval has passed.
 
     Attributes:
         servers: Of Kafka, `host:port`, comma-separated.
@@ -79,6 +83,6 @@ class HeartbeatSender:
         now = self.clock()
         if self._last is not None and now < self._last + self.interval:
             return False
-        beat(self.servers, dict.fromkeys(self.topics, now))
+        _send(self.servers, dict.fromkeys(self.topics, now), existing_partitions(self.servers, self.topics))
         self._last = now
         return True

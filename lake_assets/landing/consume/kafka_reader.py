@@ -56,17 +56,23 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
         ServiceError: Kafka does not answer, or a topic does not exist.
     """
     wanted = list(topics)
-    try:
-        known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
-    except KafkaException as error:
-        raise _no_answer(servers, error) from error
-    absent = [topic for topic in wanted if topic not in known]
+    found = existing_partitions(servers, wanted)
+    absent = [topic for topic in wanted if topic not in found]
     if absent:
         raise ServiceError(
             f"Kafka at {servers} has no topic {', '.join(absent)}.",
             remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
         )
-    return {topic: tuple(sorted(known[topic].partitions)) for topic in wanted}
+    return found
+
+
+def existing_partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Do the same for those of the topics that exist. Raises `ServiceError` if Kafka does not answer."""
+    try:
+        known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
+    except KafkaException as error:
+        raise _no_answer(servers, error) from error
+    return {topic: tuple(sorted(known[topic].partitions)) for topic in topics if topic in known}
 
 
 def ends(servers: str, topic: str) -> dict[int, int]:
@@ -107,7 +113,7 @@ class Reader:
             on_unreadable: Default: `read` raises the error.
         """
         self._servers = servers
-        self._starts = starts
+        self._starts = dict(starts)
         self._on_unreadable = on_unreadable or _raise
         self._consumer = Consumer(
             {
@@ -128,11 +134,7 @@ class Reader:
         self._next: dict[Place, int] = {}
 
     def __enter__(self) -> Self:
-        assignment = []
-        for place, start in self._starts.items():
-            offset = OFFSET_BEGINNING if start is None else start
-            assignment.append(TopicPartition(place.topic, place.partition, offset))
-        self._consumer.assign(assignment)
+        self._consumer.assign(_assignment(self._starts))
         return self
 
     def __exit__(
@@ -152,6 +154,11 @@ class Reader:
         """Return whether each partition has been read to an offset, exclusive, or to its end at that time."""
         read = {place for place, following in self._next.items() if following >= ends[place]}
         return read | self._at_end | self._left >= set(self._starts)
+
+    def add(self, starts: Starts) -> None:
+        """Read further partitions, too."""
+        self._starts.update(starts)
+        self._consumer.incremental_assign(_assignment(starts))
 
     def leave(self, place: Place) -> None:
         """Stop reading a partition."""
@@ -198,6 +205,14 @@ class Reader:
 
 def _raise(_: Place, error: ServiceError) -> None:
     raise error
+
+
+def _assignment(starts: Starts) -> list[TopicPartition]:
+    assignment = []
+    for place, start in starts.items():
+        offset = OFFSET_BEGINNING if start is None else start
+        assignment.append(TopicPartition(place.topic, place.partition, offset))
+    return assignment
 
 
 def _record(message: Message) -> Record:

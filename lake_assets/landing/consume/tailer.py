@@ -3,6 +3,8 @@
 The files of a partition are a function of its messages, of the cutover policies and of the offsets. They do not depend
 on a clock, on the speed of reading or on restarts. So two zones close the same files.
 
+A file that begins with heartbeats stays open for hours if nothing else comes. Its tail then says how far it has read.
+
 Failure model: an open file exists in memory alone. A process that dies loses it; the next one reads its messages again,
 from the offset after the last file in the manifest. Messages without a time or a distinct id, and those that are too
 large or cannot be decoded, are dead letters. They are closed together with the file, in a file of their own.
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
+from lake_assets.landing.consume.idle_spans import IdleSpan
 from lake_assets.landing.consume.kafka_reader import Place, Reader
-from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.consume.messages import Feed, heartbeat_of
 from lake_assets.landing.files.cutover import Cutter, Policy, effective
 from lake_assets.landing.files.records import Record
 
@@ -55,20 +59,53 @@ class Tail:
     _cutter: Cutter | None = field(default=None, init=False)
     _records: list[Record] = field(default_factory=list, init=False)
     _dead: list[Record] = field(default_factory=list, init=False)
+    _policy: Policy | None = field(default=None, init=False)
+    _is_idle: bool = field(default=True, init=False)
+    _told: IdleSpan | None = field(default=None, init=False)
 
     def take(self, record: Record) -> Closed | None:
         """Add the next message; return the file if this message closes it, else None."""
         if self.begin is None:
             self.begin = record.offset
+        is_heartbeat = isinstance(heartbeat_of(record.headers), datetime)
+        self._is_idle = self._is_idle and is_heartbeat
         if self.feed.flaw(record.value, record.headers, record.timestamp):
             self._dead.append(record)
         else:
             self._records.append(record)
         if self._cutter is None:
             # By the file's first offset: its first message may have a later one, after the marker of a transaction.
-            self._cutter = Cutter(effective(self.policies(), self.begin))
-        span = self._cutter.add(record)
+            self._policy = effective(self.policies(), self.begin)
+            self._cutter = Cutter(self._policy)
+        span = self._cutter.add(record, is_heartbeat=is_heartbeat)
         return None if span is None else self._close(self.begin, span.last)
+
+    def take_idle(self) -> IdleSpan | None:
+        """Return the heartbeats of a file that has nothing else, if they went on by the age of a file meanwhile.
+
+        Returns:
+            None also for files whose policy treats heartbeats as other messages: these close in time.
+        """
+        found = self._idle_span()
+        if found is None or not self._is_news(found):
+            return None
+        self._told = found
+        return found
+
+    def _idle_span(self) -> IdleSpan | None:
+        if not (self._is_idle and self._records and self._policy and self._policy.max_idle_ms):
+            return None
+        last = self._records[-1]
+        heartbeat = heartbeat_of(last.headers)
+        assert isinstance(heartbeat, datetime)
+        assert self.begin is not None
+        return IdleSpan(self.place.topic, self.place.partition, self.begin, last.offset, heartbeat)
+
+    def _is_news(self, found: IdleSpan) -> bool:
+        told, policy = self._told, self._policy
+        if told is None or policy is None or told.first != found.first:
+            return True
+        return abs(found.heartbeat - told.heartbeat) >= timedelta(milliseconds=policy.max_age_ms)
 
     def _close(self, first: int, last: int) -> Closed:
         # From the end of the last file, not from the first message: transactions leave offsets without a message.
@@ -77,6 +114,7 @@ class Tail:
         self._records = []
         self._dead = []
         self._cutter = None
+        self._is_idle = True
         return closed
 
 

@@ -1,7 +1,7 @@
 """Landing as assets: each topic in each zone, and each topic as it is loaded into its raw table.
 
-`lake landing run` does the same continuously, without Dagster. Only one process at a time may write a zone: while that
-command runs, do not materialize these assets.
+The services of `lake up` and `lake landing run` do the same continuously, without Dagster. One process at a time tails
+a zone: while another one does, a run of a zone's asset fails and says so.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,7 @@ from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.consume.zone_lock import locked_zone
 from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
 from lake_assets.landing.dagster.sensors import landing_sensor
@@ -52,7 +53,10 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
         try:
             service: LandingService = context.resources.landing.service()
             beat(service.servers, {feed.topic: service.clock()})
-            with service.tailer(service.zone(zone), topic=feed.topic) as tailer:
+            with (
+                locked_zone(service.settings.landing_folder, zone),
+                service.tailer(service.zone(zone), topic=feed.topic) as tailer,
+            ):
                 tailer.drain()
         except LakeError as error:
             raise failure(error) from error
@@ -130,7 +134,9 @@ def load_metadata(loaded: Sequence[Loaded]) -> dict[str, dg.MetadataValue]:
     if loaded:
         last = loaded[-1]
         through = last.complete_through
-        next_offsets = {str(partition): end for partition, (_, end) in last.offsets.items()}
+        next_offsets: dict[str, int] = {}
+        for batch in loaded:
+            next_offsets |= {str(partition): end for partition, (_, end) in batch.offsets.items()}
         metadata["next offsets"] = dg.MetadataValue.json(next_offsets)
         metadata["complete through"] = dg.MetadataValue.text("none" if through is None else hour_key(through))
     return metadata

@@ -14,6 +14,7 @@ import dagster as dg
 
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.landing.consume.idle_spans import idle_spans, with_idle
 from lake_assets.landing.consume.kafka_reader import ends
 from lake_assets.landing.consume.lag import Lag, Mark, lag
 from lake_assets.landing.consume.messages import Feed
@@ -130,8 +131,9 @@ def _evaluate_lags(
         kafka_ends = ends(service.servers, feed.topic)
         for zone in ZONES:
             key = f"{zone} {feed.topic}"
-            landed = files_of(service.manifest.entries(zone, feed.topic))
-            found = lag(kafka_ends, next_offsets(landed), _mark_of(cursor.get(key)), now=now)
+            files = files_of(service.manifest.entries(zone, feed.topic))
+            read = with_idle(next_offsets(files), idle_spans(service.manifest, feed.topic).get(zone, {}))
+            found = lag(kafka_ends, read, _mark_of(cursor.get(key)), now=now)
             results.stored[key] = _stored_lag(found, deadline)
             if cursor.get(key, {}).get("passed") is not results.stored[key]["passed"]:
                 results.events.append(lag_evaluation(feed.topic, zone, found, deadline))

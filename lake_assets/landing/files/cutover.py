@@ -38,20 +38,25 @@ class Policy:
     Attributes:
         max_messages: Number of messages.
         max_bytes: Bytes of all messages together.
-        max_age_ms: Milliseconds between the timestamps of the first message and of a later one.
+        max_age_ms: Milliseconds between the timestamps of the first message and of a later one. With `max_idle_ms`, of
+            the first message that is no heartbeat.
         from_offset: The policy applies to files that begin at this offset or later, until the next policy applies.
+        max_idle_ms: The same as long as all messages are heartbeats; it is longer, so that an idle partition has few
+            files. None: heartbeats are treated as other messages, as in the policies of earlier versions.
     """
 
     max_messages: int
     max_bytes: int
     max_age_ms: int
     from_offset: int = 0
+    max_idle_ms: int | None = None
 
     def __post_init__(self) -> None:
         limits = {
             "max_messages": self.max_messages,
             "max_bytes": self.max_bytes,
             "max_age_ms": self.max_age_ms,
+            "max_idle_ms": 1 if self.max_idle_ms is None else self.max_idle_ms,
         }
         for name, limit in limits.items():
             if limit < 1:
@@ -105,8 +110,12 @@ class Cutter:
     _open: _OpenFile | None = field(default=None, init=False)
     _last: int = field(default=-1, init=False)
 
-    def add(self, message: TimedMessage) -> Span | None:
+    def add(self, message: TimedMessage, *, is_heartbeat: bool = False) -> Span | None:
         """Add the next message.
+
+        Args:
+            message: The message.
+            is_heartbeat: Whether it is a heartbeat.
 
         Returns:
             The closed file if this message closes it, else None.
@@ -122,7 +131,7 @@ class Cutter:
         self._last = message.offset
         if self._open is None:
             self._open = _OpenFile(message, effective(self.policy, message.offset))
-        if not self._open.add(message):
+        if not self._open.add(message, is_heartbeat=is_heartbeat):
             return None
         closed = Span(self._open.first, message.offset, self._open.count, self._open.size)
         self._open = None
@@ -130,7 +139,7 @@ class Cutter:
 
 
 class _OpenFile:
-    __slots__ = ("_began", "count", "first", "policy", "size")
+    __slots__ = ("_began", "_is_idle", "count", "first", "policy", "size")
 
     def __init__(self, message: TimedMessage, policy: Policy) -> None:
         self.policy = policy
@@ -138,15 +147,20 @@ class _OpenFile:
         self.count = 0
         self.size = 0
         self._began = message.timestamp
+        self._is_idle = policy.max_idle_ms is not None
 
-    def add(self, message: TimedMessage) -> bool:
+    def add(self, message: TimedMessage, *, is_heartbeat: bool) -> bool:
         """Count a message; return whether it closes the file."""
+        if self._is_idle and not is_heartbeat:
+            self._is_idle = False
+            self._began = message.timestamp
         self.count += 1
         self.size += message.size
         # The distance in both directions: after a first message dated 2099 no later one would be old enough.
         age = abs(message.timestamp - self._began)
         limits = self.policy
-        return self.count >= limits.max_messages or self.size >= limits.max_bytes or age >= limits.max_age_ms
+        max_age_ms = limits.max_idle_ms if self._is_idle and limits.max_idle_ms else limits.max_age_ms
+        return self.count >= limits.max_messages or self.size >= limits.max_bytes or age >= max_age_ms
 
 
 def effective(policy: Policy | Sequence[Policy], offset: int) -> Policy:

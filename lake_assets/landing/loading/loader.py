@@ -7,8 +7,8 @@ sent before the erasure of their subject are dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 
@@ -21,6 +21,7 @@ from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateM
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
+from lake_assets.landing.consume.idle_spans import idle_heartbeats, idle_spans
 from lake_assets.landing.consume.messages import Feed, heartbeat_of
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
@@ -29,9 +30,10 @@ from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.timestamps import moment
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
-from lake_assets.landing.loading.progress import Progress, read_progress
+from lake_assets.landing.loading.progress import Progress, is_credible, read_progress
+from lake_assets.landing.loading.unread_files import unread_files
 from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
-from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, files_of
+from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 
 MAX_OFFSETS = 25_000
@@ -53,6 +55,7 @@ class Loaded:
         rows: Number of rows committed.
         erased: Number of rows dropped because their subject was erased.
         complete_through: Hours since 1970-01-01 UTC; None if no hour is complete.
+        ignored: Partition → the latest heartbeat that does not count, because it is of the future.
     """
 
     table: str
@@ -62,6 +65,7 @@ class Loaded:
     rows: int
     erased: int
     complete_through: int | None
+    ignored: Mapping[int, datetime] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Loader:
         partitions: All partitions of the topic.
         subjects: Whose erasures are heeded.
         erasures: The registry of erasures.
+        clock: Returns the present time, in UTC.
         provisional: Whether provisional files may be read too.
     """
 
@@ -115,6 +120,7 @@ class Loader:
     partitions: Sequence[int]
     subjects: Sequence[Subject]
     erasures: Erasures
+    clock: Callable[[], datetime]
     provisional: bool = False
 
     def load(self) -> Iterator[Loaded]:
@@ -143,15 +149,36 @@ class Loader:
         table = tables.load(self.catalog, self.feed.raw.table)
         tables.check_columns(table, self.feed.raw.table, self.feed.raw.all_columns)
         progress = read_progress(table.metadata.properties, self.feed.topic)
-        choices = self._choices(progress)
+        entries = self._unread(progress)
+        choices = self._choices(entries, progress)
         if not choices:
-            return None
+            return self._load_idle(table, progress, begun=first_offsets(files_of(entries)))
         choice, records = self._read_first_undamaged(choices)
         return self._commit(table, progress, choice, records)
 
-    def _choices(self, progress: Progress) -> list[_Choice]:
+    def _load_idle(self, table: Table, progress: Progress, *, begun: Mapping[int, int]) -> Loaded | None:
+        """Move complete-through on by the heartbeats of idle partitions, whose rows are all loaded."""
+        now = self.clock()
+        before = progress.without_future(now)
+        after = before.after({}, self._idle_heartbeats(progress, begun, now))
+        complete_through = after.complete_through(self.partitions)
+        if complete_through is None or complete_through == before.complete_through(self.partitions):
+            return None
+        commit(self.catalog, table, Batch([], after, complete_through))
+        return Loaded(self.feed.raw.table, after.batch_id, "", {}, 0, 0, complete_through)
+
+    def _idle_heartbeats(self, progress: Progress, begun: Mapping[int, int], now: datetime) -> dict[int, datetime]:
+        offsets: dict[int, int | None] = {}
+        for partition in self.partitions:
+            if partition in progress.offsets or partition not in begun:
+                offsets[partition] = progress.offsets.get(partition)
+        spans = idle_spans(self.manifest, self.feed.topic)
+        zones = [zone.name for zone in self.zones]
+        found = idle_heartbeats(spans, zones, offsets, any_zone=self.provisional)
+        return {partition: at for partition, at in found.items() if is_credible(at, now)}
+
+    def _choices(self, entries: Sequence[Entry], progress: Progress) -> list[_Choice]:
         """Return the zones that have ready offsets, the one with most offsets first."""
-        entries = self._entries()
         choices = []
         for zone in self.zones:
             choice = self._choice(zone, entries, progress)
@@ -159,10 +186,10 @@ class Loader:
                 choices.append(choice)
         return sorted(choices, key=attrgetter("offset_count"), reverse=True)
 
-    def _entries(self) -> list[Entry]:
-        """Return the files of all zones, including quarantined ones: the first file begins its partition."""
-        entries = self.manifest.entries(topic=self.feed.topic, verdicts=ALL_VERDICTS)
-        return [entry for entry in entries if not entry.file.holds_dead_letters]
+    def _unread(self, progress: Progress) -> list[Entry]:
+        """Return the unread files of all zones, including quarantined ones: the first file begins its partition."""
+        zones = [zone.name for zone in self.zones]
+        return unread_files(self.manifest, self.feed.topic, zones, self.partitions, progress.offsets)
 
     def _choice(self, zone: Zone, entries: Sequence[Entry], progress: Progress) -> _Choice:
         own = [entry for entry in entries if entry.file.zone == zone.name and entry.verdict != "quarantined"]
@@ -179,9 +206,11 @@ class Loader:
         return Cover(entry.file.ranges, readable, parse_shard(entry.file.shard))
 
     def _commit(self, table: Table, progress: Progress, choice: _Choice, records: Sequence[Record]) -> Loaded:
+        now = self.clock()
         sent = [self._landed_row(record) for record in records if heartbeat_of(record.headers) is None]
         rows = self._without_erased(sent)
-        after = progress.after(choice.ends, _latest_heartbeats(records))
+        heartbeats, ignored = _latest_heartbeats(records, now)
+        after = progress.without_future(now).after(choice.ends, heartbeats)
         complete_through = after.complete_through(self.partitions)
         reach("loading-read")
         commit(self.catalog, table, Batch(rows, after, complete_through))
@@ -193,6 +222,7 @@ class Loader:
             rows=len(rows),
             erased=len(sent) - len(rows),
             complete_through=complete_through,
+            ignored=ignored,
         )
 
     def _read_first_undamaged(self, choices: Sequence[_Choice]) -> tuple[_Choice, list[Record]]:
@@ -260,10 +290,13 @@ class Loader:
         return earliest <= erased_at
 
 
-def _latest_heartbeats(records: Iterable[Record]) -> dict[int, datetime]:
+def _latest_heartbeats(records: Iterable[Record], now: datetime) -> tuple[dict[int, datetime], dict[int, datetime]]:
+    """Return, for each partition, the latest heartbeat that counts, and the latest one of the future."""
     latest: dict[int, datetime] = {}
+    ignored: dict[int, datetime] = {}
     for record in records:
         at = heartbeat_of(record.headers)
         if isinstance(at, datetime):
-            latest[record.partition] = max(at, latest.get(record.partition, at))
-    return latest
+            found = latest if is_credible(at, now) else ignored
+            found[record.partition] = max(at, found.get(record.partition, at))
+    return latest, ignored

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -25,6 +25,9 @@ HEARTBEATS = "lake.landing.heartbeats"
 
 BATCH = "lake.landing.batch"
 """Table property: the number of the last batch that was loaded."""
+
+MAX_AHEAD = timedelta(minutes=10)
+"""A heartbeat that is later than the clock by more than this does not count: a clock is wrong."""
 
 BATCH_PREFIX = "landing-"
 """Begins the `batch_id` of landed rows. Rows with another one were written to the raw table without landing."""
@@ -68,6 +71,11 @@ class Progress:
             batch=self.batch + 1,
         )
 
+    def without_future(self, now: datetime) -> Progress:
+        """Return the progress without heartbeats of the future, which a version before may have stored."""
+        counted = {partition: at for partition, at in self.heartbeats.items() if is_credible(at, now)}
+        return replace(self, heartbeats=counted)
+
     def complete_through(self, partitions: Iterable[int]) -> int | None:
         """Return the hour before the earliest of the partitions' latest heartbeats.
 
@@ -86,6 +94,11 @@ class Progress:
                 return None
             times.append(at)
         return hour_of(min(times)) - 1 if times else None
+
+
+def is_credible(heartbeat: datetime, now: datetime) -> bool:
+    """Return whether a heartbeat is not of the future, with regard to clocks that differ by `MAX_AHEAD`."""
+    return heartbeat <= now + MAX_AHEAD
 
 
 def read_progress(properties: Mapping[str, str], topic: str) -> Progress:

@@ -73,6 +73,26 @@ POLICIES = sa.Table(
     sa.Column("max_bytes", sa.BigInteger, nullable=False),
     sa.Column("max_age_ms", sa.BigInteger, nullable=False),
 )
+IDLE_POLICIES = sa.Table(
+    "landing_policy_idle",
+    METADATA,
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("from_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("max_idle_ms", sa.BigInteger, nullable=False),
+)
+"""A further limit of a policy; policies of earlier versions have none."""
+
+IDLE_SPANS = sa.Table(
+    "landing_idle_span",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("first", sa.BigInteger, nullable=False),
+    sa.Column("last", sa.BigInteger, nullable=False),
+    sa.Column("heartbeat", sa.BigInteger, nullable=False),
+)
 DELETIONS = sa.Table(
     "landing_deletion",
     METADATA,

@@ -21,7 +21,7 @@ from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.landing.manifest.file_rows import finish_round
 from lake_assets.landing.manifest.row_conversion import ranges_from_json, ranges_to_json
-from lake_assets.landing.manifest.schema import DELETIONS, DONE, POLICIES, RANGES, ROUNDS
+from lake_assets.landing.manifest.schema import DELETIONS, DONE, IDLE_POLICIES, POLICIES, RANGES, ROUNDS
 from lake_assets.landing.manifest.store import Manifest
 
 
@@ -177,13 +177,20 @@ class SharedState:
 
 
 def _policies(connection: sa.Connection, topic: str, partition: int) -> list[Policy]:
+    is_same = sa.and_(
+        IDLE_POLICIES.c.topic == POLICIES.c.topic,
+        IDLE_POLICIES.c.partition == POLICIES.c.partition,
+        IDLE_POLICIES.c.from_offset == POLICIES.c.from_offset,
+    )
     query = (
         sa.select(
             POLICIES.c.max_messages,
             POLICIES.c.max_bytes,
             POLICIES.c.max_age_ms,
             POLICIES.c.from_offset,
+            IDLE_POLICIES.c.max_idle_ms,
         )
+        .join_from(POLICIES, IDLE_POLICIES, is_same, isouter=True)
         .where(POLICIES.c.topic == topic, POLICIES.c.partition == partition)
         .order_by(POLICIES.c.from_offset)
     )
@@ -204,7 +211,12 @@ def _earliest_policy_offset(connection: sa.Connection, topic: str, partition: in
 
 
 def _insert_policy(connection: sa.Connection, topic: str, partition: int, policy: Policy) -> None:
-    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **asdict(policy)))
+    values = asdict(policy)
+    max_idle_ms = values.pop("max_idle_ms")
+    connection.execute(sa.insert(POLICIES).values(topic=topic, partition=partition, **values))
+    if max_idle_ms is not None:
+        place = {"topic": topic, "partition": partition, "from_offset": policy.from_offset}
+        connection.execute(sa.insert(IDLE_POLICIES).values(max_idle_ms=max_idle_ms, **place))
 
 
 def _deletions(connection: sa.Connection, topic: str) -> list[DeletionRequest]:

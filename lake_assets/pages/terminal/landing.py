@@ -50,7 +50,17 @@ def loaded(batch: Loaded) -> str:
     through = batch.complete_through
     complete = "no hour is complete yet" if through is None else f"complete through {hour_key(through)}"
     erased = f", {batch.erased:,} rows of erased subjects deleted" if batch.erased else ""
-    return f"{batch.table}: {batch.batch_id}, {batch.rows:,} rows of zone {batch.zone}{erased}; {complete}"
+    rows = f"{batch.rows:,} rows of zone {batch.zone}{erased}" if batch.offsets else "no rows, heartbeats alone"
+    line = f"{batch.table}: {batch.batch_id}, {rows}; {complete}"
+    return "\n".join([line, *_ignored_heartbeats(batch)])
+
+
+def _ignored_heartbeats(batch: Loaded) -> Iterator[str]:
+    for partition, at in sorted(batch.ignored.items()):
+        yield (
+            f"{batch.table}: a heartbeat of {at:%Y-%m-%d %H:%M:%S} UTC in partition {partition} is later than now and"
+            " completes nothing. Correct the clock of the machine that sent it."
+        )
 
 
 def _offsets(shard: ShardStatus) -> str:

@@ -21,7 +21,7 @@ from lake_assets.incremental.execution.catch_up import Outcome, catch_up
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession
+from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.scenario import with_target
 from lake_assets_tests.processes import LONGEST, environment
@@ -183,3 +183,22 @@ def test_a_session_that_was_planned_for_other_sources_is_planned_anew(engine: En
         (before.plan, "abandoned"),
         (after.plan, "planned"),
     ]
+
+
+def test_more_than_a_day_beyond_the_newest_row_is_built_by_force_alone(engine: Engine) -> None:
+    """A heartbeat of the future, or a slip of the pen, declares a source complete for years."""
+    click_state_target = CLICKS.target("click_state")
+    publish_clicks(engine.catalog, [0, 1], complete_through=25)
+    assert isinstance(engine.decide(click_state_target), SessionPlan)
+    publish_clicks(engine.catalog, [1], complete_through=17_520)
+    decision = engine.decide(click_state_target)
+    assert isinstance(decision, NoSession)
+    assert decision.kind == "beyond"
+    (refused,) = catch_up(engine, [click_state_target])
+    assert "17,519 hours up to 2028-01-01-00:00 would be built beyond the newest row" in (refused.failure or "")
+    assert "repeat the command with --force" in (refused.failure or "")
+    (forced,) = catch_up(engine, [click_state_target], force=True)
+    assert "beyond the newest row" not in (forced.failure or "")  # it lacks nothing but Spark
+    opened = engine.decide(click_state_target)
+    assert isinstance(opened, SessionPlan)
+    assert opened.hour_numbers[-1] == START + 17_520

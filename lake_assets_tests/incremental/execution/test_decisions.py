@@ -1,14 +1,16 @@
-"""Which plans repair what others have done to a target."""
+"""Which plans repair what others have done to a target, and which go too far beyond the rows of their sources."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lake_assets.incremental.execution.decisions import left_by
+from lake_assets.incremental.execution.decisions import left_by, wait_if_beyond_data
 from lake_assets.incremental.planning.outside_changes import OutsideChanges
-from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
+from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan, SourceRange
 
 FOUND = OutsideChanges("was changed by others", (1,), ((2, 3), (6, 6)))
 COVERS = SessionPlan(
@@ -37,3 +39,37 @@ def test_a_plan_that_builds_all_suspect_hours_from_the_sources_alone_is_a_repair
     plan: SessionPlan, found: OutsideChanges | None, left: OutsideChanges | None
 ) -> None:
     assert left_by(plan, found) == left
+
+
+def plan_of(hours: set[int], newest: list[int | None]) -> SessionPlan:
+    sources = [
+        SourceRange(f"raw.s{number}", "uuid", None, 1, 1, 1, complete_through=500, last_hour=last)
+        for number, last in enumerate(newest)
+    ]
+    planned = tuple(PlannedHour(hour, "complete") for hour in sorted(hours))
+    return replace(COVERS, sources=tuple(sources), hours=planned)
+
+
+@given(st.sets(st.integers(0, 90)), st.lists(st.none() | st.integers(0, 90), max_size=3))
+def test_a_plan_of_more_than_a_day_beyond_all_rows_waits_for_a_person(
+    hours: set[int], newest: list[int | None]
+) -> None:
+    plan = plan_of(hours, newest)
+    last_rows = [last for last in newest if last is not None]
+    beyond = [hour for hour in hours if last_rows and all(hour > last for last in last_rows)]
+    found = wait_if_beyond_data(plan)
+    if len(beyond) <= 24:
+        assert found == plan
+    else:
+        assert isinstance(found, NoSession)
+        assert found.kind == "beyond"
+
+
+def test_what_is_too_far_is_named_with_what_to_do() -> None:
+    found = wait_if_beyond_data(plan_of(set(range(100, 130)), [102, None]))
+    assert isinstance(found, NoSession)
+    assert found.reason == (
+        "27 hours up to 1970-01-06-09:00 would be built beyond the newest row, which is of hour 1970-01-05-06:00, "
+        "because sources are declared complete: raw.s0 through 1970-01-21-20:00, raw.s1 through 1970-01-21-20:00. "
+        "`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up core.fact --force` builds the hours"
+    )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 from lake_assets.landing.consume.heartbeats import HeartbeatSender
+from lake_assets.landing.consume.idle_spans import IdleSpan
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT, Feed, heartbeat_of
 from lake_assets.landing.consume.tailer import Closed, Tail, step
@@ -25,6 +26,7 @@ from lake_assets.membership.raw import SIGNUPS
 FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)
 PLACE = Place("t", 0)
 POLICIES = (Policy(4, 2_000, 60_000), Policy(3, 1_000, 30_000, from_offset=15))
+IDLE = (Policy(9, 4_000, 60_000, max_idle_ms=150_000), Policy(7, 2_000, 60_000, from_offset=15, max_idle_ms=100_000))
 SIX = datetime(2026, 1, 1, 6, tzinfo=UTC)
 
 
@@ -47,23 +49,53 @@ def records(steps: Iterable[tuple[int, int, bytes | None, bool]]) -> list[Record
     return found
 
 
-def closed(messages: Sequence[Record], begin: int | None = None) -> list[Closed]:
-    tail = Tail(PLACE, FEED, lambda: POLICIES, begin)
+def closed(messages: Sequence[Record], begin: int | None = None, policies: Sequence[Policy] = POLICIES) -> list[Closed]:
+    tail = Tail(PLACE, FEED, lambda: policies, begin)
     return [found for record in messages if (found := tail.take(record))]
 
 
-@given(st.lists(STEPS, max_size=40), st.lists(st.integers(1, 10), max_size=8))
+@given(st.lists(STEPS, max_size=40), st.lists(st.integers(1, 10), max_size=8), st.sampled_from([POLICIES, IDLE]))
 def test_a_zone_that_dies_anywhere_closes_the_same_files(
-    steps: list[tuple[int, int, bytes | None, bool]], lives: list[int]
+    steps: list[tuple[int, int, bytes | None, bool]], lives: list[int], policies: Sequence[Policy]
 ) -> None:
     messages = records(steps)
     found: list[Closed] = []
     for life in lives:
         begin = found[-1].last + 1 if found else None
-        found += closed([r for r in messages if begin is None or r.offset >= begin][:life], begin)
+        found += closed([r for r in messages if begin is None or r.offset >= begin][:life], begin, policies)
     begin = found[-1].last + 1 if found else None
-    found += closed([r for r in messages if begin is None or r.offset >= begin], begin)
-    assert found == closed(messages)
+    found += closed([r for r in messages if begin is None or r.offset >= begin], begin, policies)
+    assert found == closed(messages, policies=policies)
+
+
+def beating(steps: Iterable[tuple[int, bool]]) -> list[Record]:
+    """Messages of one second after the other; a heartbeat has the time of its message."""
+    found = []
+    for offset, (later, beats) in enumerate(steps):
+        timestamp = (found[-1].timestamp if found else 1_000_000) + later
+        time = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat().encode()
+        found.append(Record(0, offset, timestamp, b"k", signup(offset), ((HEARTBEAT, time),) if beats else ()))
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 90_000), st.booleans()), max_size=40))
+def test_a_tail_says_of_its_open_file_how_far_there_are_heartbeats_alone(steps: list[tuple[int, bool]]) -> None:
+    messages, told = beating(steps), None
+    tail = Tail(PLACE, FEED, lambda: IDLE, None)
+    older = Tail(PLACE, FEED, lambda: POLICIES, None)
+    begin = 0
+    for record in messages:
+        older.take(record)
+        assert older.take_idle() is None  # such files close in time
+        if tail.take(record):
+            begin = record.offset + 1
+        open_file = [other for other in messages if begin <= other.offset <= record.offset]
+        span = tail.take_idle()
+        is_idle = bool(open_file) and all(other.headers for other in open_file)
+        time = datetime.fromtimestamp(record.timestamp / 1000, UTC)
+        is_news = told is None or told.first != begin or (time - told.heartbeat) >= timedelta(seconds=60)
+        assert span == (IdleSpan("t", 0, begin, record.offset, time) if is_idle and is_news else None)
+        told = span or told
 
 
 def spans(messages: Sequence[Record]) -> Iterator[tuple[int, int]]:

@@ -14,6 +14,9 @@ from lake_assets.landing.files.cutover import Cutter, Policy, Span, cut
 from lake_assets.landing.files.records import Record
 
 POLICIES = st.builds(Policy, st.integers(1, 5), st.integers(1, 300), st.integers(1, 50))
+IDLE_POLICIES = st.builds(
+    Policy, st.integers(1, 9), st.integers(100, 900), st.integers(1, 50), max_idle_ms=st.integers(1, 120)
+)
 
 
 @st.composite
@@ -38,6 +41,33 @@ def slow_cut(messages: list[Record], policy: Policy) -> list[Span]:
 @given(streams(), POLICIES)
 def test_cuts_are_where_a_limit_is_reached(messages: list[Record], policy: Policy) -> None:
     assert cut(messages, policy) == slow_cut(messages, policy)
+
+
+def slow_idle_cut(messages: list[tuple[Record, bool]], policy: Policy) -> list[tuple[int, int]]:
+    """The same with heartbeats: age counts from the first message that is none, or else from the first one."""
+    for end in range(1, len(messages) + 1):
+        file = [message for message, _ in messages[:end]]
+        others = [message for message, is_heartbeat in messages[:end] if not is_heartbeat]
+        age = abs(file[-1].timestamp - (others or file)[0].timestamp)
+        max_age = policy.max_age_ms if others else policy.max_idle_ms or 0
+        is_full = len(file) >= policy.max_messages or sum(len(m.canonical) for m in file) >= policy.max_bytes
+        if is_full or age >= max_age:
+            return [(file[0].offset, file[-1].offset), *slow_idle_cut(messages[end:], policy)]
+    return []
+
+
+@given(streams(), IDLE_POLICIES, st.lists(st.booleans(), min_size=25, max_size=25))
+def test_heartbeats_alone_keep_a_file_open_for_longer(
+    messages: list[Record], policy: Policy, beats: list[bool]
+) -> None:
+    marked = list(zip(messages, beats, strict=False))
+    cutter = Cutter(policy)
+    found = []
+    for message, is_heartbeat in marked:
+        span = cutter.add(message, is_heartbeat=is_heartbeat)
+        if span is not None:
+            found.append((span.first, span.last))
+    assert found == slow_idle_cut(marked, policy)
 
 
 @given(streams(), POLICIES, st.lists(st.integers(1, 7), min_size=1))
@@ -92,6 +122,8 @@ def test_a_first_message_of_the_far_future_does_not_keep_a_file_open() -> None:
 def test_what_cannot_be_cut_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="max_bytes of a cutover policy is 0"):
         Policy(1, 0, 1)
+    with pytest.raises(ConfigurationError, match="max_idle_ms of a cutover policy is 0"):
+        Policy(1, 1, 1, max_idle_ms=0)
     with pytest.raises(ConfigurationError, match="effective at offset 3"):
         cut([Record(0, 3, 0, None, None)], [Policy(1, 1, 1, from_offset=4)])
     cutter = Cutter(Policy(9, 900, 900))

@@ -146,7 +146,7 @@ def test_the_first_policy_counts_for_all_and_the_next_must_begin_later(manifest:
     manifest.add(file("b", 0, 9, b"x"), now=NOW)
     with pytest.raises(UsageError, match="Take a later offset, 11 at the least"):
         state.set_policy(TOPIC, 0, replace(POLICY, from_offset=10))
-    later = replace(POLICY, max_messages=5, from_offset=11)
+    later = replace(POLICY, max_messages=5, from_offset=11, max_idle_ms=90_000)
     state.set_policy(TOPIC, 0, later)
     assert state.policies(TOPIC, 0, default=POLICY) == [POLICY, later]
     state.policies(TOPIC, 1, default=POLICY)

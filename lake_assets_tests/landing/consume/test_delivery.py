@@ -1,0 +1,66 @@
+"""A zone finds partitions and topics that are created while it lands."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.landing.consume.delivery import DISCOVERY, Delivery, ZoneTailer
+from lake_assets.landing.consume.kafka_reader import existing_partitions
+from lake_assets_tests.landing.kafka_scenario import LANDED_MS, NOW, POLICY, Landings
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+DEADLINE_SECONDS = 120
+
+
+def test_new_topics_and_partitions_are_landed_within_a_minute_without_a_restart(
+    bare_home: Settings, kafka: str
+) -> None:
+    assert timedelta(0) < DISCOVERY <= timedelta(minutes=1)
+    landings, now = Landings(bare_home, kafka), NOW
+    topic = landings.feeds[0].topic
+    tailer = ZoneTailer(
+        Delivery(landings.writer("a"), lambda: now), kafka, landings.feeds, policy=POLICY, alarm=landings.alarms.append
+    )
+
+    def landed() -> set[int]:
+        tailer.step()
+        return {partition for entry in landings.manifest.entries("a", topic) for partition in entry.file.ranges}
+
+    with tailer:
+        assert landed() == set()
+        KafkaTopic(kafka, topic).create(1)
+        fill(kafka, topic, 0)
+        assert landed() == set()
+        now += DISCOVERY
+        wait_until(lambda: landed() == {0})
+        admin = AdminClient({"bootstrap.servers": kafka})
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
+        wait_until(lambda: existing_partitions(kafka, [topic]) == {topic: (0, 1)})
+        fill(kafka, topic, 1)
+        now += DISCOVERY
+        wait_until(lambda: landed() == {0, 1})
+    assert (tailer.stopped, landings.alarms) == ({}, [])
+
+
+def fill(kafka: str, topic: str, partition: int) -> None:
+    """Send so many messages into a partition that they close a file."""
+    producer = Producer({"bootstrap.servers": kafka})
+    for _ in range(POLICY.max_messages):
+        producer.produce(topic, b"broken", partition=partition, timestamp=LANDED_MS)
+    assert producer.flush(60) == 0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,97 @@
+"""Idle spans count as far as every zone has read them; a day of heartbeats makes few files. Pure, and on Kafka."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from confluent_kafka import Producer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lake_assets.base.hours import hour_of
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.incremental.metadata.tables import complete_through, create_raw, load
+from lake_assets.landing.consume.idle_spans import IdleSpan, SpansByZone, idle_heartbeats, idle_spans, with_idle
+from lake_assets.landing.consume.messages import HEARTBEAT
+from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.landing_service import LandingService
+from lake_assets.landing.manifest.schema import IDLE_POLICIES, IDLE_SPANS, POLICIES
+from lake_assets.landing.manifest.shared_state import SharedState
+from lake_assets.landing.manifest.store import open_manifest
+from lake_assets.membership import PIPELINE
+from lake_assets_tests.landing.kafka_scenario import Landings
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SPANS = st.builds(
+    lambda first, hour: IdleSpan("t", 0, first, first + 3, BEGIN + timedelta(hours=hour)),
+    st.integers(0, 2),
+    st.integers(0, 9),
+)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), SPANS), st.none() | st.integers(0, 2), st.booleans())
+def test_a_heartbeat_counts_if_every_zone_has_read_it_from_the_loaded_offset_on(
+    by_zone: dict[str, IdleSpan], offset: int | None, any_zone: bool
+) -> None:
+    spans: SpansByZone = {zone: {0: span} for zone, span in by_zone.items()}
+    found = idle_heartbeats(spans, ["a", "b"], {0: offset, 1: 0}, any_zone=any_zone)
+    fitting = {
+        zone: span.heartbeat
+        for zone, span in by_zone.items()
+        if zone in "ab" and (offset is None or span.first == offset)
+    }
+    expected = None
+    if any_zone:
+        expected = max(fitting.values(), default=None)
+    elif set(fitting) == {"a", "b"}:
+        expected = min(fitting.values())
+    assert found == ({} if expected is None else {0: expected})
+
+
+def test_an_idle_span_is_no_lag() -> None:
+    span = IdleSpan("t", 1, 5, 9, BEGIN)
+    assert with_idle({0: 3, 1: 5}, {1: span}) == {0: 3, 1: 10}
+    assert with_idle({1: 20}, {1: span}) == {1: 20}
+
+
+def test_a_policy_that_a_version_before_has_recorded_goes_on_as_it_is(bare_home: Settings) -> None:
+    before = open_manifest(bare_home)
+    for table in (IDLE_POLICIES, IDLE_SPANS):
+        table.drop(before.engine)
+    manifest = open_manifest(bare_home)
+    old = {"topic": "t", "partition": 0, "from_offset": 0, "max_messages": 5, "max_bytes": 6, "max_age_ms": 7}
+    with manifest.engine.begin() as connection:
+        connection.execute(sa.insert(POLICIES).values(**old))
+    state, default = SharedState(manifest), Policy(1, 1, 1, max_idle_ms=9)
+    assert state.policies("t", 0, default=default) == [Policy(5, 6, 7)]
+    assert state.policies("t", 1, default=default) == [default]
+    assert state.change_policies("t", max_idle_ms=11)[0] == Policy(5, 6, 7, from_offset=1, max_idle_ms=11)
+
+
+def test_a_day_of_heartbeats_completes_its_hours_and_makes_four_files_at_most(bare_home: Settings, kafka: str) -> None:
+    landings = Landings(bare_home, kafka)
+    feed = landings.feeds[0]
+    KafkaTopic(kafka, feed.topic).create(1)
+    create_raw(landings.catalog, feed.raw)
+    producer = Producer({"bootstrap.servers": kafka})
+    for minute in range(24 * 60 + 1):
+        at = BEGIN + timedelta(minutes=minute)
+        headers: list[tuple[str, str | bytes | None]] = [(HEARTBEAT, at.isoformat().encode())]
+        producer.produce(feed.topic, b"", partition=0, timestamp=int(at.timestamp() * 1000), headers=headers)
+    assert producer.flush(60) == 0
+
+    end = BEGIN + timedelta(days=1)
+    settings = bare_home.model_copy(update={"landing_prefix": landings.prefix})
+    service = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: end)
+    for writer in service.zones:
+        with service.tailer(writer, topic=feed.topic) as tailer:
+            tailer.drain()
+        assert 1 <= tailer.files <= 4
+    assert idle_spans(service.manifest, feed.topic).keys() == {"a", "b"}
+    list(service.loader(feed).load())
+    assert complete_through(load(landings.catalog, feed.raw.table), feed.raw.table) == hour_of(end) - 1

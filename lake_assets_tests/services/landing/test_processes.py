@@ -1,0 +1,122 @@
+"""The processes of landing: when they run, and that they land, load and come back while the others go on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from lake_assets.connections import addresses
+from lake_assets.connections.catalog import open_catalog
+from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.errors import UsageError
+from lake_assets.incremental.from_settings import open_pipeline
+from lake_assets.incremental.metadata.tables import create_raw, load
+from lake_assets.landing.consume.zone_lock import locked_zone
+from lake_assets.services import lifecycle, supervisor
+from lake_assets.services.landing.processes import landing_processes
+from lake_assets.services.stack import PORT_NAMES, services_of
+from lake_assets.settings import Settings
+
+NAMES = ["landing-a", "landing-b", "landing-load"]
+PORTS = dict.fromkeys(PORT_NAMES, 9)
+SECONDS = 180
+
+DECLARED = """
+from lake_assets import Pipeline, RawTable, Topic
+
+COLUMNS = {{"order_id": "string", "customer_id": "string", "ordered_at": "timestamptz"}}
+FED = RawTable("raw.orders", COLUMNS, time_column="ordered_at", feed=Topic("customer_id", name="{topic}"))
+NOT_FED = RawTable("raw.orders", COLUMNS, time_column="ordered_at")
+PIPELINE = Pipeline(raw=(FED,), targets=(), start="2026-01-01-00:00")
+WITHOUT = Pipeline(raw=(NOT_FED,), targets=(), start="2026-01-01-00:00")
+"""
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"orders-{uuid4().hex}"
+
+
+@pytest.fixture
+def module(topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a user's own, whose pipeline is landed from the topic."""
+    name = f"orders_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(DECLARED.format(topic=topic))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return name
+
+
+@pytest.fixture
+def home(bare_home: Settings, module: str, kafka: str) -> Iterator[Settings]:
+    quick = {"landing_age_seconds": 1, "landing_heartbeat_seconds": 1}
+    yield bare_home.model_copy(update={"pipelines": f"{module}:PIPELINE", "kafka": kafka, **quick})
+    lifecycle.down(bare_home, report=str)
+
+
+def test_they_run_where_a_feed_is_declared_and_wait_for_the_local_broker(bare_home: Settings, module: str) -> None:
+    def found(pipelines: str, **changed: str | None) -> dict[str, int | None]:
+        chosen = bare_home.model_copy(update={"pipelines": pipelines, **changed})
+        return {s.name: s.after for s in services_of(chosen, PORTS) if s.name.startswith("landing")}
+
+    assert found(f"{module}:PIPELINE") == dict.fromkeys(NAMES, 9)
+    assert found(f"{module}:PIPELINE", kafka="elsewhere:9092") == dict.fromkeys(NAMES)
+    for without in (f"{module}:WITHOUT", "lake_assets.membership:PIPELINE", "nowhere:PIPELINE"):
+        assert found(without) == {}
+
+
+def test_they_land_and_load_and_one_that_is_killed_comes_back_alone(home: Settings, kafka: str, topic: str) -> None:
+    KafkaTopic(kafka, topic).create(1)
+    catalog = open_catalog(home)
+    (raw,) = open_pipeline(home).raw
+    create_raw(catalog, raw)
+
+    def orders() -> list[str]:
+        found: list[str] = load(catalog, raw.table).scan().to_arrow()["order_id"].to_pylist()
+        return sorted(found)
+
+    services = landing_processes(home, kafka_port=None)
+    supervisor.start(services, home.home)
+    wait_until(lambda: all(service.ready() for service in services))
+    send(kafka, topic, "first")
+    wait_until(lambda: orders() == ["first"])
+    with pytest.raises(UsageError, match="Zone b is landed by another process, with pid"):
+        locked_zone(home.landing_folder, "b").__enter__()
+
+    pids = {service.name: pid_of(home, service.name) for service in services}
+    killed = addresses.process_of(home.home, "landing-a")
+    assert killed is not None
+    killed.kill()
+    wait_until(lambda: pid_of(home, "landing-a") not in (None, pids["landing-a"]))
+    send(kafka, topic, "second")
+    wait_until(lambda: orders() == ["first", "second"])
+    assert {**pids, "landing-a": 0} == {name: pid_of(home, name) if name != "landing-a" else 0 for name in pids}
+    lifecycle.down(home, report=str)
+    assert addresses.processes_of(home.home) == []
+
+
+def send(kafka: str, topic: str, order: str) -> None:
+    now = datetime.now(UTC)
+    value = {"order_id": order, "customer_id": "c", "ordered_at": now.isoformat()}
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(topic, json.dumps(value).encode(), timestamp=int(now.timestamp() * 1000))
+    assert producer.flush(60) == 0
+
+
+def pid_of(home: Settings, name: str) -> int | None:
+    process = addresses.process_of(home.home, name)
+    return process.pid if process else None
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
