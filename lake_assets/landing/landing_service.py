@@ -101,7 +101,7 @@ class LandingService:
             max_age_ms=_MS_PER_SECOND * self.settings.landing_age_seconds,
         )
         return ZoneTailer(
-            Delivery(writer, self.clock),
+            Delivery(writer, self.clock, [other.zone for other in self.zones if other.zone.name != writer.zone.name]),
             self.servers,
             [feed for feed in self.feeds if topic in (None, feed.topic)],
             policy=policy,

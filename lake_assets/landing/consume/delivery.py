@@ -1,37 +1,41 @@
 """Landing in one zone: the files that its tails close are written and added to the manifest.
 
-Failure model: the dead letters of a file are added before it, and the file determines where its partition continues. So
-a process that dies in between adds the same dead letters again, which changes nothing. If a file differs from the other
-zone's file, it is quarantined and its partition stops. A partition also stops if Kafka does not have its offsets any
-more. After a restart, the zone first lands the files that it misses (`refetch`), then continues at the first offset
-that it does not have.
+Failure model: the dead letters of a file are added before it, and the file determines where its partition continues. A
+process that dies in between does not add the same dead letters again, in whatever form they are by then. If a file
+cannot be added, such as one that differs from the other zone's file, its partition stops. A partition also stops if
+Kafka does not have its offsets any more, or has another topic under its name. Stops are recorded in the manifest. After
+a restart, the zone first lands the files that it misses (`refetch`), then continues at the first offset that it does
+not have (`starts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import FilesDiffer, LakeError, LandingError, ServiceError
-from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
+from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError
+from lake_assets.landing.consume.intake import CountGiven, IntakeCounter, count_offsets, require_conserved
+from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.refetch import missing_files, refetch
+from lake_assets.landing.consume.refetch import Source, fill, missing_files
+from lake_assets.landing.consume.starts import Start, starts_of
 from lake_assets.landing.consume.tailer import Closed, Tail, step
+from lake_assets.landing.consume.topic_watch import IdCheck, WatchedTopic, watch_topics
 from lake_assets.landing.files.cutover import Policy
-from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.coverage import Cover, ready_ends
+from lake_assets.landing.files.zone_folder import Draft, Zone
 from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
-from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.topics.ledger import Ledger
+from lake_assets.landing.topics.stops import Stops
 
 READ_AT_ONCE = 1000
 """The most messages of one read, by default."""
@@ -53,72 +57,46 @@ class Delivery:
     Attributes:
         writer: Of the zone.
         clock: Returns the present time, in UTC.
+        others: The other zones, whose verified files may be copied.
+        count_given: Returns how many messages Kafka gives of a file that has fewer of them than offsets.
     """
 
     writer: ZoneWriter
     clock: Callable[[], datetime]
+    others: Sequence[Zone] = ()
+    count_given: CountGiven = count_offsets
 
     def take(self, closed: Closed) -> None:
-        """Write a closed file and its dead letters, and add them. Raises what `ZoneWriter.land` does."""
+        """Write a closed file and its dead letters, and add them.
+
+        Raises:
+            IntakeIncomplete: The drafts do not hold every message that Kafka gave; nothing is added.
+            LandingError: What `ZoneWriter.land` raises.
+        """
         reach("tailing-closed")
+        drafts = []
         if closed.dead:
-            self._land(Shard(closed.place.topic, dead_letters=True), closed, closed.dead)
-            reach("tailing-dead-letters-landed")
-        self._land(Shard(closed.place.topic), closed, closed.records)
+            drafts.append(self._draft(Shard(closed.place.topic, dead_letters=True), closed, closed.dead))
+        drafts.append(self._draft(Shard(closed.place.topic), closed, closed.records))
+        try:
+            require_conserved(closed, sum(draft.file.count for draft in drafts), self.count_given)
+            for draft in drafts:
+                self.writer.land(draft, now=self.clock())
+                if draft is not drafts[-1]:
+                    reach("tailing-dead-letters-landed")
+        finally:
+            for draft in drafts:
+                draft.path.unlink(missing_ok=True)
 
-    def _land(self, shard: Shard, closed: Closed, records: Sequence[Record]) -> None:
+    def _draft(self, shard: Shard, closed: Closed, records: Sequence[Record]) -> Draft:
         ranges = {closed.place.partition: (closed.first, closed.last)}
-        draft = self.writer.zone.draft(str(shard), ranges, records)
-        self.writer.land(draft, now=self.clock())
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where a zone continues in a partition.
-
-    Attributes:
-        offset: The first offset that the zone does not have; if it has none, the first one of the other zone; None if
-            no zone has any.
-        landed: First and last offsets of the zone's files. Some may lie after a gap, where a quarantined file was.
-    """
-
-    offset: int | None
-    landed: frozenset[tuple[int, int]]
-
-    def has_landed(self, closed: Closed) -> bool:
-        """Return whether a file of the zone has an offset of a closed file."""
-        return any(first <= closed.last and closed.first <= last for first, last in self.landed)
-
-
-def starts(manifest: Manifest, zone: str, servers: str, feeds: Sequence[Feed]) -> dict[Place, Start]:
-    """Return, for each partition of feeds, where a zone continues."""
-    found: dict[Place, Start] = {}
-    topics = [feed.topic for feed in feeds]
-    for topic, numbers in partitions(servers, topics).items():
-        entries = manifest.entries(topic=topic, stages=ALL_STAGES)
-        files = [file for file in files_of(entries) if not file.holds_dead_letters]
-        own = [file for file in files if file.zone == zone]
-        continued = _next_offsets(files, own, numbers)
-        for partition in numbers:
-            found[Place(topic, partition)] = Start(continued.get(partition), _landed(own, partition))
-    return found
-
-
-def _next_offsets(files: Iterable[DataFile], own: Iterable[DataFile], numbers: Collection[int]) -> dict[int, int]:
-    """Return partition → the first offset that a zone does not have, for the partitions that any zone has."""
-    begun = {partition: first for partition, first in first_offsets(files).items() if partition in numbers}
-    covers = [Cover(file.ranges, readable=True) for file in own]
-    return ready_ends(covers, begun)
-
-
-def _landed(files: Iterable[DataFile], partition: int) -> frozenset[tuple[int, int]]:
-    return frozenset(file.ranges[partition] for file in files if partition in file.ranges)
+        return self.writer.zone.draft(str(shard), ranges, records)
 
 
 class ZoneTailer:
     """Tails all partitions of feeds in one zone. A context manager.
 
-    A partition stops if its file differs from the other zone's file, or if Kafka does not give it; the others continue.
+    A partition stops if its file cannot be added, or if Kafka does not give it; the others continue.
 
     Attributes:
         files: Number of files landed.
@@ -151,16 +129,24 @@ class ZoneTailer:
         self.messages = 0
         self.stopped: dict[Place, LakeError] = {}
         self.not_refetched: dict[str, LakeError] = {}
-        self._delivery = delivery
         self._servers = servers
         self._read_at_once = read_at_once
         self._alarm = alarm
-        self._refetch_missing(feeds)
         manifest = delivery.writer.manifest
-        self._starts = starts(manifest, self.zone, servers, feeds)
-        self._tails = _tails(self._starts, feeds, SharedState(manifest), policy)
-        offsets = {place: start.offset for place, start in self._starts.items()}
-        self._reader = Reader(servers, offsets, on_unreadable=self._stop)
+        by_topic = {feed.topic: feed for feed in feeds}
+        watched = watch_topics(manifest, servers, by_topic, now=delivery.clock())
+        self._bases = _bases(watched)
+        self._counter = IntakeCounter(servers, self._bases)
+        self._delivery = replace(delivery, count_given=self._counter)
+        self._ids = IdCheck(servers, {topic: found.epoch for topic, found in watched.items()})
+        self._stops = Stops(manifest)
+        self._fill_gaps(by_topic, watched)
+        self._starts = _starts(delivery.writer, watched)
+        self._tails = _tails(self._starts, by_topic, SharedState(manifest), policy)
+        self._stop_at_once(watched)
+        self._forget_stops()
+        offsets = {place: self._starts[place].offset for place in self._tails}
+        self._reader = Reader(servers, offsets, bases=self._bases, on_unreadable=self._stop_unreadable)
 
     @property
     def zone(self) -> str:
@@ -178,9 +164,11 @@ class ZoneTailer:
         trace: TracebackType | None,
     ) -> None:
         self._reader.__exit__(kind, error, trace)
+        self._counter.close()
 
     def step(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read once, wait for `seconds` at most, and land the files that close; return the number of messages."""
+        self._ids.forget()
         count = step(
             self._reader,
             self._tails,
@@ -194,33 +182,75 @@ class ZoneTailer:
     def drain(self, *, seconds: float = _READ_SECONDS) -> int:
         """Read the messages that every partition has now, but not those that arrive meanwhile; return their number."""
         count = 0
-        ends = ends_of(self._servers, self._starts)
+        in_kafka = ends_of(self._servers, self._starts)
+        ends = {place: end + self._bases.get(place, 0) for place, end in in_kafka.items()}
         while not self._reader.reached(ends):
             count += self.step(seconds=seconds)
         return count
 
     def _take(self, closed: Closed) -> None:
-        if self._starts[closed.place].has_landed(closed):
-            return  # after a gap that was just filled: landed before, and maybe compacted since
+        start = self._starts[closed.place]
+        if closed.place in self.stopped or start.has_landed(closed):
+            return  # the latter after a gap that was just filled: landed before, and maybe compacted since
         try:
-            self._delivery.take(closed)
-        except FilesDiffer as differ:
-            self._stop(closed.place, differ)
+            self._require_same_topic(closed.place)
+            self._delivery.take(start.without_landed_dead_letters(closed))
+        except DiskFull:
+            raise
+        except LandingError as error:
+            self._stop(closed.place, error)
         else:
             self.files += 1
 
+    def _require_same_topic(self, place: Place) -> None:
+        problem = self._ids.problem(place.topic)
+        if problem:
+            raise problem
+
+    def _stop_unreadable(self, place: Place, error: ServiceError) -> None:
+        """Stop a partition that Kafka does not give; say so if the reason is that the topic is another one now."""
+        replaced = None
+        with suppress(ServiceError):
+            replaced = self._ids.problem(place.topic)
+        self._stop(place, replaced or error)
+
     def _stop(self, place: Place, error: LakeError) -> None:
-        self.stopped[place] = error
-        self._alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
+        self._note_stop(place, error)
         self._reader.leave(place)
+
+    def _note_stop(self, place: Place, error: LakeError) -> None:
+        self.stopped[place] = error
+        self._stops.record(self.zone, place.topic, place.partition, error, now=self._delivery.clock())
+        self._alarm(f"zone {self.zone}: stopped at {place.topic} partition {place.partition}: {error}")
         self._tails.pop(place, None)
 
-    def _refetch_missing(self, feeds: Iterable[Feed]) -> None:
+    def _stop_at_once(self, watched: Mapping[str, WatchedTopic]) -> None:
+        """Stop the partitions that cannot continue: of another topic, or at an offset that Kafka has removed."""
+        for place, start in self._starts.items():
+            topic = watched[place.topic]
+            earliest = topic.earliest.get(place.partition, 0)
+            if topic.replaced:
+                self._note_stop(place, topic.replaced)
+            elif start.offset is not None and start.offset < earliest:
+                self._note_stop(place, OffsetsGone(*place, expected=start.offset, earliest=earliest))
+
+    def _forget_stops(self) -> None:
+        """Forget the former stops of the partitions that continue now."""
+        for topic in {place.topic for place in self._tails}:
+            continuing = [place.partition for place in self._tails if place.topic == topic]
+            self._stops.clear(topic, [self.zone], continuing)
+
+    def _fill_gaps(self, feeds: Mapping[str, Feed], watched: Mapping[str, WatchedTopic]) -> None:
         writer = self._delivery.writer
-        for feed in feeds:
-            for file in missing_files(writer.manifest, self.zone, feed.topic):
+        for topic, feed in feeds.items():
+            if watched[topic].replaced:
+                continue
+            source = Source(self._servers, feed, watched[topic].epoch, watched[topic].earliest, self._delivery.others)
+            for file in missing_files(writer.manifest, self.zone, topic):
                 try:
-                    refetch(writer, file, feed, self._servers, now=self._delivery.clock())
+                    fill(writer, file, source, now=self._delivery.clock())
+                except DiskFull:
+                    raise
                 except (LandingError, ServiceError) as error:
                     self.not_refetched[file.name] = error
                     self._alarm(f"zone {self.zone}: {file.name} was not landed again: {error}")
@@ -228,10 +258,36 @@ class ZoneTailer:
                     self.files += 1
 
 
-def _tails(starts: dict[Place, Start], feeds: Iterable[Feed], state: SharedState, policy: Policy) -> dict[Place, Tail]:
-    by_topic = {feed.topic: feed for feed in feeds}
+def _starts(writer: ZoneWriter, watched: Mapping[str, WatchedTopic]) -> dict[Place, Start]:
+    """Return, for each partition of topics, where a zone continues."""
+    found: dict[Place, Start] = {}
+    manifest = writer.manifest
+    for topic, state in watched.items():
+        starts = starts_of(
+            writer.zone.name,
+            files_of(manifest.entries(topic=topic, stages=ALL_STAGES)),
+            state.state.ends,
+            gaps=Ledger(manifest).gaps(topic),
+            earliest=state.earliest,
+        )
+        for partition, start in starts.items():
+            found[Place(topic, partition)] = start
+    return found
+
+
+def _bases(watched: Mapping[str, WatchedTopic]) -> dict[Place, int]:
+    bases = {}
+    for topic, found in watched.items():
+        for partition in found.state.ends:
+            bases[Place(topic, partition)] = found.epoch.base(partition)
+    return bases
+
+
+def _tails(
+    starts: Mapping[Place, Start], feeds: Mapping[str, Feed], state: SharedState, policy: Policy
+) -> dict[Place, Tail]:
     tails = {}
     for place, start in starts.items():
         policies = partial(state.policies, place.topic, place.partition, default=policy)
-        tails[place] = Tail(place, by_topic[place.topic], policies, start.offset)
+        tails[place] = Tail(place, feeds[place.topic], policies, start.offset)
     return tails

@@ -59,7 +59,7 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
     try:
         known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        raise _no_answer(servers, error) from error
+        raise no_answer(servers, error) from error
     absent = [topic for topic in wanted if topic not in known]
     if absent:
         raise ServiceError(
@@ -81,11 +81,12 @@ def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
     try:
         found = offsets(admin, [TopicPartition(*place) for place in places], END)
     except KafkaException as error:
-        raise _no_answer(servers, error) from error
+        raise no_answer(servers, error) from error
     return {Place(*place): offset for place, offset in found.items()}
 
 
-def _no_answer(servers: str, error: KafkaException) -> ServiceError:
+def no_answer(servers: str, error: KafkaException) -> ServiceError:
+    """Return the error for a Kafka that did not answer a request."""
     return ServiceError(
         f"Kafka at {servers} does not answer: {error.args[0].str()}.",
         remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
@@ -98,16 +99,25 @@ class Reader:
     Memory: the messages fetched ahead, and one batch.
     """
 
-    def __init__(self, servers: str, starts: Starts, *, on_unreadable: OnUnreadable | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        starts: Starts,
+        *,
+        bases: Mapping[Place, int] | None = None,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> None:
         """Prepare to read.
 
         Args:
             servers: Of Kafka, `host:port`, comma-separated.
-            starts: The partitions and their first offsets.
+            starts: The partitions and their first offsets, as landed.
+            bases: Partition → the landed offset of Kafka's offset 0; a missing partition has 0.
             on_unreadable: Default: `read` raises the error.
         """
         self._servers = servers
         self._starts = starts
+        self._bases = bases or {}
         self._on_unreadable = on_unreadable or _raise
         self._consumer = Consumer(
             {
@@ -130,7 +140,7 @@ class Reader:
     def __enter__(self) -> Self:
         assignment = []
         for place, start in self._starts.items():
-            offset = OFFSET_BEGINNING if start is None else start
+            offset = OFFSET_BEGINNING if start is None else start - self._bases.get(place, 0)
             assignment.append(TopicPartition(place.topic, place.partition, offset))
         self._consumer.assign(assignment)
         return self
@@ -173,7 +183,7 @@ class Reader:
             place = Place(message.topic() or "", message.partition() or 0)
             error = message.error()
             if error is None:
-                record = _record(message)
+                record = _record(message, self._bases.get(place, 0))
                 found.append((place.topic, record))
                 self._at_end.discard(place)
                 self._next[place] = record.offset + 1
@@ -200,11 +210,11 @@ def _raise(_: Place, error: ServiceError) -> None:
     raise error
 
 
-def _record(message: Message) -> Record:
+def _record(message: Message, base: int) -> Record:
     kind, timestamp = message.timestamp()
     return Record(
         partition=message.partition() or 0,
-        offset=message.offset() or 0,
+        offset=(message.offset() or 0) + base,
         timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
         key=_bytes(message.key()),
         value=_bytes(message.value()),

@@ -14,9 +14,9 @@ import dagster as dg
 
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.sensors import Clock
-from lake_assets.landing.consume.kafka_reader import ends
 from lake_assets.landing.consume.lag import Lag, Mark, lag
 from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.consume.topic_watch import logical_ends
 from lake_assets.landing.dagster.checks import (
     AGREE,
     ZONES_EQUAL,
@@ -127,7 +127,7 @@ def _evaluate_lags(
     """Evaluate the lag of each zone in each topic. Raises `ServiceError` if Kafka does not answer."""
     results = _Results()
     for feed in feeds:
-        kafka_ends = ends(service.servers, feed.topic)
+        kafka_ends = logical_ends(service.manifest, service.servers, feed.topic)
         for zone in ZONES:
             key = f"{zone} {feed.topic}"
             landed = files_of(service.manifest.entries(zone, feed.topic))
