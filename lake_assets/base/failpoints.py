@@ -54,6 +54,9 @@ removed."""
 TAILING_POINTS = ("tailing-closed", "tailing-dead-letters-landed")
 """In the order of a file that a tail closes, before the file is drafted."""
 
+LANDING_ACCEPTED = "landing-accepted"
+"""In the acceptance of a loss: it is recorded, and the files that one zone lacks are not copied yet."""
+
 LANDED_ERASURE_POINTS = ("erasing-requested", "erasing-scrubbed")
 """In the order of an erasure from the files of one topic."""
 
@@ -97,6 +100,7 @@ ALL_POINTS = frozenset(
         *ERASURE_POINTS,
         *FILE_POINTS,
         *TAILING_POINTS,
+        LANDING_ACCEPTED,
         *LANDED_ERASURE_POINTS,
         *LOADING_POINTS,
         METRICS_COMPUTED,

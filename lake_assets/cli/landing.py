@@ -80,7 +80,8 @@ def run(
     """Land messages in the zones, and load verified files into the raw tables, until the command is interrupted.
 
     `lake up` does the same in services of its own if the pipeline declares feeds. A zone that another process lands is
-    refused. For more throughput, run one process for each zone.
+    refused. For more throughput, run one process for each zone. The exit code is 1 if a partition stopped, or if a
+    missing file could not be landed again.
     """
     from lake_assets.landing.landing_service import run, run_once
 
@@ -100,6 +101,8 @@ def run(
         )
     for tailer in tailers:
         typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
+    if any(tailer.stopped or tailer.not_refetched for tailer in tailers):
+        raise typer.Exit(1)
 
 
 @landing.command()
@@ -150,11 +153,25 @@ def page(out: OutputFile = None) -> None:
 
 @landing.command()
 def status(as_json: AsJson = False) -> None:
-    """Show the files of each shard and zone, by verdict. Reads only the manifest and changes nothing."""
+    """Show the files of each shard and zone, by verdict, and what is lost. Reads only the manifest.
+
+    The exit code is 1 if a partition has stopped.
+    """
     from lake_assets.landing.manifest.status import status
+    from lake_assets.landing.topics.ledger import Ledger
+    from lake_assets.landing.topics.stops import Stops
     from lake_assets.pages.terminal import landing as views
 
-    render(status(open_zones()[0].manifest), views.SHARDS, as_json=as_json)
+    manifest = open_zones()[0].manifest
+    render(status(manifest), views.SHARDS, as_json=as_json)
+    if not as_json:
+        for loss in Ledger(manifest).losses():
+            typer.echo(views.lost(loss))
+    stops = Stops(manifest).all()
+    for stop in stops:
+        typer.echo(f"Error: {stop.sentence}\n  → {stop.remedy}", err=True)
+    if stops:
+        raise typer.Exit(1)
 
 
 @landing.command()
@@ -187,6 +204,7 @@ def policy(
         typer.echo(f"{topic} partition {partition}: files that begin at offset {found.from_offset} or later: {what}")
 
 
+landing.command()(landing_files.accept)
 landing.command()(landing_files.verify)
 landing.command()(landing_files.compact)
 landing.command()(landing_files.reshard)

@@ -34,6 +34,20 @@ FileName = Annotated[
 ]
 
 
+def accept(topic: Topic) -> None:
+    """Accept that messages of TOPIC are lost: it was deleted and created again, or Kafka removed what had not landed.
+
+    Records which offsets are lost to which zone, and copies the files that only one zone has. The zones continue when
+    they start again.
+    """
+    from lake_assets.cli.common import kafka_servers
+    from lake_assets.landing.operations.accept import accept
+    from lake_assets.pages.terminal import landing as views
+
+    for line in views.accepted(topic, accept(open_zones(), kafka_servers(), topic, now=datetime.now(UTC))):
+        typer.echo(line)
+
+
 def verify(
     zones: Zones = None,
     processes: Annotated[int, typer.Option(help="The number of processes that read files.", min=1)] = CORES,

@@ -51,7 +51,11 @@ LakeError
 │   ├── OffsetsOverlap
 │   ├── FilesDiffer
 │   ├── FileDamaged
-│   └── SumsDisagree
+│   ├── SumsDisagree
+│   ├── TopicRecreated
+│   ├── OffsetsGone
+│   ├── IntakeIncomplete
+│   └── DiskFull
 └── ServingError            serving refuses a request (tree in lake_assets/serving/errors.py)
 """
 
@@ -104,7 +108,17 @@ from lake_assets.errors.incremental import (
     TimeColumnUnusable,
     WriteAuditPublishDisabled,
 )
-from lake_assets.errors.landing import FileDamaged, FilesDiffer, LandingError, OffsetsOverlap, SumsDisagree
+from lake_assets.errors.landing import (
+    DiskFull,
+    FileDamaged,
+    FilesDiffer,
+    IntakeIncomplete,
+    LandingError,
+    OffsetsGone,
+    OffsetsOverlap,
+    SumsDisagree,
+    TopicRecreated,
+)
 from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
 
 __all__ = [
@@ -118,12 +132,14 @@ __all__ = [
     "ConfigurationError",
     "CoordinationError",
     "CountsDiffer",
+    "DiskFull",
     "ErasureStopped",
     "FileDamaged",
     "FilesDiffer",
     "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
+    "IntakeIncomplete",
     "InvalidCompleteThrough",
     "InvalidHourKey",
     "LakeError",
@@ -132,6 +148,7 @@ __all__ = [
     "LockNotFree",
     "NotAsPlanned",
     "NotHolder",
+    "OffsetsGone",
     "OffsetsMissing",
     "OffsetsOverlap",
     "PublishConflict",
@@ -155,6 +172,7 @@ __all__ = [
     "TargetReplaced",
     "TargetRolledBack",
     "TimeColumnUnusable",
+    "TopicRecreated",
     "TopicReplaced",
     "TurnRefused",
     "UsageError",

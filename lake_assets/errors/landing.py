@@ -47,3 +47,49 @@ class SumsDisagree(LandingError):
             f"The {operation} of {names} is wrong: expected {taken}, found {given.removesuffix('.')}.",
             remedy="The existing files are unchanged. Run `lake landing verify`, and report the operation as a bug.",
         )
+
+
+class TopicRecreated(LandingError):
+    """Kafka has another topic (`found`) under the name of one that landed (`expected`). Nothing of it is landed."""
+
+    def __init__(self, topic: str, *, expected: str, found: str) -> None:
+        super().__init__(
+            f"Topic {topic} was deleted and created again: its id is {found}, but files have landed from the topic "
+            f"with the id {expected or 'that was not recorded'}.",
+            remedy=f"Restore the former topic. Or run `lake landing accept {topic}`, which records what is lost: the "
+            "zones then land the new topic from its first message on, when they start again.",
+        )
+
+
+class OffsetsGone(LandingError):
+    """Kafka has removed the offset at which a zone has to continue. `earliest` is the first one that it has."""
+
+    def __init__(self, topic: str, partition: int, *, expected: int, earliest: int) -> None:
+        super().__init__(
+            f"The next offset of partition {partition} of {topic} is {expected}, but Kafka holds offsets from "
+            f"{earliest} on only.",
+            remedy=f"Restore the messages. Or run `lake landing accept {topic}`, which records what is lost: the zones "
+            "then continue, when they start again. Increase the retention.",
+        )
+
+
+class IntakeIncomplete(LandingError):
+    """Landing was about to add files that do not hold every message that Kafka gave. Nothing was added."""
+
+    def __init__(self, topic: str, partition: int, span: tuple[int, int], *, given: int, kept: int) -> None:
+        first, last = span
+        super().__init__(
+            f"Kafka gives {given:,} messages of partition {partition} of {topic} from offset {first} to {last}, "
+            f"but {kept:,} records and dead letters were to be landed.",
+            remedy="Nothing was added. Start the zone again; if it stops again, report landing as a bug.",
+        )
+
+
+class DiskFull(LandingError):
+    """A file or the manifest could not be written because there is no space left."""
+
+    def __init__(self, place: object, reason: str) -> None:
+        super().__init__(
+            f"{place} cannot be written: {reason}.",
+            remedy="Free space or enlarge the quota, then run the command again. It continues where it stopped.",
+        )

@@ -71,7 +71,7 @@ def existing_partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[
     try:
         known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
     except KafkaException as error:
-        raise _no_answer(servers, error) from error
+        raise no_answer(servers, error) from error
     return {topic: tuple(sorted(known[topic].partitions)) for topic in topics if topic in known}
 
 
@@ -87,11 +87,12 @@ def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
     try:
         found = offsets(admin, [TopicPartition(*place) for place in places], END)
     except KafkaException as error:
-        raise _no_answer(servers, error) from error
+        raise no_answer(servers, error) from error
     return {Place(*place): offset for place, offset in found.items()}
 
 
-def _no_answer(servers: str, error: KafkaException) -> ServiceError:
+def no_answer(servers: str, error: KafkaException) -> ServiceError:
+    """Return the error for a Kafka that did not answer a request."""
     return ServiceError(
         f"Kafka at {servers} does not answer: {error.args[0].str()}.",
         remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
@@ -104,16 +105,25 @@ class Reader:
     Memory: the messages fetched ahead, and one batch.
     """
 
-    def __init__(self, servers: str, starts: Starts, *, on_unreadable: OnUnreadable | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        starts: Starts,
+        *,
+        bases: Mapping[Place, int] | None = None,
+        on_unreadable: OnUnreadable | None = None,
+    ) -> None:
         """Prepare to read.
 
         Args:
             servers: Of Kafka, `host:port`, comma-separated.
-            starts: The partitions and their first offsets.
+            starts: The partitions and their first offsets, as landed.
+            bases: Partition → the landed offset of Kafka's offset 0; a missing partition has 0.
             on_unreadable: Default: `read` raises the error.
         """
         self._servers = servers
         self._starts = dict(starts)
+        self._bases = {} if bases is None else bases  # the same mapping: `add` follows additions to it
         self._on_unreadable = on_unreadable or _raise
         self._consumer = Consumer(
             {
@@ -134,7 +144,7 @@ class Reader:
         self._next: dict[Place, int] = {}
 
     def __enter__(self) -> Self:
-        self._consumer.assign(_assignment(self._starts))
+        self._consumer.assign(self._assignment(self._starts))
         return self
 
     def __exit__(
@@ -158,7 +168,7 @@ class Reader:
     def add(self, starts: Starts) -> None:
         """Read further partitions, too."""
         self._starts.update(starts)
-        self._consumer.incremental_assign(_assignment(starts))
+        self._consumer.incremental_assign(self._assignment(starts))
 
     def leave(self, place: Place) -> None:
         """Stop reading a partition."""
@@ -180,7 +190,7 @@ class Reader:
             place = Place(message.topic() or "", message.partition() or 0)
             error = message.error()
             if error is None:
-                record = _record(message)
+                record = _record(message, self._bases.get(place, 0))
                 found.append((place.topic, record))
                 self._at_end.discard(place)
                 self._next[place] = record.offset + 1
@@ -189,6 +199,13 @@ class Reader:
             elif not error.retriable():
                 self._report(place, self._not_given(place, error))
         return found
+
+    def _assignment(self, starts: Starts) -> list[TopicPartition]:
+        assignment = []
+        for place, start in starts.items():
+            offset = OFFSET_BEGINNING if start is None else start - self._bases.get(place, 0)
+            assignment.append(TopicPartition(place.topic, place.partition, offset))
+        return assignment
 
     def _report(self, place: Place, error: ServiceError) -> None:
         if place not in self._starts:  # an error of Kafka as a whole
@@ -207,19 +224,11 @@ def _raise(_: Place, error: ServiceError) -> None:
     raise error
 
 
-def _assignment(starts: Starts) -> list[TopicPartition]:
-    assignment = []
-    for place, start in starts.items():
-        offset = OFFSET_BEGINNING if start is None else start
-        assignment.append(TopicPartition(place.topic, place.partition, offset))
-    return assignment
-
-
-def _record(message: Message) -> Record:
+def _record(message: Message, base: int) -> Record:
     kind, timestamp = message.timestamp()
     return Record(
         partition=message.partition() or 0,
-        offset=message.offset() or 0,
+        offset=(message.offset() or 0) + base,
         timestamp=0 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp,
         key=_bytes(message.key()),
         value=_bytes(message.value()),

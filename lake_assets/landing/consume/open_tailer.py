@@ -8,6 +8,7 @@ from datetime import datetime
 from lake_assets.landing.consume.delivery import READ_AT_ONCE, Alarm, Delivery, ZoneTailer, ignore_alarm
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.manifest.open_zones import other_zones
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.settings import Settings
 
@@ -44,7 +45,7 @@ def open_tailer(
         max_idle_ms=MAX_IDLE_MS,
     )
     return ZoneTailer(
-        Delivery(writer, clock),
+        Delivery(writer, clock, other_zones(settings, writer.zone.name)),
         servers,
         feeds,
         policy=policy,

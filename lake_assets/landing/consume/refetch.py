@@ -8,17 +8,22 @@ otherwise it could not be merged with them any more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
+from lake_assets.errors import OffsetsGone
 from lake_assets.landing.consume.kafka_reader import Place, Reader
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges, first_offsets, last_offsets, next_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard, parse_shard
+from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.repair.copying import copy_file, is_verified
+from lake_assets.landing.topics.ledger import Epoch
 
 READ_AT_ONCE = 1000
 """The most messages of one read."""
@@ -41,10 +46,15 @@ def missing_files(manifest: Manifest, zone: str, topic: str) -> list[DataFile]:
     return gaps(own, others)
 
 
-def gaps(own: Sequence[DataFile], others: Iterable[Entry]) -> list[DataFile]:
+def gaps(own: Sequence[DataFile], others: Iterable[Entry], *, anywhere: bool = False) -> list[DataFile]:
     """Return the live files of other zones that share no record with a zone's own files, and lie below their ends.
 
     Files of different sharding specifications share records if their shards do. Pure.
+
+    Args:
+        own: The zone's files.
+        others: The files of other zones.
+        anywhere: Return files beyond the ends of the zone's files, too.
     """
     found = []
     ends = next_offsets(file for file in own if not file.holds_dead_letters)
@@ -52,7 +62,7 @@ def gaps(own: Sequence[DataFile], others: Iterable[Entry]) -> list[DataFile]:
     for entry in others:
         if entry.stage != "live" or entry.verdict == "quarantined":
             continue
-        if _lies_below(entry.file, ends) and not known.overlaps(entry.file):
+        if (anywhere or _lies_below(entry.file, ends)) and not known.overlaps(entry.file):
             found.append(entry.file)
     return found
 
@@ -77,14 +87,57 @@ class _RecordIndex:
         return any(shard.overlaps(known) and index.overlaps(file.ranges) for known, index in self._indexes.items())
 
 
-def refetch(writer: ZoneWriter, file: DataFile, feed: Feed, servers: str, *, now: datetime) -> Verdict:
+@dataclass(frozen=True)
+class Source:
+    """Where a zone takes the files from that it misses.
+
+    Attributes:
+        servers: Of Kafka, `host:port`, comma-separated.
+        feed: Of the topic.
+        epoch: Of the topic.
+        earliest: Partition → the landed offset of the first message that Kafka has.
+        others: The other zones.
+    """
+
+    servers: str
+    feed: Feed
+    epoch: Epoch
+    earliest: Mapping[int, int] = field(default_factory=dict)
+    others: Sequence[Zone] = ()
+
+    def require_in_kafka(self, file: DataFile) -> None:
+        """Raise `OffsetsGone` if Kafka has removed an offset of a file."""
+        for partition, first in first_offsets([file]).items():
+            earliest = self.earliest.get(partition, 0)
+            if first < earliest:
+                raise OffsetsGone(self.feed.topic, partition, expected=first, earliest=earliest)
+
+
+def fill(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -> Verdict:
+    """Land a missing file again; if Kafka does not have it any more, copy the other zone's file if it is verified.
+
+    Raises:
+        OffsetsGone: Kafka does not have it, and the other zone's file is not verified.
+        FileDamaged: Kafka does not have it, and the other zone's file is damaged.
+        ServiceError: Kafka does not answer.
+        LandingError: What `ZoneWriter.land` raises.
+    """
+    try:
+        source.require_in_kafka(file)
+        return refetch(writer, file, source, now=now)
+    except OffsetsGone:
+        if not is_verified(writer, file):
+            raise
+        return copy_file(writer, source.others, file, now=now)
+
+
+def refetch(writer: ZoneWriter, file: DataFile, source: Source, *, now: datetime) -> Verdict:
     """Land the offsets of a file again, with constant memory. Erased records in it are scrubbed later.
 
     Args:
         writer: Of the zone that misses the file.
         file: The file of the other zone.
-        feed: Of its topic.
-        servers: Of Kafka, `host:port`, comma-separated.
+        source: Where the messages are.
         now: The present time.
 
     Returns:
@@ -94,16 +147,18 @@ def refetch(writer: ZoneWriter, file: DataFile, feed: Feed, servers: str, *, now
         ServiceError: Kafka does not have the offsets any more.
         LandingError: What `ZoneWriter.land` raises.
     """
-    records = _read_records(file, feed, servers)
+    records = _read_records(file, source)
     draft = writer.zone.draft(file.shard, file.ranges, records, kind=file.kind)
     return writer.land(draft, now=now)
 
 
-def _read_records(file: DataFile, feed: Feed, servers: str) -> Iterator[Record]:
+def _read_records(file: DataFile, source: Source) -> Iterator[Record]:
+    feed = source.feed
     shard = parse_shard(file.shard)
     lasts = last_offsets([file])
     starts = {Place(feed.topic, partition): first for partition, first in first_offsets([file]).items()}
-    with Reader(servers, starts) as reader:
+    bases = {place: source.epoch.base(place.partition) for place in starts}
+    with Reader(source.servers, starts, bases=bases) as reader:
         while not reader.at_end:
             for _, record in reader.read(READ_AT_ONCE, seconds=_READ_SECONDS):
                 last = lasts[record.partition]

@@ -32,6 +32,7 @@ class Closed:
         last: Last offset, inclusive.
         records: Messages that may become rows, and heartbeats.
         dead: Dead letters.
+        dead_landed: Number of dead letters that were landed before, by a process that died then.
     """
 
     place: Place
@@ -39,6 +40,7 @@ class Closed:
     last: int
     records: Sequence[Record]
     dead: Sequence[Record]
+    dead_landed: int = 0
 
 
 @dataclass

@@ -18,6 +18,7 @@ from lake_assets.landing.files.entries import offsets
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry
 from lake_assets.landing.manifest.store import Manifest
+from lake_assets.landing.topics.stops import Stop, Stops
 
 ZONES_EQUAL = "zones_equal"
 LAG = "lag"
@@ -44,24 +45,28 @@ class ZoneComparison:
         quarantined: Files that differ from another zone's file.
         overdue: Files that have waited for the other zone's file longer than the deadline.
         provisional: Number of files that wait, including the overdue ones.
+        stops: Partitions that a zone does not land any more.
     """
 
     quarantined: Sequence[Entry]
     overdue: Sequence[Entry]
     provisional: int
+    stops: Sequence[Stop] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether no file differs or is overdue."""
-        return not (self.quarantined or self.overdue)
+        """Whether no file differs or is overdue, and no partition has stopped."""
+        return not (self.quarantined or self.overdue or self.stops)
 
     @property
     def description(self) -> str:
-        """One line for each file, up to `SHOWN`: name, offsets, checksum, and what is wrong with it."""
+        """One line for each stop and each file, up to `SHOWN`: name, offsets, checksum, and what is wrong with it."""
         if self.passed:
             return AGREE
         entries = [*self.quarantined, *self.overdue]
-        return "\n".join(map(_describe, entries[:SHOWN]))
+        lines = [f"{stop.sentence} {stop.remedy}" for stop in self.stops]
+        lines += map(_describe, entries)
+        return "\n".join(lines[:SHOWN])
 
     @property
     def metadata(self) -> dict[str, int]:
@@ -70,6 +75,7 @@ class ZoneComparison:
             "quarantined": len(self.quarantined),
             "overdue": len(self.overdue),
             "provisional": self.provisional,
+            "stopped": len(self.stops),
         }
 
 
@@ -81,6 +87,7 @@ def compare_zones(manifest: Manifest, topic: str, *, now: datetime, deadline: ti
         quarantined=quarantined,
         overdue=[entry for entry in entries if entry.overdue(now, deadline)],
         provisional=len(entries) - len(quarantined),
+        stops=Stops(manifest).all(topic),
     )
 
 

@@ -15,9 +15,9 @@ import dagster as dg
 from lake_assets.errors import ServiceError
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.idle_spans import idle_spans, with_idle
-from lake_assets.landing.consume.kafka_reader import ends
 from lake_assets.landing.consume.lag import Lag, Mark, lag
 from lake_assets.landing.consume.messages import Feed
+from lake_assets.landing.consume.topic_watch import logical_ends
 from lake_assets.landing.dagster.checks import (
     AGREE,
     ZONES_EQUAL,
@@ -128,7 +128,7 @@ def _evaluate_lags(
     """Evaluate the lag of each zone in each topic. Raises `ServiceError` if Kafka does not answer."""
     results = _Results()
     for feed in feeds:
-        kafka_ends = ends(service.servers, feed.topic)
+        kafka_ends = logical_ends(service.manifest, service.servers, feed.topic)
         for zone in ZONES:
             key = f"{zone} {feed.topic}"
             files = files_of(service.manifest.entries(zone, feed.topic))

@@ -7,6 +7,7 @@ neither; `verify` reports both.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from uuid import uuid4
 
-from lake_assets.errors import ConfigurationError, FileDamaged, SumsDisagree
+from lake_assets.errors import ConfigurationError, DiskFull, FileDamaged, SumsDisagree
 from lake_assets.landing.files import formats
 from lake_assets.landing.files.checked_reading import damage_of, digest_of, read_checked
 from lake_assets.landing.files.checksum import Tally
@@ -25,6 +26,8 @@ from lake_assets.landing.files.records import Record
 ZONE = re.compile(r"[a-z][a-z0-9-]{0,15}")
 DRAFT = ".draft-"
 QUARANTINE = "quarantine"
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of a full disk, an exceeded quota, and the limit of a process."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Zone:
 
         Raises:
             SumsDisagree: The draft does not hold what was written to it; it is removed.
+            DiskFull: There is no space for it.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{DRAFT}{uuid4().hex}"
@@ -166,6 +170,15 @@ class Draft:
 
 
 def _write_synced(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
+    try:
+        return _written(path, kind, records)
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFull(path.parent, error.strerror or "no space left") from error
+        raise
+
+
+def _written(path: Path, kind: Kind, records: Iterable[Record]) -> Tally:
     tally = Tally()
     try:
         with path.open("xb") as opened:

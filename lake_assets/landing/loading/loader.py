@@ -35,6 +35,7 @@ from lake_assets.landing.loading.unread_files import unread_files
 from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
 from lake_assets.landing.manifest.schema import Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
+from lake_assets.landing.topics.ledger import Ledger
 
 MAX_OFFSETS = 25_000
 """The most offsets of a partition in one batch. The rows of a batch are in memory together."""
@@ -198,7 +199,8 @@ class Loader:
         for partition, start in {**begun, **progress.offsets}.items():
             if partition in self.partitions:
                 starts[partition] = start
-        ends = limit_ends(starts, ready_ends(map(self._cover, own), starts), max_offsets=MAX_OFFSETS)
+        covers = [*map(self._cover, own), *Ledger(self.manifest).gaps(self.feed.topic)]
+        ends = limit_ends(starts, ready_ends(covers, starts), max_offsets=MAX_OFFSETS)
         return _Choice(zone, own, {partition: (start, ends[partition]) for partition, start in starts.items()})
 
     def _cover(self, entry: Entry) -> Cover:

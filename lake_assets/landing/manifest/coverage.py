@@ -6,7 +6,8 @@ offset before it is ready. A loader counts by offsets because files are compacte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -41,17 +42,52 @@ def ready_ends(covers: Iterable[Cover], starts: Ends) -> dict[int, int]:
         covers: The files of one zone.
         starts: Partition → the offset to start from; it is also the result if it is not ready.
     """
-    spans: dict[int, list[_Span]] = {partition: [] for partition in starts}
-    for cover in covers:
-        for partition, (first, last) in cover.ranges.items():
-            if partition in spans and last >= starts[partition]:
-                spans[partition].append(_Span(first, last, cover))
+    spans = _spans_of(covers, starts)
     return {partition: _ready_end(spans[partition], start) for partition, start in starts.items()}
+
+
+def uncovered(covers: Iterable[Cover], starts: Ends, ends: Ends) -> dict[int, list[tuple[int, int]]]:
+    """Return, for each partition, the offsets that are not ready in all shards, as ranges in ascending order.
+
+    Args:
+        covers: The files of one zone.
+        starts: Partition → the first offset to look at.
+        ends: Partition → the offset after the last one to look at. A missing partition has nothing to look at.
+    """
+    spans = _spans_of(covers, starts)
+    found = {}
+    for partition, start in starts.items():
+        holes = list(_holes(spans[partition], start, ends.get(partition, start)))
+        if holes:
+            found[partition] = holes
+    return found
+
+
+def _holes(spans: Sequence[_Span], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges, both inclusive, of offsets that are not ready."""
+    boundaries = sorted({span.first for span in spans} | {span.last + 1 for span in spans} | {end})
+    offset = _ready_end(spans, start)
+    while offset < end:
+        # Readiness changes only where a file begins or ends.
+        after = offset
+        while after < end and _ready_end(spans, after) == after:
+            after = min(boundaries[bisect_right(boundaries, after)], end)
+        yield offset, after - 1
+        offset = _ready_end(spans, after)
 
 
 def limit_ends(starts: Ends, ends: Ends, *, max_offsets: int) -> dict[int, int]:
     """Return the ends, at most `max_offsets` after each start."""
     return {partition: min(end, starts[partition] + max_offsets) for partition, end in ends.items()}
+
+
+def _spans_of(covers: Iterable[Cover], starts: Ends) -> dict[int, list[_Span]]:
+    spans: dict[int, list[_Span]] = {partition: [] for partition in starts}
+    for cover in covers:
+        for partition, (first, last) in cover.ranges.items():
+            if partition in spans and last >= starts[partition]:
+                spans[partition].append(_Span(first, last, cover))
+    return spans
 
 
 def _ready_end(spans: Iterable[_Span], start: int) -> int:

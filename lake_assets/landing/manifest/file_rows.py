@@ -18,6 +18,7 @@ from lake_assets.landing.manifest.schema import (
     CURRENT_STAGES,
     DELETIONS,
     DONE,
+    ENDS,
     FILES,
     RANGES,
     ROUNDS,
@@ -193,6 +194,37 @@ class FileRows:
         """Insert a file and its ranges."""
         self._connection.execute(sa.insert(FILES).values(row_of(entry)))
         self._connection.execute(sa.insert(RANGES), list(range_rows_of(entry.file)))
+        if entry.verdict != "quarantined":
+            self._raise_ends(entry.file)
+
+    def lower_ends(self, file: DataFile) -> None:
+        """Let the landed ends of a file's partitions follow from the files that are left, after it was discarded."""
+        topic = parse_shard(file.shard).topic
+        for partition in file.ranges:
+            query = (
+                sa.select(sa.func.max(RANGES.c.last))
+                .join(FILES, (FILES.c.zone == RANGES.c.zone) & (FILES.c.name == RANGES.c.name))
+                .where(FILES.c.zone == file.zone, FILES.c.topic == topic, RANGES.c.partition == partition)
+                .where(FILES.c.verdict != "quarantined", FILES.c.shards != NOT_SHARDED)
+            )
+            last = self._connection.execute(query).scalar()
+            self._connection.execute(sa.delete(ENDS).where(_is_end(file.zone, topic, partition)))
+            if last is not None:
+                values = {"zone": file.zone, "topic": topic, "partition": partition, "end": last + 1}
+                self._connection.execute(sa.insert(ENDS).values(values))
+
+    def _raise_ends(self, file: DataFile) -> None:
+        shard = parse_shard(file.shard)
+        if shard.dead_letters:
+            return
+        for partition, (_, last) in file.ranges.items():
+            place = _is_end(file.zone, shard.topic, partition)
+            end = self._connection.execute(sa.select(ENDS.c.end).where(place)).scalar()
+            if end is None:
+                values = {"zone": file.zone, "topic": shard.topic, "partition": partition, "end": last + 1}
+                self._connection.execute(sa.insert(ENDS).values(values))
+            elif end <= last:
+                self._connection.execute(sa.update(ENDS).where(place).values(end=last + 1))
 
     def remove(self, zone: str, name: str) -> None:
         """Delete a file and its ranges; does nothing if the manifest does not have it."""
@@ -241,6 +273,10 @@ def _files_that_must_not_overlap(
             may_share_records,
         )
     )
+
+
+def _is_end(zone: str, topic: str, partition: int) -> sa.ColumnElement[bool]:
+    return (ENDS.c.zone == zone) & (ENDS.c.topic == topic) & (ENDS.c.partition == partition)
 
 
 def _is(zone: str, name: str) -> sa.ColumnElement[bool]:

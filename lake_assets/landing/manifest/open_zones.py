@@ -32,6 +32,11 @@ def open_zones(settings: Settings, names: Iterable[str] = ()) -> list[ZoneWriter
     return [ZoneWriter(Zone(name, settings.landing_folder / name), manifest) for name in wanted]
 
 
+def other_zones(settings: Settings, name: str) -> list[Zone]:
+    """Return the folders of all zones but one."""
+    return [Zone(other, settings.landing_folder / other) for other in ZONES if other != name]
+
+
 def no_such_zone(name: str) -> UsageError:
     """Return the error for a zone that does not exist."""
     return UsageError(f"There is no zone {name!r}.", remedy=f"Name one of: {', '.join(ZONES)}.")

@@ -119,6 +119,49 @@ DONE = sa.Table(
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
 )
 
+ENDS = sa.Table(
+    "landing_end",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("end", sa.BigInteger, nullable=False),
+)
+"""The offset after the last one that a zone has landed, whatever becomes of the rows of its files."""
+
+EPOCHS = sa.Table(
+    "landing_topic",
+    METADATA,
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("topic_id", sa.String(64), nullable=False),
+    sa.Column("bases", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+)
+LOSSES = sa.Table(
+    "landing_loss",
+    METADATA,
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("last", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("zones", sa.Text, nullable=False),
+    sa.Column("for_good", sa.Boolean, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("accepted_at", sa.BigInteger, nullable=False),
+)
+STOPS = sa.Table(
+    "landing_stop",
+    METADATA,
+    sa.Column("zone", sa.String(16), primary_key=True),
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("problem", sa.Text, nullable=False),
+    sa.Column("remedy", sa.Text, nullable=False),
+    sa.Column("since", sa.BigInteger, nullable=False),
+)
+
 
 @dataclass(frozen=True)
 class Entry:

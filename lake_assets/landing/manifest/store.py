@@ -16,7 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from lake_assets.errors import FilesDiffer, LandingError, ServiceError
+from lake_assets.errors import DiskFull, FilesDiffer, LandingError, ServiceError
 from lake_assets.landing.files.checksum import NOTHING, Checksum
 from lake_assets.landing.files.entries import DataFile, compare, names_of
 from lake_assets.landing.manifest.file_rows import FileRows, finish_round
@@ -37,6 +37,9 @@ from lake_assets.settings import Settings
 
 LOCK_SECONDS = 60
 """How long a change waits for another one, in SQLite."""
+
+_NO_SPACE = ("disk is full", "No space left")
+"""Words of the errors of SQLite and of PostgreSQL."""
 
 _HEAD = 1
 _CREATE_ATTEMPTS = 3
@@ -101,11 +104,21 @@ class Manifest:
 
     @contextmanager
     def change(self) -> Iterator[tuple[sa.Connection, int]]:
-        """Begin a transaction that excludes other changes; yield its connection and the version that it makes."""
-        with self.engine.begin() as connection:
-            connection.execute(sa.update(HEAD).values(version=HEAD.c.version + 1))
-            version = connection.execute(sa.select(HEAD.c.version)).scalar_one()
-            yield connection, version
+        """Begin a transaction that excludes other changes; yield its connection and the version that it makes.
+
+        Raises:
+            DiskFull: There is no space for the change; nothing is changed.
+        """
+        try:
+            with self.engine.begin() as connection:
+                connection.execute(sa.update(HEAD).values(version=HEAD.c.version + 1))
+                version = connection.execute(sa.select(HEAD.c.version)).scalar_one()
+                yield connection, version
+        except sa.exc.OperationalError as error:
+            reason = str(error.orig)
+            if any(words in reason for words in _NO_SPACE):
+                raise DiskFull(f"The manifest {self.engine.url.render_as_string()}", reason) from error
+            raise
 
     def version(self) -> int:
         """Return the last version. As long as it is the same, the manifest has not changed."""
@@ -301,6 +314,7 @@ class Manifest:
             removed = [name, *rows.retired_for(entry.file)]
             for each in removed:
                 rows.remove(zone, each)
+            rows.lower_ends(entry.file)
             return removed
 
     def forget(self, zone: str, names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import networkx as nx
 
@@ -13,9 +14,11 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import Ranges, union
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.manifest.compaction_choice import candidates, graph
+from lake_assets.landing.manifest.coverage import Cover, uncovered
 from lake_assets.landing.manifest.schema import CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.topics.ledger import Ledger
 
 RangesKey = tuple[tuple[int, tuple[int, int]], ...]
 """Ranges as a key of a mapping."""
@@ -23,9 +26,15 @@ RangesKey = tuple[tuple[int, tuple[int, int]], ...]
 
 @dataclass(frozen=True)
 class ShardFiles:
-    """The files of a shard in a zone, from one read of the manifest: staged and live, without quarantined ones."""
+    """The files of a shard in a zone, from one read of the manifest: staged and live, without quarantined ones.
+
+    Attributes:
+        entries: The files.
+        lost: Offsets that are lost for good.
+    """
 
     entries: Sequence[Entry]
+    lost: Sequence[Cover] = ()
 
     @cached_property
     def by_ranges(self) -> Mapping[RangesKey, Entry]:
@@ -42,18 +51,41 @@ class ShardFiles:
         return self.by_ranges.get(ranges_key(ranges))
 
     def up_to(self, cut: Mapping[int, int]) -> list[DataFile]:
-        """Return the live files up to a cut, in order of their add; empty as long as they do not reach it."""
-        return candidates(self.live, cut)
+        """Return the live files up to a cut, in order of their add.
+
+        Empty as long as they do not reach it, or as one is missing between them.
+        """
+        found = candidates(self.live, cut)
+        return [] if self._behind_holes(found) else found
 
     def settled(self) -> list[DataFile]:
-        """Return the live files that are verified and do not follow one that is not; a round may include them."""
+        """Return the live files that a round may include.
+
+        They are verified, and follow neither a file that is not, nor a hole where a file was discarded or is in
+        quarantine: the round would merge files that the other zone cannot merge without the one between them.
+        """
         edges = graph(self.live)
         excluded: set[str] = set()
+        for name in self._behind_holes(self.live):
+            excluded |= {name, *nx.descendants(edges, name)}
         for entry in self.entries:
             if entry.stage == "live" and entry.verdict != "verified":
                 excluded.add(entry.file.name)
                 excluded |= nx.descendants(edges, entry.file.name)
         return [file for file in self.live if file.name not in excluded]
+
+    def _behind_holes(self, files: Sequence[DataFile]) -> set[str]:
+        """Return the names of the files before whose first offset another file is missing."""
+        found = set()
+        spans: dict[int, list[tuple[int, int, str]]] = {}
+        for file in files:
+            for partition, (first, last) in file.ranges.items():
+                spans.setdefault(partition, []).append((first, last, file.name))
+        for partition, chain in spans.items():
+            for (_, last, _), (first, _, name) in pairwise(sorted(chain)):
+                if uncovered(self.lost, {partition: last + 1}, {partition: first}):
+                    found.add(name)
+        return found
 
     def has_merged(self, compaction: Round) -> bool:
         """Return whether each group of a compaction round is one file; a later round may merge that file too."""
@@ -63,7 +95,8 @@ class ShardFiles:
 def shard_files(writer: ZoneWriter, shard: Shard) -> ShardFiles:
     """Return the files that a zone has of a shard now."""
     entries = writer.entries(shard.topic, stages=CURRENT_STAGES)
-    return ShardFiles([entry for entry in entries if entry.file.shard == str(shard)])
+    lost = Ledger(writer.manifest).gaps(shard.topic)
+    return ShardFiles([entry for entry in entries if entry.file.shard == str(shard)], lost)
 
 
 def unfinished_rounds(writer: ZoneWriter, shard: Shard) -> list[Round]:

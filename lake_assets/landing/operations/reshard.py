@@ -12,6 +12,7 @@ from datetime import datetime
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
+from lake_assets.landing.consume.refetch import missing_files
 from lake_assets.landing.files.entries import DataFile, names_of
 from lake_assets.landing.files.offset_ranges import last_offsets
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
@@ -60,7 +61,8 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
             remedy=f"Finish that first: `lake landing reshard {shard.topic} {current.of}`.",
         )
     taken = shard_files(writer, shard).up_to(current.cut)
-    if not taken:
+    # A file that lands again after the round would be in the old shard, where the other zone has nothing to split.
+    if not taken or missing_files(writer.manifest, writer.zone.name, shard.topic):
         return Resharded([], f"round {current.number} of {shard}: its files")
     targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
     made: list[str] = []

@@ -17,6 +17,8 @@ from lake_assets.landing.loading.progress import progress_of
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, Entry, Verdict
 from lake_assets.landing.manifest.store import Manifest, has_landed, open_manifest
 from lake_assets.landing.operations.quarantine import quarantined
+from lake_assets.landing.topics.ledger import Ledger
+from lake_assets.landing.topics.stops import Stops
 from lake_assets.pages.data_path.kafka import KafkaState
 from lake_assets.pages.data_path.stages import Fact, complete_through, moment
 from lake_assets.settings import Settings
@@ -50,9 +52,19 @@ class LandingState:
         return dict(sorted(found.items()))
 
     def facts(self) -> Iterator[Fact]:
-        """Yield the state of each zone of each topic."""
+        """Yield the partitions that have stopped, then the state of each zone of each topic."""
+        yield from self._stops()
         for (topic, zone), entries in self.entries.items():
-            yield self._zone(f"{topic}, zone {zone}", entries, self.kafka.ends.get(topic, {}))
+            yield self._zone(f"{topic}, zone {zone}", entries, self._ends_in_kafka(topic))
+
+    def _stops(self) -> Iterator[Fact]:
+        """Yield each partition that a zone does not land any more."""
+        if self.manifest is None:
+            return
+        for stop in Stops(self.manifest).all():
+            what = f"{stop.topic} partition {stop.partition}, zone {stop.zone}"
+            since = f"stopped at {moment(stop.since)}"
+            yield Fact(what, since, f"{what}: {stop.problem}", bad=True, remedy=stop.remedy)
 
     def raw_facts(self, overview: Overview) -> Iterator[Fact]:
         """Yield the state of each raw table."""
@@ -104,6 +116,12 @@ class LandingState:
     def _any_overdue(self, entries: Iterable[Entry], now: datetime) -> bool:
         deadline = timedelta(seconds=self.settings.landing_deadline_seconds)
         return any(entry.overdue(now, deadline) for entry in entries)
+
+    def _ends_in_kafka(self, topic: str) -> Offsets:
+        """Return partition → the offset after Kafka's last message, as it is landed."""
+        ends = self.kafka.ends.get(topic, {})
+        epoch = Ledger(self.manifest).epoch(topic) if self.manifest else None
+        return epoch.landed_offsets(ends) if epoch else ends
 
     def _offsets_not_loaded(self, table: str, topic: str) -> int:
         """Count the offsets that at least one zone has landed and the raw table does not hold."""

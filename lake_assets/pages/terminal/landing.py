@@ -8,7 +8,9 @@ from lake_assets.base.hours import hour_key
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.schema import Entry
 from lake_assets.landing.manifest.status import ShardStatus
+from lake_assets.landing.operations.accept import Accepted
 from lake_assets.landing.operations.verify import Verification
+from lake_assets.landing.topics.ledger import Loss
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
 
 SHARDS: TableView[ShardStatus] = TableView(
@@ -43,6 +45,32 @@ def verified(found: Verification) -> Iterator[Part]:
     if found.findings:
         summary = counted(len(found.findings), "finding")
     yield f"{found.files:,} files, {found.records:,} records, {found.bytes:,} bytes read: {summary}."
+
+
+def lost(loss: Loss) -> str:
+    """Return the line of a loss that was accepted."""
+    zones = "zone " if len(loss.zones) == 1 else "zones "
+    copies = "" if loss.for_good else "; it has copies of the other zone's files"
+    return (
+        f"{loss.topic} partition {loss.partition}: offsets {loss.first} to {loss.last} are lost to "
+        f"{zones}{', '.join(loss.zones)}{copies} ({loss.reason}; accepted at {loss.accepted_at:%Y-%m-%d %H:%M:%S})"
+    )
+
+
+def accepted(topic: str, done: Accepted) -> Iterator[str]:
+    """Show what an acceptance has recorded, a line each."""
+    if done.epoch:
+        yield f"{topic}: {done.epoch.reason}."
+        for partition, base in sorted(done.epoch.bases.items()):
+            yield f"{topic} partition {partition}: offset 0 of the new topic lands as offset {base}."
+    for loss in done.losses:
+        yield lost(loss)
+    for zone, name in done.copied:
+        yield f"{zone}  {name}  was copied from the other zone."
+    if not done.epoch and not done.losses:
+        yield f"{topic}: nothing is lost, nothing was changed."
+    else:
+        yield "The zones continue when they start again: `lake landing run`."
 
 
 def loaded(batch: Loaded) -> str:

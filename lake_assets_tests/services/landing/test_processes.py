@@ -58,7 +58,7 @@ def module(topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def home(bare_home: Settings, module: str, kafka: str) -> Iterator[Settings]:
     quick = {"landing_age_seconds": 1, "landing_heartbeat_seconds": 1}
     yield bare_home.model_copy(update={"pipelines": f"{module}:PIPELINE", "kafka": kafka, **quick})
-    lifecycle.down(bare_home, report=str)
+    lifecycle.down(bare_home, report=print)
 
 
 def test_they_run_where_a_feed_is_declared_and_wait_for_the_local_broker(bare_home: Settings, module: str) -> None:
@@ -98,7 +98,7 @@ def test_they_land_and_load_and_one_that_is_killed_comes_back_alone(home: Settin
     send(kafka, topic, "second")
     wait_until(lambda: orders() == ["first", "second"])
     assert {**pids, "landing-a": 0} == {name: pid_of(home, name) if name != "landing-a" else 0 for name in pids}
-    lifecycle.down(home, report=str)
+    lifecycle.down(home, report=print)
     assert addresses.processes_of(home.home) == []
 
 

@@ -298,7 +298,7 @@ def test_two_tables_of_one_name_are_refused() -> None:
     sources: list[Source] = [ACCOUNT_STATE, WholeIceberg("account_state", "core.own_fact", "at")]
     with pytest.raises(ConfigurationError, match=r"dim and core\.own_fact are both served as 'account_state'\.\n  → "):
         push_groups(sources, {})
-    similar = [ACCOUNT_STATE, WholeIceberg("Account_State", "core.own_fact", "at")]
+    similar: list[Source] = [ACCOUNT_STATE, WholeIceberg("Account_State", "core.own_fact", "at")]
     with pytest.raises(ConfigurationError, match=r"both served as 'Account_State' \(and 'account_state': SQL ignores"):
         push_groups(similar, {})
 

@@ -1,0 +1,140 @@
+"""Topics that are created again, and messages that Kafka removed: loud until somebody accepts, then nothing is missing.
+
+Each test counts what was sent against the rows of the raw table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from typer.testing import CliRunner
+
+from lake_assets.cli.landing import landing
+from lake_assets.errors import OffsetsGone, StateMoved, TopicRecreated, UsageError
+from lake_assets.landing.consume.topic_watch import logical_ends
+from lake_assets.landing.dagster.checks import compare_zones
+from lake_assets.landing.manifest.schema import EPOCHS
+from lake_assets.landing.operations.accept import accept
+from lake_assets.landing.topics.ledger import Epoch, Ledger
+from lake_assets.landing.topics.stops import Stops
+from lake_assets.settings import Settings, settings
+from lake_assets_tests.landing.one_topic import NOW, OneTopic, named
+from lake_assets_tests.landing.scenario import DEADLINE
+
+
+@pytest.fixture
+def one(bare_home: Settings, kafka: str, monkeypatch: pytest.MonkeyPatch) -> OneTopic:
+    monkeypatch.setenv("LAKE_HOME", str(bare_home.home))
+    monkeypatch.setenv("LAKE_KAFKA", kafka)
+    settings.cache_clear()
+    return OneTopic(bare_home, kafka)
+
+
+def test_a_topic_created_again_stops_its_zones_until_it_is_accepted_and_then_lands_from_its_first_message(
+    one: OneTopic,
+) -> None:
+    one.send(range(30))
+    one.send(range(100, 110), partition=1)
+    one.land()
+    one.send(range(30, 34))  # in an open file: lost with the topic
+    one.recreate()
+    one.send(range(1000, 1040))
+    for tailer in one.land():
+        assert {type(error) for error in tailer.stopped.values()} == {TopicRecreated}
+    assert one.load() == named(range(30), range(100, 110))
+    stops = Stops(one.manifest).all()
+    assert [(stop.zone, stop.partition) for stop in stops] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
+    found = compare_zones(one.manifest, one.topic, now=NOW, deadline=DEADLINE)
+    assert not found.passed
+    assert f"lake landing accept {one.topic}" in found.description
+    assert logical_ends(one.manifest, one.servers, one.topic) == {0: 70, 1: 10}, "40 messages are not landed"
+    status = CliRunner().invoke(landing, ["status"])
+    assert status.exit_code == 1
+    assert "was deleted and created again" in status.output
+
+    done = CliRunner().invoke(landing, ["accept", one.topic], catch_exceptions=False)
+    assert f"{one.topic} partition 0: offset 0 of the new topic lands as offset 30." in done.output
+    assert "its messages from p0:30 p1:10 on did not land" in done.output
+    for tailer in one.land():
+        assert (tailer.stopped, tailer.files) == ({}, 4)
+    assert one.load() == named(range(30), range(100, 110), range(1000, 1040))
+    assert CliRunner().invoke(landing, ["status"]).exit_code == 0
+    assert one.findings() == []
+    assert not accept(one.writers, one.servers, one.topic, now=NOW).losses
+    assert one.load() == named(range(30), range(100, 110), range(1000, 1040))
+
+
+def test_a_tailer_that_runs_while_its_topic_is_created_again_lands_nothing_of_the_new_one(one: OneTopic) -> None:
+    one.send(range(10))
+    with one.tailer("a") as tailer:
+        tailer.drain()
+        one.recreate()
+        one.send(range(100, 150))
+        for _ in range(300):
+            tailer.step()
+            if tailer.stopped:
+                break
+    assert isinstance(tailer.stopped.popitem()[1], TopicRecreated)
+    assert [file.ranges[0] for file in one.files("a")] == [(0, 9)]
+
+
+def test_what_retention_removed_before_it_landed_is_accepted_and_who_lacks_it_alone_gets_a_copy(one: OneTopic) -> None:
+    one.send(range(20))
+    one.land("a")  # zone b has nothing
+    one.send(range(20, 40), broken=[33])
+    one.forget(25)
+    for tailer in one.land():
+        assert {type(error) for error in tailer.stopped.values()} == {OffsetsGone}
+    done = accept(one.writers, one.servers, one.topic, now=NOW)
+    lost = [(loss.partition, loss.first, loss.last, loss.zones, loss.for_good) for loss in done.losses]
+    assert lost == [(0, 20, 24, ("a", "b"), True), (0, 0, 19, ("b",), False)]
+    assert [zone for zone, _ in done.copied] == ["b", "b"]
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert one.load() == named(range(20), (n for n in range(25, 35) if n != 33))
+    assert one.findings() == []
+    output = CliRunner().invoke(landing, ["status"]).output
+    assert f"{one.topic} partition 0: offsets 20 to 24 are lost to zones a, b (Kafka's retention removed them" in output
+
+
+def test_the_manifest_of_the_version_before_learns_the_id_unless_kafka_ends_before_its_files(one: OneTopic) -> None:
+    one.send(range(20))
+    one.land()
+    forget_ids(one)
+    one.send(range(20, 30))
+    assert [tailer.stopped for tailer in one.land()] == [{}, {}]
+    assert Ledger(one.manifest).epoch(one.topic) is not None
+    forget_ids(one)
+    one.recreate(partitions=1)
+    one.send(range(100, 110))
+    assert "that was not recorded" in str(one.land("a")[0].stopped.popitem()[1])
+    one.send(range(110, 140))  # the new topic reaches beyond the files: what was learnt stays
+    assert one.land("a")[0].stopped
+    assert [epoch.bases for epoch in [accept(one.writers, one.servers, one.topic, now=NOW).epoch] if epoch] == [{0: 30}]
+
+
+def forget_ids(one: OneTopic) -> None:
+    with one.manifest.change() as (connection, _):
+        connection.execute(sa.delete(EPOCHS))
+
+
+def test_a_new_topic_with_fewer_partitions_is_not_accepted(one: OneTopic) -> None:
+    for partition in range(2):
+        one.send(range(10), partition=partition)
+    one.land()
+    one.recreate(partitions=1)
+    with pytest.raises(UsageError, match="has 1 partitions, but 2 have landed"):
+        accept(one.writers, one.servers, one.topic, now=NOW)
+
+
+def test_two_acceptances_at_the_same_time_record_one(bare_home: Settings, kafka: str) -> None:
+    ledger = Ledger(OneTopic(bare_home, kafka).manifest)
+    first = ledger.learn("t", "one", now=NOW)
+    assert ledger.learn("t", "two", now=NOW) == first
+    second = replace(first, number=2, topic_id="two", bases={0: 5})
+    ledger.accept(second, (), after=first, now=NOW)
+    ledger.accept(second, (), after=first, now=NOW)
+    with pytest.raises(StateMoved, match="expected one, found two"):
+        ledger.accept(Epoch("t", 2, "three", {}), (), after=first, now=NOW)
+    assert ledger.epoch("t") == second
