@@ -134,6 +134,7 @@ class Settings(BaseSettings):
         10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
     )
     orphan_hours: int = Field(72, description="age in hours at which unreferenced files are removed", ge=24)
+    run_days: int = Field(30, description="age in days at which ended runs of Dagster are removed with logs", ge=1)
     maintenance_cron: str = Field("17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
     verify_hours: int = Field(
         6, description="maximum number of hours of a target that a day compares with a rebuild", ge=1
@@ -208,9 +209,7 @@ class Settings(BaseSettings):
     serving_snapshots: int = Field(
         2, description="number of snapshots of a served table that are kept, including the newest", ge=2
     )
-    serving_quota_mb: int | None = Field(
-        None, description="maximum size of a served table in MB; default: no limit", ge=1
-    )
+    serving_quota_mb: int | None = Field(None, description="maximum MB of a served table; default: no limit", ge=1)
     serving_groups: dict[str, list[str]] = Field(
         {},
         description='groups of served tables whose pushes become visible together, as JSON: {"group": ["table", ...]};'

@@ -9,6 +9,7 @@ import dagster as dg
 from lake_assets.definitions import defs
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.lakes import LAKES
+from lake_assets.incremental.dagster.watch.run_retention_assets import KEY
 
 GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]
@@ -145,7 +146,7 @@ def test_g17_a_run_needs_no_second_interpreter() -> None:
 
 def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
     found = {node.key.to_user_string(): node.pools for node in MAINTENANCE}
-    assert found.pop("maintenance/erasures") == set()
+    assert found.pop("maintenance/erasures") == found.pop("maintenance/dagster") == set()
     etl = ["etl/session", "etl/high_watermark", "etl/quarantine", "etl/erasure"]
     tables = [*(node.key.to_user_string() for node in TABLES), *etl]
     assert found == {f"maintenance/{table}": {table.replace("/", ".")} for table in tables}
@@ -158,8 +159,12 @@ def test_maintenance_is_requested_daily_one_run_for_each_table() -> None:
     context = dg.build_schedule_context(scheduled_execution_time=datetime(2026, 1, 2, 3, 17, tzinfo=UTC))
     requests = schedule.evaluate_tick(context).run_requests or []
     selected = [words(request.asset_selection or ()) for request in requests]
-    assert sorted(selected) == sorted([n.key.to_user_string()] for n in MAINTENANCE)
+    of_tables = [node.key.to_user_string() for node in MAINTENANCE if node.key != KEY]
+    assert sorted(selected) == sorted([name] for name in of_tables)
     assert len({request.run_key for request in requests}) == len(requests)
+    runs = defs.resolve_schedule_def("run_retention_schedule")
+    assert (runs.cron_schedule, runs.execution_timezone) == ("17 3 * * *", "UTC")
+    assert runs.default_status is dg.DefaultScheduleStatus.RUNNING
 
 
 def test_columns_are_traced_to_their_sources() -> None:

@@ -34,6 +34,7 @@ LAKE = (sys.executable, "-m", "lake_assets.cli.main")
 
 ASSETS_OF_THE_PLATFORM = {
     *(f"maintenance/etl/{table}" for table in ("session", "high_watermark", "quarantine", "erasure")),
+    "maintenance/dagster",
 }
 """Those that are there whatever pipelines are named."""
 TURNS = ("ingestion", "mutation", "retention", "maintenance")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,9 @@ from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
-    from lake_assets.incremental.declaration import Target
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.incremental.declaration import Pipeline, Target
 
 
 def init() -> None:
@@ -120,6 +123,22 @@ def maintain(
     wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
     done = [maintainer.maintain(table, dry_run=dry_run) for table in maintenance.progress(wanted)]
     render(done, maintenance.maintained, as_json=as_json)
+    if not names and not dry_run:
+        _remove_old_runs(maintainer.catalog, maintainer.pipeline, quiet=as_json)
+
+
+def _remove_old_runs(catalog: Catalog, pipeline: Pipeline, *, quiet: bool) -> None:
+    from lake_assets.connections.addresses import dagster_folder
+    from lake_assets.incremental.dagster.watch.run_retention_assets import purge_folder
+    from lake_assets.incremental.execution.engine import utc_now
+
+    before = utc_now() - timedelta(days=settings().run_days)
+    purged = purge_folder(dagster_folder(settings().home), catalog, pipeline, before=before)
+    if purged.runs and not quiet:
+        typer.echo(
+            f"Removed {purged.runs:,} runs of Dagster that ended more than {settings().run_days} days ago, with "
+            f"{purged.events:,} events and {purged.files:,} files ({purged.bytes >> 20:,} MB)."
+        )
 
 
 def complete(

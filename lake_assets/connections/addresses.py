@@ -46,6 +46,11 @@ def run_folder(home: Path) -> Path:
     return home / "run"
 
 
+def dagster_folder(home: Path) -> Path:
+    """Return Dagster's folder in the data directory."""
+    return home / "dagster"
+
+
 def read_records(home: Path) -> list[ServiceRecord]:
     """Return the services that were started last, whether or not they still run."""
     try:

@@ -14,6 +14,7 @@ from string import Template
 
 from pydantic import SecretStr
 
+from lake_assets.connections.addresses import dagster_folder
 from lake_assets.connections.spark import spark_environment
 from lake_assets.services.service import Service, accepts, answers, log_says, python_module
 from lake_assets.settings import CHECKOUT, Settings
@@ -101,7 +102,7 @@ def write_dagster_files(settings: Settings, code_port: int) -> None:
 
 def dagster_home(settings: Settings) -> Path:
     """Return Dagster's folder in the home."""
-    return settings.home / "dagster"
+    return dagster_folder(settings.home)
 
 
 def dagster_environment(settings: Settings) -> dict[str, str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dagster as dg
 
+from lake_assets.connections.addresses import dagster_folder
 from lake_assets.incremental.dagster.sensors import SensorTiming
 from lake_assets.incremental.dagster.watch.maintenance_assets import maintenance_definitions
+from lake_assets.incremental.dagster.watch.run_retention_assets import run_retention_definitions
 from lake_assets.incremental.dagster.watch.verification_checks import verification_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
@@ -31,6 +33,13 @@ def watching_definitions(pipeline: Pipeline, settings: Settings) -> dg.Definitio
             policy=maintenance_policy(settings),
             cron=settings.maintenance_cron,
             elsewhere=erases_landed(settings, pipeline, utc_now),
+        ),
+        run_retention_definitions(
+            pipeline,
+            folder=dagster_folder(settings.home),
+            days=settings.run_days,
+            clock=utc_now,
+            cron=settings.maintenance_cron,
         ),
         watch_definitions(
             pipeline,

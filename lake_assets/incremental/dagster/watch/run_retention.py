@@ -1,0 +1,245 @@
+"""Removes what Dagster stores of old runs. What the UI shows of assets, partitions and checks stays.
+
+Dagster's own `delete_run` also deletes the materializations of the run, so that the partitions it built are shown as
+missing. It leaves the file of the run's log and the output of its steps behind. So the parts are removed here one by
+one, the run itself last: a purge that dies is continued by the next one. This is the only module that knows the tables
+of Dagster's storage.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID
+
+import dagster as dg
+import sqlalchemy as sa
+from dagster import DagsterEventType, RunsFilter
+from dagster._core.storage.event_log.schema import (
+    AssetCheckExecutionsTable,
+    AssetEventTagsTable,
+    SqlEventLogStorageTable,
+)
+from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
+
+from lake_assets.incremental.dagster.session_runs import FINISHED, SESSION_TAG
+
+BATCH = 500
+RUNLESS = ""
+"""The id under which Dagster stores events that belong to no run."""
+
+SHOWN_EVENTS = tuple(
+    event.value
+    for event in (
+        DagsterEventType.ASSET_MATERIALIZATION,
+        DagsterEventType.ASSET_OBSERVATION,
+        DagsterEventType.ASSET_CHECK_EVALUATION,
+    )
+)
+"""Events that the UI takes the present state of assets and checks from."""
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge removed.
+
+    Attributes:
+        runs: Number of runs.
+        events: Number of events, beside those in the files of the runs.
+        files: Number of files: logs of runs, and what their steps printed.
+        bytes: Size of the files.
+    """
+
+    runs: int = 0
+    events: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Purged) -> Purged:
+        return Purged(
+            runs=self.runs + other.runs,
+            events=self.events + other.events,
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+        )
+
+
+def purge(instance: dg.DagsterInstance, *, before: datetime, sessions: Collection[str] = ()) -> Purged:
+    """Remove runs that ended before a moment, with their logs, and events that newer ones have replaced.
+
+    A run stays if it is the newest of an asset, or has built what is newest of an asset; or if its session is not
+    finished, because the sensor counts its attempts.
+
+    Args:
+        instance: Dagster's instance. All of its runs are purged, also those of other code locations.
+        before: Runs that ended later, or are in progress, stay.
+        sessions: Ids of sessions that are open or blocked.
+    """
+    events = instance.event_log_storage
+    runs = instance.run_storage
+    if not isinstance(events, SqlEventLogStorage) or not isinstance(runs, SqlRunStorage):
+        return Purged()
+    purged = Purged()
+    kept = _shown_runs(instance)
+    for batch in _old_runs(instance, before):
+        removable = []
+        for run in batch:
+            if run.run_id not in kept and run.tags.get(SESSION_TAG) not in sessions:
+                removable.append(run.run_id)
+        purged += _remove_runs(instance, events, runs, removable)
+    purged += _remove_leftovers(instance, events, before)
+    return purged + _remove_replaced_events(events, before)
+
+
+def _shown_runs(instance: dg.DagsterInstance) -> set[str]:
+    """Return the newest run of each asset, and the run that has built what is newest of it."""
+    found = set()
+    for record in instance.get_asset_records():
+        entry = record.asset_entry
+        found.add(entry.last_run_id or RUNLESS)
+        if entry.last_materialization_record is not None:
+            found.add(entry.last_materialization_record.run_id)
+    return found
+
+
+def _old_runs(instance: dg.DagsterInstance, before: datetime) -> Iterator[list[dg.DagsterRun]]:
+    """Yield the runs that ended before a moment, oldest first, in batches. A batch may be removed meanwhile."""
+    ended = RunsFilter(statuses=FINISHED, updated_before=before)
+    ids = instance.get_run_ids(ended)
+    for start in range(0, len(ids), BATCH):
+        chosen = RunsFilter(run_ids=list(ids[start : start + BATCH]))
+        yield list(instance.get_runs(chosen))
+
+
+def _remove_runs(
+    instance: dg.DagsterInstance, events: SqlEventLogStorage, runs: SqlRunStorage, run_ids: Sequence[str]
+) -> Purged:
+    if not run_ids:
+        return Purged()
+    files = Purged()
+    for run_id in run_ids:
+        files += _remove_files(_files_of_run(instance, events, run_id))
+        events.free_concurrency_slots_for_run(run_id)
+    table = SqlEventLogStorageTable.c
+    removed = _delete(
+        events,
+        sa.delete(SqlEventLogStorageTable).where(
+            table.run_id.in_(run_ids),
+            sa.or_(table.dagster_event_type.is_(None), table.dagster_event_type.not_in(SHOWN_EVENTS)),
+        ),
+    )
+    for run_id in run_ids:
+        runs.delete_run(run_id)
+    return files + Purged(runs=len(run_ids), events=removed)
+
+
+def _files_of_run(instance: dg.DagsterInstance, events: SqlEventLogStorage, run_id: str) -> Iterator[Path]:
+    """Yield the files of a run: its log, and the folder of what its steps printed and stored."""
+    if isinstance(events, SqliteEventLogStorage):
+        yield from _log_files(Path(events.path_for_shard(run_id)))
+    yield Path(instance.storage_directory()) / run_id
+
+
+def _log_files(file: Path) -> list[Path]:
+    return [file, *(file.with_name(f"{file.name}{ending}") for ending in ("-wal", "-shm"))]
+
+
+def _remove_files(paths: Iterable[Path]) -> Purged:
+    """Remove files and folders, as far as they are there."""
+    count = size = 0
+    for path in paths:
+        for file in [path, *path.rglob("*")]:
+            if file.is_file():
+                count += 1
+                size += file.stat().st_size
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return Purged(files=count, bytes=size)
+
+
+def _remove_leftovers(instance: dg.DagsterInstance, events: SqlEventLogStorage, before: datetime) -> Purged:
+    """Remove old files of runs that are gone, as Dagster's own deletion and a purge that died leave them."""
+    names = [folder.name for folder in Path(instance.storage_directory()).glob("*")]
+    if isinstance(events, SqliteEventLogStorage):
+        names += events.get_all_run_ids()
+    purged = Purged()
+    for run_id in sorted(set(filter(_is_run_id, names)) - set(instance.get_run_ids())):
+        paths = [path for path in _files_of_run(instance, events, run_id) if path.exists()]
+        if max((path.stat().st_mtime for path in paths), default=0) < before.timestamp():
+            purged += _remove_files(paths)
+    return purged
+
+
+def _remove_replaced_events(events: SqlEventLogStorage, before: datetime) -> Purged:
+    """Remove old events of which there is a newer one for the same asset and partition, or for the same check."""
+    removed = 0
+    for statement in (*_replaced_in_index(before), *_replaced_checks(before)):
+        removed += _delete(events, statement)
+    if isinstance(events, SqliteEventLogStorage):  # the copies that it keeps of events without a run are read by nobody
+        old = sa.delete(SqlEventLogStorageTable).where(SqlEventLogStorageTable.c.timestamp < _naive(before))
+        with events.run_connection(RUNLESS) as connection:
+            removed += connection.execute(old).rowcount
+    return Purged(events=removed)
+
+
+def _replaced_in_index(before: datetime) -> Iterator[sa.Delete]:
+    table = SqlEventLogStorageTable.c
+    states = SHOWN_EVENTS[:2]
+    newest = (
+        sa.select(sa.func.max(table.id))
+        .where(table.dagster_event_type.in_(states))
+        .group_by(table.asset_key, table.partition, table.dagster_event_type)
+    )
+    yield sa.delete(SqlEventLogStorageTable).where(
+        table.dagster_event_type.in_(states),
+        table.timestamp < _naive(before),
+        table.id.not_in(newest),
+    )
+    tags = AssetEventTagsTable.c
+    yield sa.delete(AssetEventTagsTable).where(
+        tags.event_timestamp < _naive(before),
+        tags.event_id.not_in(sa.select(table.id)),
+    )
+
+
+def _replaced_checks(before: datetime) -> Iterator[sa.Delete]:
+    checks = AssetCheckExecutionsTable.c
+    same = (checks.asset_key, checks.check_name, checks.partition)
+    newest = sa.select(sa.func.max(checks.id)).group_by(*same)
+    newest_ended = newest.where(checks.execution_status != "PLANNED")
+    yield sa.delete(AssetCheckExecutionsTable).where(
+        checks.create_timestamp < _naive(before),
+        checks.id.not_in(newest),
+        checks.id.not_in(newest_ended),
+    )
+    table = SqlEventLogStorageTable.c
+    shown = sa.select(checks.evaluation_event_storage_id).where(checks.evaluation_event_storage_id.is_not(None))
+    yield sa.delete(SqlEventLogStorageTable).where(
+        table.dagster_event_type == SHOWN_EVENTS[2],
+        table.timestamp < _naive(before),
+        table.id.not_in(shown),
+    )
+
+
+def _delete(events: SqlEventLogStorage, statement: sa.Delete) -> int:
+    with events.index_connection() as connection:
+        return int(connection.execute(statement).rowcount)
+
+
+def _naive(moment: datetime) -> datetime:
+    """Return a moment as Dagster stores it: UTC without a zone."""
+    return moment.astimezone(UTC).replace(tzinfo=None)
+
+
+def _is_run_id(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
