@@ -70,7 +70,7 @@ def test_a_zone_that_dies_anywhere_closes_the_same_files(
 
 def beating(steps: Iterable[tuple[int, bool]]) -> list[Record]:
     """Messages of one second after the other; a heartbeat has the time of its message."""
-    found = []
+    found: list[Record] = []
     for offset, (later, beats) in enumerate(steps):
         timestamp = (found[-1].timestamp if found else 1_000_000) + later
         time = datetime.fromtimestamp(timestamp / 1000, UTC).isoformat().encode()
