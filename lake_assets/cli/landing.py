@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
+    from lake_assets.landing.consume.delivery import ZoneTailer
     from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.erasure.erase import LandedErasure
     from lake_assets.landing.landing_service import LandingService
@@ -99,10 +100,7 @@ def run(
             send_heartbeats=heartbeats,
             alarm=_print_alarm,
         )
-    for tailer in tailers:
-        typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
-    if any(tailer.stopped or tailer.not_refetched for tailer in tailers):
-        raise typer.Exit(1)
+    _show_landed(tailers)
 
 
 @landing.command()
@@ -205,6 +203,7 @@ def policy(
 
 
 landing.command()(landing_files.accept)
+landing.command()(landing_files.repair)
 landing.command()(landing_files.verify)
 landing.command()(landing_files.compact)
 landing.command()(landing_files.reshard)
@@ -244,6 +243,14 @@ def _print_loaded(batch: Loaded) -> None:
 
 def _print_alarm(what: str) -> None:
     typer.echo(what, err=True)
+
+
+def _show_landed(tailers: Sequence[ZoneTailer]) -> None:
+    """Print what zones have landed, and exit with 1 if something of them stopped."""
+    for tailer in tailers:
+        typer.echo(f"zone {tailer.zone}: {tailer.messages:,} messages read, {tailer.files:,} files closed")
+    if any(tailer.stopped or tailer.not_refetched for tailer in tailers):
+        raise typer.Exit(1)
 
 
 def _open_service() -> LandingService:

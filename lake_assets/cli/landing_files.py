@@ -48,12 +48,32 @@ def accept(topic: Topic) -> None:
         typer.echo(line)
 
 
+def repair() -> None:
+    """Mend damaged, missing and unnamed files from the other zone and the folders, as far as it needs no decision.
+
+    The exit code is 1 if something could not be mended.
+    """
+    from lake_assets.landing.operations.repair import repair
+    from lake_assets.pages.terminal import landing as views
+
+    deadline = timedelta(seconds=settings().landing_deadline_seconds)
+    failed = False
+    for done in repair(open_zones(), now=datetime.now(UTC), deadline=deadline):
+        failed = failed or bool(done.problem)
+        typer.echo(views.repaired(done), err=bool(done.problem))
+    if failed:
+        sys.exit(1)
+
+
 def verify(
     zones: Zones = None,
     processes: Annotated[int, typer.Option(help="The number of processes that read files.", min=1)] = CORES,
     as_json: AsJson = False,
 ) -> None:
-    """Read every file again and repeat all checks of its landing. The exit code is 1 if a check fails."""
+    """Read every file again, repeat all checks of its landing, and check the manifest against itself.
+
+    Each finding names the command that mends it. The exit code is 1 if a check fails.
+    """
     from lake_assets.landing.operations.verify import verify
     from lake_assets.pages.terminal import landing as views
 

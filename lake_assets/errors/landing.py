@@ -35,7 +35,7 @@ class FileDamaged(LandingError):
         super().__init__(
             f"{name} {what}.",
             remedy="Look the file up in the manifest again, because it may have been replaced. If not, run "
-            "`lake landing quarantine discard` and restart the zone, which lands its offsets again.",
+            "`lake landing repair`, which writes it again from the other zone.",
         )
 
 

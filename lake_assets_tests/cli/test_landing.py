@@ -62,9 +62,13 @@ def test_files_are_merged_scrubbed_and_spread_and_verify_finds_nothing(landed: L
     path = landed.writers["b"].zone.path(damaged.name)
     path.write_bytes(path.read_bytes()[:-1])
     done = CliRunner().invoke(landing, ["verify"])
-    found, summary = done.stdout.splitlines()
+    found, remedy, summary = done.stdout.splitlines()
     assert (done.exit_code, found) == (1, f"b  {damaged.name}  has other bytes than were written")
+    assert remedy.startswith("  → `lake landing repair`")
     assert summary.endswith("bytes read: 1 finding.")
+    assert lake("repair") == f"b  {damaged.name}  it was written again with the records of the other zone.\n"
+    landed.assert_equal()
+    assert lake("repair") == ""
 
 
 def test_what_differs_is_listed_until_somebody_decides(landed: Landed) -> None:

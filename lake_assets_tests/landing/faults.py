@@ -13,8 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from lake_assets.errors import LakeError
 from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.manifest.file_rows import FileRows
+from lake_assets.landing.manifest.schema import DELETIONS, RANGES
 from lake_assets.landing.operations.sweep import sweep
 from lake_assets.settings import PROJECT, Settings
 from lake_assets_tests.landing.scenario import DEADLINE, NOW, WHOLE, Landed, sent
@@ -189,6 +193,49 @@ def half_a_reshard(played: Played) -> None:
         played.landed.run("reshard", zone)
 
 
+def lose_row(played: Played, zones: str = "b", partition: int = 0) -> None:
+    """The manifest loses the first file of a partition; the file itself stays."""
+    played.land_rest()
+    for zone in zones:
+        file = min((f for f in played.landed.files(zone) if partition in f.ranges), key=lambda f: f.ranges[partition])
+        with played.landed.manifest.change() as (connection, _):
+            FileRows(connection).remove(zone, file.name)
+
+
+def lose_rows_of_both(played: Played) -> None:
+    lose_row(played, "ab", partition=1)
+
+
+def lose_last_rows_of_both(played: Played) -> None:
+    lose_row(played, "ab")
+
+
+def set_columns(played: Played, **values: object) -> None:
+    """Columns of the file of partition 0 in zone b are changed by hand."""
+    played.land_rest()
+    with played.landed.manifest.change() as (connection, _):
+        FileRows(connection).change("b", played.path().name, **values)
+
+
+def lose_ranges(played: Played) -> None:
+    played.land_rest()
+    with played.landed.manifest.change() as (connection, _):
+        connection.execute(sa.delete(RANGES).where(RANGES.c.zone == "b"))
+
+
+def lose_request(played: Played) -> None:
+    scrubs(played)
+    with played.landed.manifest.change() as (connection, _):
+        connection.execute(sa.delete(DELETIONS).where(DELETIONS.c.request_id == "r2"))
+
+
+def revive(played: Played) -> None:
+    half_a_reshard(played)
+    old = played.landed.manifest.entries("b", stages=("retired",))[0].file.name
+    with played.landed.manifest.change() as (connection, _):
+        FileRows(connection).change("b", old, stage="live")
+
+
 FAULTS: Mapping[str, Callable[[Played], None]] = {
     "a record is missing": missing,
     "a record is doubled": doubled,
@@ -213,6 +260,16 @@ FAULTS: Mapping[str, Callable[[Played], None]] = {
     "a scrub that a zone lands after": scrub_before_landing,
     "a request from the future": future,
     "a reshard killed half way, run again": half_a_reshard,
+    "a lost row of a file": lose_row,
+    "lost rows of a file in both zones": lose_rows_of_both,
+    "lost rows of the last file in both zones": lose_last_rows_of_both,
+    "lost rows of ranges": lose_ranges,
+    "a lost request": lose_request,
+    "a row with other offsets": lambda played: set_columns(played, ranges='{"0": [0, 1]}'),
+    "a row with another identity": lambda played: set_columns(played, identity="0" * 32),
+    "a row with another sum": lambda played: set_columns(played, sum="0" * 64),
+    "a file that is retired by hand": lambda played: set_columns(played, stage="retired"),
+    "a file that is live again by hand": revive,
 }
 STEPS = ("write or add", "reading", "`verify`")
 
@@ -244,6 +301,16 @@ def _kind(problem: str) -> str:
         "other bytes": "other bytes",
         "not where": "gone",
         "not in the manifest": "not in the manifest",
+        "is missing here": "missing",
+        "is in no file": "missing offsets",
+        "nothing there any more": "lost a verified file",
+        "is not found by its offsets": "rows do not fit",
+        "has a name that is not": "name does not fit",
+        "which the manifest does not have": "unknown request",
+        "files of other shards hold": "held twice",
+        "outside its own": "other offsets",
+        "holds records with": "other records",
+        "that of zone": "differs from the other zone",
     }
     return next((kind for words, kind in kinds.items() if words in problem), problem)
 

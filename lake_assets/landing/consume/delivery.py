@@ -32,6 +32,7 @@ from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
 from lake_assets.landing.files.zone_folder import Draft, Zone
+from lake_assets.landing.manifest.index_rows import begun_offsets
 from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -328,10 +329,12 @@ def _starts(writer: ZoneWriter, watched: Mapping[str, WatchedTopic]) -> dict[Pla
     found: dict[Place, Start] = {}
     manifest = writer.manifest
     for topic, state in watched.items():
+        files = files_of(manifest.entries(topic=topic, stages=ALL_STAGES))
         starts = starts_of(
             writer.zone.name,
-            files_of(manifest.entries(topic=topic, stages=ALL_STAGES)),
+            files,
             state.state.ends,
+            begun=begun_offsets(manifest, topic, [file for file in files if not file.holds_dead_letters]),
             gaps=Ledger(manifest).gaps(topic),
             earliest=state.earliest,
         )

@@ -59,12 +59,14 @@ def gaps(own: Sequence[DataFile], others: Iterable[Entry], *, anywhere: bool = F
     found = []
     ends = next_offsets(file for file in own if not file.holds_dead_letters)
     known = _RecordIndex(own)
-    for entry in others:
-        if entry.stage != "live" or entry.verdict == "quarantined":
-            continue
-        if (anywhere or _lies_below(entry.file, ends)) and not known.overlaps(entry.file):
-            found.append(entry.file)
+    for file in _readable(others):
+        if (anywhere or _lies_below(file, ends)) and not known.overlaps(file):
+            found.append(file)
     return found
+
+
+def _readable(entries: Iterable[Entry]) -> list[DataFile]:
+    return [entry.file for entry in entries if entry.stage == "live" and entry.verdict != "quarantined"]
 
 
 def _lies_below(file: DataFile, ends: Mapping[int, int]) -> bool:

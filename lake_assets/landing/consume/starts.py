@@ -14,7 +14,6 @@ from lake_assets.errors import LandingError
 from lake_assets.landing.consume.tailer import Closed
 from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.entries import DataFile, offsets
-from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.manifest.coverage import Cover, uncovered
 
 
@@ -58,6 +57,7 @@ def starts_of(
     files: Sequence[DataFile],
     numbers: Iterable[int],
     *,
+    begun: Mapping[int, int],
     gaps: Sequence[Cover] = (),
     earliest: Mapping[int, int],
 ) -> dict[int, Start]:
@@ -67,13 +67,16 @@ def starts_of(
         zone: The zone.
         files: The files of all zones at any stage, without quarantined ones.
         numbers: The partitions.
+        begun: Partition → the first offset that any zone has landed.
         gaps: Offsets that are lost for good.
         earliest: Partition → the first landed offset that Kafka can still give.
     """
-    own = [file for file in files if file.zone == zone and not file.holds_dead_letters]
-    dead = [file for file in files if file.zone == zone and file.holds_dead_letters]
-    begun = first_offsets(file for file in files if not file.holds_dead_letters)
-    covers = [*(Cover(file.ranges, readable=True) for file in own), *gaps]
+    own: list[DataFile] = []
+    dead: list[DataFile] = []
+    for file in files:
+        if file.zone == zone:
+            (dead if file.holds_dead_letters else own).append(file)
+    covers = [*map(_cover, own), *gaps]
     found = {}
     for partition in numbers:
         start = begun.get(partition)
@@ -81,6 +84,10 @@ def starts_of(
             start = _continue_at(covers, partition, start, earliest.get(partition, 0))
         found[partition] = Start(start, _spans(own, partition), _with(dead, partition))
     return found
+
+
+def _cover(file: DataFile) -> Cover:
+    return Cover(file.ranges, readable=True)
 
 
 def _continue_at(covers: Sequence[Cover], partition: int, begun: int, earliest: int) -> int:

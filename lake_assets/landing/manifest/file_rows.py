@@ -208,23 +208,26 @@ class FileRows:
                 .where(FILES.c.verdict != "quarantined", FILES.c.shards != NOT_SHARDED)
             )
             last = self._connection.execute(query).scalar()
-            self._connection.execute(sa.delete(ENDS).where(_is_end(file.zone, topic, partition)))
-            if last is not None:
-                values = {"zone": file.zone, "topic": topic, "partition": partition, "end": last + 1}
-                self._connection.execute(sa.insert(ENDS).values(values))
+            place = _is_end(file.zone, topic, partition)
+            if last is None:
+                self._connection.execute(sa.delete(ENDS).where(place))
+            else:
+                self._connection.execute(sa.update(ENDS).where(place).values(end=last + 1))
 
     def _raise_ends(self, file: DataFile) -> None:
         shard = parse_shard(file.shard)
         if shard.dead_letters:
             return
-        for partition, (_, last) in file.ranges.items():
+        for partition, (first, last) in file.ranges.items():
             place = _is_end(file.zone, shard.topic, partition)
-            end = self._connection.execute(sa.select(ENDS.c.end).where(place)).scalar()
-            if end is None:
-                values = {"zone": file.zone, "topic": shard.topic, "partition": partition, "end": last + 1}
+            found = self._connection.execute(sa.select(ENDS.c.begun, ENDS.c.end).where(place)).first()
+            if found is None:
+                values = {"zone": file.zone, "topic": shard.topic, "partition": partition}
+                values |= {"begun": first, "end": last + 1}
                 self._connection.execute(sa.insert(ENDS).values(values))
-            elif end <= last:
-                self._connection.execute(sa.update(ENDS).where(place).values(end=last + 1))
+            elif first < found.begun or last >= found.end:
+                widened = {"begun": min(first, found.begun), "end": max(last + 1, found.end)}
+                self._connection.execute(sa.update(ENDS).where(place).values(widened))
 
     def remove(self, zone: str, name: str) -> None:
         """Delete a file and its ranges; does nothing if the manifest does not have it."""

@@ -125,9 +125,10 @@ ENDS = sa.Table(
     sa.Column("zone", sa.String(16), primary_key=True),
     sa.Column("topic", sa.String(160), primary_key=True),
     sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("begun", sa.BigInteger, nullable=False),
     sa.Column("end", sa.BigInteger, nullable=False),
 )
-"""The offset after the last one that a zone has landed, whatever becomes of the rows of its files."""
+"""The first offset that a zone has landed, and the offset after the last one, whatever becomes of its files' rows."""
 
 EPOCHS = sa.Table(
     "landing_topic",

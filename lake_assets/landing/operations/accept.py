@@ -14,6 +14,7 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.coverage import Cover
+from lake_assets.landing.manifest.index_rows import begun_offsets
 from lake_assets.landing.manifest.schema import ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
@@ -79,7 +80,7 @@ def _landed(manifest: Manifest, epoch: Epoch, entries: Sequence[Entry], zones: S
     for zone in zones:
         own = [Cover(file.ranges, True, parse_shard(file.shard)) for file in rows if file.zone == zone]
         covers[zone] = [*own, *lost]
-    return Landed(epoch, covers, first_offsets(rows), landed_ends(manifest, epoch.topic))
+    return Landed(epoch, covers, begun_offsets(manifest, epoch.topic, rows), landed_ends(manifest, epoch.topic))
 
 
 def _copy_lacking(
@@ -90,14 +91,18 @@ def _copy_lacking(
     zones = [writer.zone for writer in writers]
     copied = []
     for writer in writers:
-        entries = writer.manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
-        own = [entry.file for entry in entries if entry.file.zone == writer.zone.name]
-        others = [entry for entry in entries if entry.file.zone != writer.zone.name]
-        for file in gaps(own, others, anywhere=True):
+        for file in _lacking(writer, topic):
             if _begins_before(file, limits):
                 copy_file(writer, zones, file, now=now)
                 copied.append((writer.zone.name, file.name))
     return copied
+
+
+def _lacking(writer: ZoneWriter, topic: str) -> list[DataFile]:
+    entries = writer.manifest.entries(topic=topic, stages=CURRENT_STAGES, verdicts=ALL_VERDICTS)
+    own = [entry.file for entry in entries if entry.file.zone == writer.zone.name]
+    others = [entry for entry in entries if entry.file.zone != writer.zone.name]
+    return gaps(own, others, anywhere=True)
 
 
 def _begins_before(file: DataFile, limits: Mapping[int, int]) -> bool:

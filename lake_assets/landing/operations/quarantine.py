@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal
 
+from lake_assets.landing.files.entries import DataFile
+from lake_assets.landing.files.offset_ranges import RangeIndex
+from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.manifest.open_zones import no_such_zone
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry, Verdict
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry, Verdict, files_of
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.coverage_checks import is_misnamed
 
 Decision = Literal["release", "discard"]
 
@@ -22,7 +26,7 @@ def quarantined(manifest: Manifest) -> list[Entry]:
 def decide(writers: Sequence[ZoneWriter], zone: str, name: str, decision: Decision, *, now: datetime) -> list[Entry]:
     """Release or discard a quarantined file. If it dies, another call finishes it.
 
-    A provisional file, and a verified file that is damaged, can be discarded too.
+    A provisional file can be discarded too, and a verified one that is damaged, misnamed, or overlaps another one.
 
     Args:
         writers: Of all zones.
@@ -58,8 +62,21 @@ def _discard(writer: ZoneWriter, name: str) -> None:
 
 
 def _discardable(writer: ZoneWriter, name: str) -> Sequence[Verdict]:
-    """Return the verdicts with which a file may be discarded: `verified` only if it is damaged."""
+    """Return the verdicts with which a file may be discarded: `verified` only if something is wrong with it."""
     entry = writer.entry(name)
-    if entry is not None and entry.verdict == "verified" and writer.zone.damage(entry.file):
+    if entry is not None and entry.verdict == "verified" and _is_wrong(writer, entry.file):
         return ALL_VERDICTS
     return ("quarantined", "provisional")
+
+
+def _is_wrong(writer: ZoneWriter, file: DataFile) -> bool:
+    """Return whether a file is damaged, is not what its name says, or has an offset of another live file."""
+    if is_misnamed(file) or writer.zone.damage(file):
+        return True
+    others = files_of(writer.entries(parse_shard(file.shard).topic))
+    index = RangeIndex(other.ranges for other in others if _shares_records(file, other))
+    return index.overlaps(file.ranges)
+
+
+def _shares_records(file: DataFile, other: DataFile) -> bool:
+    return other.name != file.name and parse_shard(other.shard).overlaps(parse_shard(file.shard))

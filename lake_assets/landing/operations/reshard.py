@@ -60,9 +60,8 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
             f"{shard} is being resharded to {current.of} shards, not to {of}.",
             remedy=f"Finish that first: `lake landing reshard {shard.topic} {current.of}`.",
         )
-    taken = shard_files(writer, shard).up_to(current.cut)
-    # A file that lands again after the round would be in the old shard, where the other zone has nothing to split.
-    if not taken or missing_files(writer.manifest, writer.zone.name, shard.topic):
+    taken = _complete_files(writer, shard, current)
+    if not taken:
         return Resharded([], f"round {current.number} of {shard}: its files")
     targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
     made: list[str] = []
@@ -99,6 +98,16 @@ def _current_round(writer: ZoneWriter, shard: Shard, of: int) -> Round | None:
     if not cut:
         return None
     return open_round(writer, shard, cut, of=of)
+
+
+def _complete_files(writer: ZoneWriter, shard: Shard, current: Round) -> list[DataFile]:
+    """Return the files of a round; empty as long as the zone misses one.
+
+    A file that lands again after the round would be in the old shard, where the other zone has nothing left to split.
+    """
+    if missing_files(writer.manifest, writer.zone.name, shard.topic):
+        return []
+    return shard_files(writer, shard).up_to(current.cut)
 
 
 def _copy(

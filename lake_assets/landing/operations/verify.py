@@ -1,4 +1,7 @@
-"""Verification: repeats every check that was made when files were added. It reads each file and changes nothing."""
+"""Verification: repeats every check that was made when files were added, and checks the manifest against itself.
+
+It reads each file and changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,31 @@ from lake_assets.landing.files.checksum import total
 from lake_assets.landing.files.entries import DataFile, compare, identity_of, names_of, offsets
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
 from lake_assets.landing.manifest.compaction_choice import graph
+from lake_assets.landing.manifest.index_rows import begun_offsets, landed_topics, misfits, recorded_ends
 from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, Entry, files_of
-from lake_assets.landing.manifest.status import topics_of
+from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.store import Manifest
+from lake_assets.landing.operations.coverage_checks import (
+    Finding,
+    TopicRows,
+    discard_and_run,
+    misnamed,
+    not_landed,
+    overlapping_specifications,
+    unrequested,
+    without_partner,
+)
 from lake_assets.landing.operations.quarantine import quarantined
+from lake_assets.landing.topics.ledger import Ledger
+from lake_assets.landing.topics.stops import Stops
+
+REPAIR = "`lake landing repair`"
 
 Stored = tuple[Zone, DataFile]
 Check = Callable[[Stored], str | None]
 
 Progress = Callable[[int, int], None]
 """Is called with the bytes read so far, and all bytes."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something that is wrong with a file.
-
-    Attributes:
-        problem: In words, with offsets and checksums.
-    """
-
-    zone: str
-    name: str
-    problem: str
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,12 @@ def verify(
     findings += _differing(entries)
     findings += _overlapping(entries)
     findings += _unequal_to_their_origin(manifest, entries)
-    for zone in zones:
-        findings += _missing(manifest, zone.name)
+    findings += manifest_findings(manifest, list(by_name))
     for entry in _of_zones(by_name, manifest.overdue(now, deadline)):
         findings.append(_overdue(entry, now))
     for entry in _of_zones(by_name, quarantined(manifest)):
         findings.append(_quarantined(entry))
+    findings += _stopped(manifest, by_name)
     files = files_of(entries)
     return Verification(
         files=len(files),
@@ -99,6 +104,12 @@ def verify(
         bytes=sum(file.size for file in files),
         findings=findings,
     )
+
+
+def _stopped(manifest: Manifest, zones: Collection[str]) -> Iterator[Finding]:
+    for stop in Stops(manifest).all():
+        if stop.zone in zones:
+            yield Finding(stop.zone, f"{stop.topic} p{stop.partition}", stop.problem, stop.remedy)
 
 
 def _of_zones(zones: Collection[str], entries: Iterable[Entry]) -> list[Entry]:
@@ -122,7 +133,7 @@ def _damaged(
             progress(done, all_bytes)
             # A file that was replaced and swept meanwhile is no finding.
             if problem and manifest.entry(file.zone, file.name) == entry:
-                yield Finding(file.zone, file.name, problem)
+                yield Finding(file.zone, file.name, problem, f"{REPAIR}; or {discard_and_run(file)}")
 
 
 @contextmanager
@@ -158,9 +169,9 @@ def _strays(manifest: Manifest, zone: Zone, before: datetime) -> Iterator[Findin
         if name in known:
             continue
         if name.startswith(DRAFT):
-            yield Finding(zone.name, name, "is a draft that nobody finished")
+            yield Finding(zone.name, name, "is a draft that nobody finished", REPAIR)
         else:
-            yield Finding(zone.name, name, "is not in the manifest")
+            yield Finding(zone.name, name, "is not in the manifest", REPAIR)
 
 
 def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -174,7 +185,7 @@ def _differing(entries: Iterable[Entry]) -> Iterator[Finding]:
                 problem = (
                     f"({offsets(one)}) has the checksum {one.checksum}, that of zone {other.zone} {other.checksum}"
                 )
-                yield Finding(one.zone, one.name, problem)
+                yield Finding(one.zone, one.name, problem, discard_and_run(one))
 
 
 def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -185,7 +196,7 @@ def _overlapping(entries: Iterable[Entry]) -> Iterator[Finding]:
         try:
             graph(files)
         except OffsetsOverlap as overlap:
-            yield Finding(zone, shard, overlap.problem.rstrip("."))
+            yield Finding(zone, shard, overlap.problem.rstrip("."), overlap.remedy)
 
 
 def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[Finding]:
@@ -199,7 +210,7 @@ def _unequal_to_their_origin(manifest: Manifest, entries: Iterable[Entry]) -> It
         expected = total(part.checksum for part in parts)
         if expected != file.checksum:
             problem = f"has the checksum {file.checksum}, but the files that it was made from have {expected}"
-            yield Finding(file.zone, file.name, problem)
+            yield Finding(file.zone, file.name, problem, discard_and_run(file))
 
 
 def _compacted_parts(file: DataFile, known: Mapping[tuple[str, str], DataFile]) -> list[DataFile]:
@@ -217,12 +228,41 @@ def _holds_same_records(origin: DataFile, file: DataFile) -> bool:
     return origin.shard == file.shard and origin.deletions == file.deletions
 
 
-def _missing(manifest: Manifest, zone: str) -> Iterator[Finding]:
-    """Yield files of another zone whose offsets a zone has not landed, although it has landed later ones."""
-    for topic in topics_of(manifest):
-        for file in missing_files(manifest, zone, topic):
-            problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
-            yield Finding(zone, file.name, problem)
+def manifest_findings(manifest: Manifest, zones: Sequence[str]) -> Iterator[Finding]:
+    """Yield what the rows of the manifest contradict, or what they say is missing in zones. Reads no file."""
+    for file in misfits(manifest):
+        if file.zone in zones:
+            yield Finding(file.zone, file.name, "is not found by its offsets: rows of the manifest were lost", REPAIR)
+    for topic in landed_topics(manifest):
+        entries = manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+        files = [file for file in files_of(entries) if not file.holds_dead_letters]
+        begun = begun_offsets(manifest, topic, files)
+        rows = TopicRows(topic, entries, Ledger(manifest).gaps(topic), begun, recorded_ends(manifest, topic))
+        requests = {request.request_id for request in SharedState(manifest).deletions(topic)}
+        for zone in zones:
+            yield from _of_topic(rows, zone, requests)
+            yield from _missing(manifest, rows, zone)
+
+
+def _of_topic(rows: TopicRows, zone: str, requests: Collection[str]) -> Iterator[Finding]:
+    current = [entry for entry in rows.entries if entry.file.zone == zone and entry.stage != "retired"]
+    yield from misnamed(current)
+    yield from unrequested(current, requests)
+    yield from overlapping_specifications(zone, rows.entries)
+
+
+def _missing(manifest: Manifest, rows: TopicRows, zone: str) -> Iterator[Finding]:
+    """Yield files of another zone whose offsets a zone has not landed, although it has landed later ones, or these."""
+    missing = missing_files(manifest, zone, rows.topic)
+    for file in missing:
+        problem = f"({offsets(file)}) of zone {file.zone} is missing here; the zone lands it again when it starts"
+        yield Finding(zone, file.name, problem, f"`lake landing run --zone {zone}`")
+    paired = without_partner(rows, zone)
+    for file in paired:
+        if file not in missing:
+            problem = f"({offsets(file)}) is verified in zone {file.zone}, and this zone has nothing there any more"
+            yield Finding(zone, file.name, problem, f"{REPAIR}, or `lake landing run --zone {zone}`")
+    yield from not_landed(rows, zone, [file.ranges for file in (*missing, *paired)])
 
 
 def _overdue(entry: Entry, now: datetime) -> Finding:
@@ -231,8 +271,10 @@ def _overdue(entry: Entry, now: datetime) -> Finding:
         f"({offsets(entry.file)}) has waited {waited} s for the other zone's file: "
         "that zone lags, or a manifest write was lost"
     )
-    return Finding(entry.file.zone, entry.file.name, problem)
+    return Finding(entry.file.zone, entry.file.name, problem, "`lake landing run`, in all zones")
 
 
 def _quarantined(entry: Entry) -> Finding:
-    return Finding(entry.file.zone, entry.file.name, f"is quarantined: {entry.reason}".rstrip("."))
+    file = entry.file
+    remedy = f"`lake landing quarantine release {file.zone} {file.name}`, or `discard` instead of `release`"
+    return Finding(file.zone, file.name, f"is quarantined: {entry.reason}".rstrip("."), remedy)

@@ -9,6 +9,7 @@ from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.schema import Entry
 from lake_assets.landing.manifest.status import ShardStatus
 from lake_assets.landing.operations.accept import Accepted
+from lake_assets.landing.operations.repair import Repaired
 from lake_assets.landing.operations.verify import Verification
 from lake_assets.landing.topics.ledger import Loss
 from lake_assets.pages.terminal.render import Column, Part, TableView, counted
@@ -40,7 +41,8 @@ QUARANTINED: TableView[Entry] = TableView(
 def verified(found: Verification) -> Iterator[Part]:
     """Show each finding on a line, then how much was read."""
     for finding in found.findings:
-        yield f"{finding.zone}  {finding.name}  {finding.problem}"
+        remedy = f"\n  → {finding.remedy}" if finding.remedy else ""
+        yield f"{finding.zone}  {finding.name}  {finding.problem}{remedy}"
     summary = "no finding"
     if found.findings:
         summary = counted(len(found.findings), "finding")
@@ -71,6 +73,13 @@ def accepted(topic: str, done: Accepted) -> Iterator[str]:
         yield f"{topic}: nothing is lost, nothing was changed."
     else:
         yield "The zones continue when they start again: `lake landing run`."
+
+
+def repaired(done: Repaired) -> str:
+    """Return what was repaired, or why that was not possible and what to do."""
+    if done.problem:
+        return f"{done.zone}  {done.name}  was not repaired: {done.problem}\n  → {done.remedy}"
+    return f"{done.zone}  {done.name}  {done.what}."
 
 
 def loaded(batch: Loaded) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
@@ -92,3 +94,29 @@ def test_each_id_is_in_one_shard_and_nobody_is_in_the_first(distinct_id: str, of
     assert shards("t", of)[0].takes(None)
     assert parse_shard(str(takes[0])) == takes[0]
     assert parse_shard(str(Shard("t", dead_letters=True))) == Shard("t", dead_letters=True)
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from lake_assets.errors import DiskFull
+from lake_assets.landing.files.zone_folder import Zone
+from lake_assets_tests.landing.made import record
+
+zone = Zone("a", Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+try:
+    zone.draft("t/0-of-1", {0: (0, 0)}, [record(0, value=b"x" * (1 << 20))])
+except DiskFull as error:
+    print(error, list(zone.folder.iterdir()), sep="\\n")
+"""
+
+
+def test_a_full_disk_is_one_clear_message_and_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands for it: the error has another number, and comes from the same call."""
+    command = [sys.executable, "-c", FULL, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    problem, remedy, left = done.stdout.splitlines()
+    assert problem == f"{tmp_path / 'a'} cannot be written: File too large."
+    assert remedy.startswith("  → Free space")
+    assert left == "[]"

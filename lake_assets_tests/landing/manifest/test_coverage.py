@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import pairwise
+
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lake_assets.landing.files.sharding import Shard, complete
-from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends
+from lake_assets.landing.manifest.coverage import Cover, limit_ends, ready_ends, uncovered
 
 RANGES = st.dictionaries(
     st.integers(0, 2), st.tuples(st.integers(0, 12), st.integers(0, 5)).map(lambda r: (r[0], r[0] + r[1]))
@@ -34,3 +36,22 @@ def test_each_partition_is_ready_up_to_the_first_offset_that_is_not(
         expected[partition] = end
     assert ready_ends(covers, starts) == expected
     assert limit_ends(starts, expected, max_offsets=2) == {p: min(end, starts[p] + 2) for p, end in expected.items()}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(COVERS, STARTS, STARTS)
+def test_what_is_not_covered_is_each_offset_that_is_not_ready(
+    covers: list[Cover], starts: dict[int, int], ends: dict[int, int]
+) -> None:
+    for partition, holes in uncovered(covers, starts, ends).items():
+        assert holes == sorted(holes)
+        assert all(first <= last for first, last in holes)
+        assert all(later > last + 1 for (_, last), (later, _) in pairwise(holes))
+        assert partition in starts
+    found = {(p, o) for p, holes in uncovered(covers, starts, ends).items() for a, b in holes for o in range(a, b + 1)}
+    assert found == {
+        (partition, offset)
+        for partition, start in starts.items()
+        for offset in range(start, ends.get(partition, start))
+        if not is_ready(covers, partition, offset)
+    }

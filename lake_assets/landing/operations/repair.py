@@ -1,0 +1,115 @@
+"""Repair: what can be mended without a decision, from the other zone's files and from the folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from lake_assets.errors import LandingError
+from lake_assets.landing.consume.refetch import missing_files
+from lake_assets.landing.files.entries import DataFile, names_of
+from lake_assets.landing.files.zone_folder import DRAFT, Zone
+from lake_assets.landing.manifest.index_rows import landed_topics, rebuild
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, CURRENT_STAGES, files_of
+from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.operations.coverage_checks import TopicRows, without_partner
+from lake_assets.landing.repair.copying import copy_file, is_verified
+from lake_assets.landing.repair.restoring import restore
+from lake_assets.landing.repair.strays import adopt
+
+
+@dataclass(frozen=True)
+class Repaired:
+    """A repair, or why it was not possible.
+
+    Attributes:
+        zone: The zone.
+        name: Of the file.
+        what: What was done; empty if nothing could be done.
+        problem: Why nothing could be done; empty if it was done.
+        remedy: What a person can do then.
+    """
+
+    zone: str
+    name: str
+    what: str = ""
+    problem: str = ""
+    remedy: str = ""
+
+
+def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta) -> Iterator[Repaired]:
+    """Mend the files of all zones; yield each repair. If it dies, another call finishes it.
+
+    Rows that follow from others are written again. Files that are damaged or gone are written again from the records of
+    the other zone, which must have the checksum in the manifest. Files that the manifest does not name are added to it,
+    or put in quarantine. Missing files are copied if the other zone's file is verified.
+
+    Args:
+        writers: Of all zones.
+        now: The present time.
+        deadline: Younger drafts and files that the manifest does not name are left to whoever writes them.
+    """
+    for file in rebuild(writers[0].manifest):
+        yield Repaired(file.zone, file.name, "its rows in the manifest were written again")
+    for writer in writers:
+        others = [other.zone for other in writers if other is not writer]
+        yield from _restore_damaged(writer, others)
+        yield from _adopt_strays(writer, now=now, before=now - deadline)
+    for writer in writers:
+        yield from _copy_missing(writer, [other.zone for other in writers], now=now)
+
+
+def _restore_damaged(writer: ZoneWriter, others: Sequence[Zone]) -> Iterator[Repaired]:
+    zone = writer.zone.name
+    for entry in writer.entries(stages=CURRENT_STAGES):
+        file = entry.file
+        if writer.zone.damage(file) is None or writer.entry(file.name) != entry:
+            continue
+        try:
+            restore(writer, others, file)
+        except LandingError as error:
+            yield Repaired(zone, file.name, problem=error.problem, remedy=_discard(file))
+        else:
+            yield Repaired(zone, file.name, "it was written again with the records of the other zone")
+
+
+def _adopt_strays(writer: ZoneWriter, *, now: datetime, before: datetime) -> Iterator[Repaired]:
+    zone = writer.zone
+    for name in zone.drop_drafts(before):
+        yield Repaired(zone.name, name, "the draft was removed")
+    known = set(names_of(files_of(writer.entries(stages=ALL_STAGES, verdicts=ALL_VERDICTS))))
+    for name in zone.names(before):
+        if name in known or name.startswith(DRAFT):
+            continue
+        if adopt(writer, name, now=now):
+            yield Repaired(zone.name, name, "it was added to the manifest again")
+        else:
+            yield Repaired(zone.name, name, "it was put in the folder `quarantine`: the manifest has no place for it")
+
+
+def _copy_missing(writer: ZoneWriter, zones: Sequence[Zone], *, now: datetime) -> Iterator[Repaired]:
+    for file in _missing(writer):
+        if not is_verified(writer, file):
+            continue
+        try:
+            copy_file(writer, zones, file, now=now)
+        except LandingError as error:
+            yield Repaired(writer.zone.name, file.name, problem=error.problem, remedy=error.remedy)
+        else:
+            yield Repaired(writer.zone.name, file.name, f"it was copied from zone {file.zone}")
+
+
+def _missing(writer: ZoneWriter) -> list[DataFile]:
+    found: dict[str, DataFile] = {}
+    for topic in landed_topics(writer.manifest):
+        entries = writer.manifest.entries(topic=topic, stages=ALL_STAGES, verdicts=ALL_VERDICTS)
+        missing = missing_files(writer.manifest, writer.zone.name, topic)
+        for file in (*missing, *without_partner(TopicRows(topic, entries, (), {}, {}), writer.zone.name)):
+            found[file.name] = file
+    return list(found.values())
+
+
+def _discard(file: DataFile) -> str:
+    command = f"`lake landing quarantine discard {file.zone} {file.name}`"
+    return f"{command} gives the file up; the zone lands its offsets again if Kafka has them."
