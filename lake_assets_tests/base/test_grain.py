@@ -42,4 +42,4 @@ def test_ranges_are_rounded_outward_to_days() -> None:
     assert DAY.firsts(touched) == [MIDNIGHT - 24, MIDNIGHT, MIDNIGHT + 48]
     assert DAY.whole(touched) == {*range(MIDNIGHT - 24, MIDNIGHT + 24), *range(MIDNIGHT + 48, MIDNIGHT + 72)}
     assert DAY.format_hours([MIDNIGHT - 1, MIDNIGHT + 3, MIDNIGHT + 80]) == "2026-01-01..2026-01-02, 2026-01-05"
-    assert [DAY.rounded_up(n) for n in (None, 1, 24, 25)] == [None, 24, 24, 48]
+    assert [DAY.rounded_up(n) for n in (1, 24, 25)] == [1, 1, 2]

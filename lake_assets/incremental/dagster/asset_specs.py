@@ -10,16 +10,16 @@ from typing import Any
 import dagster as dg
 
 from lake_assets.base.grain import DAY, HOUR, Grain
-from lake_assets.base.hours import hour_of, hour_start, parse_hour
+from lake_assets.base.hours import hour_of, parse_hour
 from lake_assets.connections.addresses import REPORT_PATH
 from lake_assets.incremental.declaration import Pipeline, RawTable, Sequential, Target
 from lake_assets.incremental.declaration.column_lineage import column_sources
 
 Metadata = dict[str, Any]
 
-PARTITIONS_OF_GRAIN: Mapping[Grain, type[dg.HourlyPartitionsDefinition | dg.DailyPartitionsDefinition]] = {
-    HOUR: dg.HourlyPartitionsDefinition,
-    DAY: dg.DailyPartitionsDefinition,
+PARTITIONS_OF_GRAIN: Mapping[str, type[dg.HourlyPartitionsDefinition | dg.DailyPartitionsDefinition]] = {
+    HOUR.name: dg.HourlyPartitionsDefinition,
+    DAY.name: dg.DailyPartitionsDefinition,
 }
 
 
@@ -29,7 +29,7 @@ def asset_key(table: str) -> dg.AssetKey:
 
 
 def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> dg.TimeWindowPartitionsDefinition:
-    """Return the hours or days that Dagster shows, in UTC.
+    """Return the hours or days that Dagster shows; days in the time zone of the grain.
 
     The current hour or day is included, because its rows are published before it is over.
 
@@ -42,12 +42,12 @@ def partitions_of(grain: Grain, start: str, end: str | None, now: datetime) -> d
     first = grain.first(parse_hour(start, where="The pipeline's start"))
     last_hour = parse_hour(end, where="LAKE_END") - 1 if end else hour_of(now)
     after = grain.last(last_hour) + 1
-    hours_from_now = max(0, after - grain.first(hour_of(now)))
-    return PARTITIONS_OF_GRAIN[grain](
-        start_date=hour_start(first),
-        end_date=hour_start(after) if end else None,
-        timezone="UTC",
-        end_offset=hours_from_now // grain.hours,
+    # Texts: Dagster takes the clock time of a datetime, whatever its time zone is, as one of the partitions' zone.
+    return PARTITIONS_OF_GRAIN[grain.name](
+        start_date=grain.key(first),
+        end_date=grain.key(after) if end else None,
+        timezone=grain.timezone,
+        end_offset=max(0, grain.number(after) - grain.number(hour_of(now))),
     )
 
 
@@ -109,11 +109,12 @@ def _dependencies(pipeline: Pipeline, target: Target) -> list[dg.AssetDep]:
     Raw tables are partitioned by landing hour and targets by event hour, so any hour of a source may affect any hour of
     a target. A sequential target reads the same hour of other targets, and its own previous hour.
     """
-    target_tables = {each.table for each in pipeline.targets}
+    zones = {each.table: each.grain.timezone for each in pipeline.targets}
     is_sequential = isinstance(target.mode, Sequential)
     dependencies = []
     for source in target.sources:
-        same_hour = is_sequential and source.table in target_tables
+        # Dagster maps windows of time only within one time zone.
+        same_hour = is_sequential and zones.get(source.table) == target.grain.timezone
         mapping = dg.TimeWindowPartitionMapping() if same_hour else dg.AllPartitionMapping()
         dependencies.append(dg.AssetDep(asset_key(source.table), partition_mapping=mapping))
     if is_sequential:

@@ -1,13 +1,13 @@
 """The tables of a pipeline as Dagster's software-defined assets, with the step that runs one session of a target."""
 
 from collections.abc import Collection, Iterator
+from datetime import datetime
 
 import dagster as dg
 
-from lake_assets.base.grain import HOUR
+from lake_assets.base.grain import HOUR, Grain
 from lake_assets.errors import AuditFailed, LakeError
 from lake_assets.incremental.dagster.asset_specs import (
-    PARTITIONS_OF_GRAIN,
     asset_key,
     partitions_of,
     raw_spec,
@@ -41,8 +41,7 @@ def incremental_definitions(
         tables: Return the assets and sensors of these tables alone, without the sensor of all raw tables. None: all.
     """
     timing = timing or SensorTiming()
-    now = clock()
-    partitions = {grain: partitions_of(grain, pipeline.start, end, now) for grain in PARTITIONS_OF_GRAIN}
+    partitions = _partitions(pipeline, end, clock())
     wanted = _all_tables(pipeline) if tables is None else set(tables)
     raw_tables = [raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw if raw.table in wanted]
     targets: list[dg.AssetsDefinition] = []
@@ -55,6 +54,12 @@ def incremental_definitions(
     if tables is not None:
         return own
     return dg.Definitions.merge(own, raw_sensor_definitions(pipeline, clock=clock, timing=timing))
+
+
+def _partitions(pipeline: Pipeline, end: str | None, now: datetime) -> dict[Grain, dg.TimeWindowPartitionsDefinition]:
+    """Return the partitions of raw tables and of all targets, by grain."""
+    grains = {HOUR, *(target.grain for target in pipeline.targets)}
+    return {grain: partitions_of(grain, pipeline.start, end, now) for grain in grains}
 
 
 def _targets_of(pipeline: Pipeline, tables: Collection[str]) -> list[Target]:

@@ -26,7 +26,7 @@ def rows_of_session(
     """Return the rows of a target after a session, by partition; None if its snapshot has expired."""
     table = tables.load(catalog, target.table)
     published = report.published_snapshot_id
-    rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours)
+    rows = snapshot_rows(table, published or publish.main_id(table), target.time_column, hours, target.grain)
     if rows is None or published is not None:
         return rows
     return replace(rows, added={})  # the session found all its hours unchanged and wrote none

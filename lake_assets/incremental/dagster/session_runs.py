@@ -14,7 +14,8 @@ import dagster as dg
 from dagster import DagsterEventType, DagsterRunStatus, RunsFilter
 from dagster_shared.error import SerializableErrorInfo
 
-from lake_assets.base.hours import hour_key, hour_start, parse_hour
+from lake_assets.base.grain import Grain
+from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.planner import Heads
@@ -74,7 +75,7 @@ def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *
         run_key=f"{plan.session_id}:{attempt}",
         asset_selection=[asset.key],
         asset_check_keys=[],  # a planned check that the session does not evaluate would be shown as skipped
-        tags=envelope_tags(plan, asset.partitions_def) | tags,
+        tags=envelope_tags(plan, target.grain, asset.partitions_def) | tags,
     )
 
 
@@ -103,7 +104,7 @@ def heads_of(tags: Mapping[str, str]) -> Heads:
     return heads
 
 
-def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
+def envelope_tags(plan: SessionPlan, grain: Grain, partitions: dg.TimeWindowPartitionsDefinition) -> dict[str, str]:
     """Return the tags that make Dagster show a run for the partitions from the first to the last planned hour.
 
     The tags are for people; the engine takes its hours from the plan. Hours outside of the partitions are moved to the
@@ -116,8 +117,7 @@ def envelope_tags(plan: SessionPlan, partitions: dg.TimeWindowPartitionsDefiniti
         return {}
 
     def nearest_key(hour: int) -> str:
-        key = hour_start(hour).strftime(partitions.fmt)
-        return min(max(first_key, key), last_key)
+        return min(max(first_key, grain.key(hour)), last_key)
 
     without_rows = plan.complete_through or 0
     first, last = plan.envelope or (without_rows, without_rows)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
-from lake_assets.base.grain import GRAINS, Grain
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import check_arguments
+from lake_assets.incremental.declaration.grains import declared_grain
 from lake_assets.incremental.declaration.modes import Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
@@ -36,6 +36,7 @@ def incremental_asset(
     lineage: Mapping[str, Sequence[str]] | None = None,
     max_delay: timedelta | None = None,
     grain: Literal["hour", "day"] = "hour",
+    timezone: str = "UTC",
     descriptions: Mapping[str, str] | None = None,
     served: bool | Served = False,
 ) -> Callable[[Transform], Target]:
@@ -57,6 +58,8 @@ def incremental_asset(
         max_delay: The freshness check fails if an hour or day ended longer ago than this and is not complete.
         grain: What one partition contains. A day is built as a whole: if any of its hours changed, and once all are
             complete. Chunks and the catch-up threshold are rounded up to days. A stateless target takes rows at once.
+        timezone: With `grain="day"`, the IANA time zone whose calendar days the partitions are: `America/New_York`. Its
+            days must begin at full hours of UTC. A day then has 23 to 25 hours.
         descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
         served: Whether the serving part pushes the target, so that readers can query it; or how it does.
 
@@ -80,29 +83,25 @@ def incremental_asset(
             quarantine_limit=quarantine_limit,
             code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             owners=tuple(owners),
-            lineage=dict(lineage or {}),
             max_delay=max_delay,
-            grain=_grain(table, grain),
+            grain=declared_grain(table, grain, timezone),
         )
-        return _checked(_served(_described(target, descriptions), served))
+        return _checked(_served(_described(target, descriptions, lineage), served))
 
     return declare
 
 
-def _described(target: Target, columns: Mapping[str, str] | None) -> Target:
-    """Return the target with the docstring of its function, and what is in its columns."""
-    return replace(target, description=inspect.getdoc(target.transform) or "", descriptions=dict(columns or {}))
+def _described(
+    target: Target, columns: Mapping[str, str] | None, lineage: Mapping[str, Sequence[str]] | None
+) -> Target:
+    """Return the target with the docstring of its function, what is in its columns, and where they come from."""
+    description = inspect.getdoc(target.transform) or ""
+    return replace(target, description=description, descriptions=dict(columns or {}), lineage=dict(lineage or {}))
 
 
 def _checked(target: Target) -> Target:
     check_target(target)
     return target
-
-
-def _grain(table: str, name: str) -> Grain:
-    if name not in GRAINS:
-        raise ConfigurationError(f"{table} has the grain {name!r}.", remedy=f"Use one of: {', '.join(GRAINS)}.")
-    return GRAINS[name]
 
 
 def _served(target: Target, declared: bool | Served) -> Target:

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from lake_assets.base.hours import parse_hour
 from lake_assets.errors import ConfigurationError, InvalidHourKey, UsageError
 from lake_assets.incremental.declaration.arguments import check_items, suggestion
+from lake_assets.incremental.declaration.grains import check_whole_hours
 from lake_assets.incremental.declaration.tables import RawTable, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 from lake_assets.incremental.declaration.validation import (
@@ -46,6 +47,8 @@ class Pipeline:
         self._check_declared_once()
         self._check_sources()
         self.in_order()
+        for target in self.targets:
+            check_whole_hours(target.table, target.grain, self.start_hour)
         for subject in self.subjects:
             check_subject(subject, self.raw, self.targets)
         for raw in self.raw:

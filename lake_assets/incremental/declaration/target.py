@@ -31,11 +31,13 @@ class SessionContext:
             hour before the first of `hours` only. If the target declares an entity, `published` and the sources may
             contain only some entities. A stateful transform reads earlier rows from its sources, which are complete up
             to the last of `hours`: in the target, an hour may be missing or held back.
+        grain: The grain of the target.
     """
 
     session_id: str
     hours: tuple[int, ...]
     published: DataFrame | None
+    grain: Grain = HOUR
 
     def within(self, rows: DataFrame, time_column: str) -> DataFrame:
         """Return the rows whose time lies in this session's hours."""
@@ -44,10 +46,14 @@ class SessionContext:
         return within(rows, time_column, self.hours)
 
     def at_end_of_day(self, rows: DataFrame, time_column: str) -> DataFrame:
-        """Return the rows whose time lies in the last hour of a day, among this session's hours."""
+        """Return the rows whose time lies in the last hour of a day, among this session's hours.
+
+        The day is one of the target's time zone.
+        """
         from lake_assets.base.time_filters import within
 
-        last_hours = [hour for hour in self.hours if DAY.last(hour) == hour]
+        day = self.grain if self.grain.is_local else DAY
+        last_hours = [hour for hour in self.hours if day.last(hour) == hour]
         return within(rows, time_column, last_hours)
 
     def outside(self, rows: DataFrame, time_column: str) -> DataFrame:

@@ -41,6 +41,7 @@ from lake_assets.incremental.planning.changes import (
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
+    in_whole_partitions,
     last_buildable_hour,
     plan,
     plan_acknowledged,
@@ -238,11 +239,12 @@ class Planner:
         A source may have lost all rows of an hour since. Only the target's own partitions still name that hour.
         """
         are_lost = state.session is not None and not state.watermarks
+        committed = in_whole_partitions(state.committed, self.target.grain)
         if reset or not are_lost:
-            return state.committed
+            return committed
         table = tables.load(self.catalog, self.target.table)
         present = self.target.grain.whole(hours_present(table, self.target.time_column))
-        return replace(state.committed, pending=state.committed.pending | present)
+        return replace(committed, pending=committed.pending | present)
 
     def _check_target(self, state: ProcessState, *, as_it_is: bool) -> None:
         """Check that the target can be published to. Before its first session its table may not exist."""

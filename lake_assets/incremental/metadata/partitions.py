@@ -14,12 +14,15 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform, Transform
 from pyiceberg.types import IntegerType
 
-from lake_assets.base.grain import DAY, HOUR, Grain
+from lake_assets.base.grain import DAY, HOUR, Grain, days_in
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.metadata.manifests import entries, own_manifests
 
 TRANSFORMS: Mapping[Grain, Transform[Any, Any]] = {HOUR: HourTransform(), DAY: DayTransform()}
 """Grain → partition transform of the time column. Iceberg numbers the partitions from 1970 on."""
+
+TIMEZONE = "lake.timezone"
+"""Table property: the time zone whose days the partitions of the target are; absent for hours and for days of UTC."""
 
 _LIVE = (ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING)
 
@@ -83,18 +86,30 @@ class _HourReader:
         return first_hour <= last and last_hour >= first
 
 
+def table_grain(grain: Grain) -> Grain:
+    """Return what the table of a target is partitioned by: by hours for local days, as Iceberg knows days of UTC."""
+    return HOUR if grain.is_local else grain
+
+
 def check_grain(table: Table, time_column: str, grain: Grain) -> None:
     """Check that a table is partitioned by its declared grain: one hour of a day cannot be overwritten.
 
     Raises:
-        ConfigurationError: It is partitioned otherwise.
+        ConfigurationError: It is partitioned otherwise, or was created for days of another time zone.
     """
     found = _time_partition(table, table.spec().spec_id, time_column).grain
+    if found == HOUR and TIMEZONE in table.properties:
+        found = days_in(table.properties[TIMEZONE])
     if found != grain:
         raise ConfigurationError(
-            f"{'.'.join(table.name())} is declared with grain={grain.name!r}, and partitioned by {found.name}.",
-            remedy=f"Declare grain={found.name!r}, or drop the table and let `lake init` create it again.",
+            f"{'.'.join(table.name())} is declared with {_declared(grain)}, and partitioned by {found.in_words}.",
+            remedy=f"Declare {_declared(found)}, or drop the table and let `lake init` create it again.",
         )
+
+
+def _declared(grain: Grain) -> str:
+    zone = f", timezone={grain.timezone!r}" if grain.is_local else ""
+    return f"grain={grain.name!r}{zone}"
 
 
 def hours_added(table: Table, snapshot: Snapshot, time_column: str) -> set[int]:
@@ -228,14 +243,20 @@ def snapshot_rows(
     snapshot_id: int | None,
     time_column: str,
     hours: Collection[int],
+    grain: Grain = HOUR,
 ) -> SnapshotRows | None:
-    """Return the rows of the partitions that contain any of the hours; None if the snapshot is not retained."""
+    """Return the rows of the partitions that contain any of the hours; None if the snapshot is not retained.
+
+    Args:
+        grain: Of the target. A local day has several partitions of its table, whose rows are added up.
+    """
     snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
     if snapshot is None:
         return None
     by_partition: Counter[int] = Counter()
     added: Counter[int] = Counter()
-    for first, entry in _live_entries(table, snapshot, time_column, hours):
+    for first_of_file, entry in _live_entries(table, snapshot, time_column, hours):
+        first = grain.first(first_of_file)
         by_partition[first] += entry.data_file.record_count
         if entry.snapshot_id == snapshot_id:
             added[first] += entry.data_file.record_count

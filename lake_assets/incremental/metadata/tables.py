@@ -27,7 +27,7 @@ from lake_assets.errors import (
     WriteAuditPublishDisabled,
 )
 from lake_assets.incremental.metadata.damaged_files import DAMAGED_METADATA, damaged_metadata
-from lake_assets.incremental.metadata.partitions import TRANSFORMS
+from lake_assets.incremental.metadata.partitions import TIMEZONE, TRANSFORMS, table_grain
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import RawTable, Target
@@ -86,8 +86,12 @@ def create_raw(catalog: Catalog, raw: RawTable) -> bool:
 
 def create_target(catalog: Catalog, target: Target) -> bool:
     """Create a target's table if it does not exist. Return whether it was created."""
-    partitions: Partitions = {target.time_column: TRANSFORMS[target.grain]}
-    return create(catalog, target.table, target.columns, partitions, {WAP_ENABLED: "true"})
+    grain = target.grain
+    partitions: Partitions = {target.time_column: TRANSFORMS[table_grain(grain)]}
+    properties = {WAP_ENABLED: "true"}
+    if grain.is_local:
+        properties[TIMEZONE] = grain.timezone
+    return create(catalog, target.table, target.columns, partitions, properties)
 
 
 def create(

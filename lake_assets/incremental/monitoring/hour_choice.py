@@ -22,10 +22,10 @@ def hours_of_day(candidates: Collection[int], *, day: int, limit: int, grain: Gr
         limit: Most hours of a chunk. A chunk has one partition of the grain at least.
         grain: Chunks contain whole partitions.
     """
-    size = max(1, limit // grain.hours) * grain.hours
-    chunks = sorted({hour // size for hour in candidates})
+    size = max(1, limit // grain.hours)
+    chunks = sorted({grain.number(hour) // size for hour in candidates})
     if not chunks:
         return ()
     angle = day * GOLDEN_RATIO % TURN
     chosen = chunks[angle * len(chunks) // TURN]
-    return tuple(sorted(hour for hour in candidates if hour // size == chosen))
+    return tuple(sorted(hour for hour in candidates if grain.number(hour) // size == chosen))

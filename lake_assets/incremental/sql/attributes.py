@@ -55,6 +55,7 @@ class TableAttributes(Attributes):
     descriptions: dict[str, str] = Field({}, description="Column → what is in it.")
     owners: list[str] = Field([], description="Shown in Dagster: email addresses, or team:name.")
     grain: Literal["hour", "day"] = Field("hour", description="What one partition contains.")
+    timezone: str = Field("UTC", description="The IANA time zone of the days, if the grain is day.")
     quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
     max_delay_minutes: int | None = Field(None, description="Minutes after which an incomplete hour or day is late.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")

@@ -23,6 +23,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.grains import declared_grain
 from lake_assets.incremental.declaration.names import require_name
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.sql.attributes import SourceAttributes, SourceTableAttributes, TableAttributes
@@ -57,6 +58,8 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     _check_time_column(attributes, sql, stored.columns[attributes.time_column])
     _check_audit_columns(declaration, audits, tuple(stored.columns))
     delay = attributes.max_delay_minutes
+    with located(declaration, "timezone"):
+        declared_grain(attributes.table, attributes.grain, attributes.timezone)
     with located(declaration):
         declare = incremental_asset(
             mode=mode,
@@ -72,6 +75,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             lineage=stored.lineage,
             max_delay=None if delay is None else timedelta(minutes=delay),
             grain=attributes.grain,
+            timezone=attributes.timezone,
             descriptions=attributes.descriptions,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from lake_assets.base.grain import GRAINS
 from lake_assets.errors import FunctionFailed
 from lake_assets.incremental.sql.attributes import TableAttributes
 from lake_assets.incremental.sql.files import SqlText
@@ -33,7 +32,6 @@ class SqlTransform:
         self._table = attributes.table
         self._names = [source.sql_name for source in attributes.sources]
         self._time_column = attributes.time_column
-        self._grain = GRAINS[attributes.grain]
         self._columns = list(columns)
 
     def __call__(self, session: SessionContext, *inputs: DataFrame) -> DataFrame:
@@ -62,5 +60,5 @@ class SqlTransform:
         from lake_assets.base.time_filters import within
 
         first = session.hours[0]
-        before = range(first - self._grain.hours, first)
+        before = range(session.grain.first(first - 1), first)
         return within(published.select(*self._columns), self._time_column, before)

@@ -82,7 +82,7 @@ class TargetBuild:
         Raises:
             FunctionFailed: The transform raised an error, or its result lacks a column.
         """
-        context = SessionContext(session_id, tuple(hours), published)
+        context = SessionContext(session_id, tuple(hours), published, self.target.grain)
         return call_function(self.target, context, inputs)
 
     def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -17,6 +17,11 @@ SECONDS_PER_HOUR = 3600
 
 Content = tuple[int, Decimal, Decimal]
 """Number of rows, and the sums of their two hashes."""
+
+NOTHING: Content = (0, Decimal(0), Decimal(0))
+
+_EXACTLY = Context(prec=40)
+"""Spark's sums have up to 30 digits; Python's own context rounds to 28."""
 
 
 def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
@@ -73,11 +78,10 @@ def content_by_side(
     published = published.withColumn("_side", F.lit(PUBLISHED))
     rebuilt = rebuilt.withColumn("_side", F.lit(REBUILT))
     forward, backward = row_hashes(columns)
-    seconds = F.unix_timestamp(target.time_column)
-    partition = F.floor(seconds / (SECONDS_PER_HOUR * target.grain.hours))
+    hour = F.floor(F.unix_timestamp(target.time_column) / SECONDS_PER_HOUR)
     sums = (
         rebuilt.unionByName(published)
-        .groupBy(partition.alias("_partition"), "_side")
+        .groupBy(hour.alias("_hour"), "_side")
         .agg(
             F.count("*").alias("_rows"),
             F.sum(forward.cast("decimal(20, 0)")).alias("_sum_forward"),
@@ -86,10 +90,12 @@ def content_by_side(
     )
     content: dict[tuple[int, int], Content] = {}
     for row in sums.collect():
-        first_hour = target.grain.numbered(row["_partition"])[0]
-        content[first_hour, row["_side"]] = (
-            row["_rows"],
-            row["_sum_forward"],
-            row["_sum_backward"],
-        )
+        partition = target.grain.first(row["_hour"]), row["_side"]
+        of_hour = row["_rows"], row["_sum_forward"], row["_sum_backward"]
+        content[partition] = _sum(content.get(partition, NOTHING), of_hour)
     return content
+
+
+def _sum(left: Content, right: Content) -> Content:
+    rows = left[0] + right[0]
+    return rows, _EXACTLY.add(left[1], right[1]), _EXACTLY.add(left[2], right[2])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dagster as dg
+import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from lake_assets.base.grain import DAY, HOUR
-from lake_assets.base.hours import hour_key
+from lake_assets.base.grain import DAY, HOUR, days_in
+from lake_assets.base.hours import hour_key, hour_of, parse_hour
 from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets_tests.incremental.clicks import START, at
 
@@ -34,3 +35,29 @@ def test_days_are_those_that_hold_the_hours() -> None:
         assert partitions.get_partition_keys() == ["2026-01-01", "2026-01-02"]
     with partition_loading_context(at(9, 30)):
         assert partitions_of(DAY, hour_key(START), None, at(9, 30)).get_partition_keys() == ["2026-01-01"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "end"),
+    [
+        ("America/New_York", "2025-03-01-05:00", "2025-11-10-05:00"),
+        ("Pacific/Auckland", "2024-12-31-11:00", "2025-10-10-11:00"),
+        ("America/Sao_Paulo", "2017-10-01-03:00", "2018-03-01-03:00"),  # the clock skips midnight in spring
+    ],
+)
+def test_dagster_has_the_days_of_a_time_zone_with_the_same_hours(zone: str, start: str, end: str) -> None:
+    grain = days_in(zone)
+    partitions = partitions_of(grain, start, end, at(9, 30))
+    keys = partitions.get_partition_keys()
+    hours = range(parse_hour(start), parse_hour(end))
+    assert keys == list(dict.fromkeys(grain.key(hour) for hour in hours))
+    for key, first in zip(keys, grain.firsts(hours), strict=True):
+        window = partitions.time_window_for_partition_key(key)
+        assert (hour_of(window.start), hour_of(window.end) - 1) == (first, grain.last(first))
+
+
+def test_the_current_day_of_a_time_zone_is_a_partition() -> None:
+    for moment, newest in ((at(4, 59), "2025-12-31"), (at(5), "2026-01-01")):
+        partitions = partitions_of(days_in("America/New_York"), "2025-12-30-05:00", None, moment)
+        with partition_loading_context(moment):
+            assert partitions.get_last_partition_key() == newest

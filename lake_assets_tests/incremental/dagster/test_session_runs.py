@@ -46,7 +46,7 @@ def test_g11_every_run_has_partitions_that_dagster_knows(
         hours=tuple(PlannedHour(START + hour, "") for hour in hours),
         complete_through=complete_through,
     )
-    assert tuple(envelope_tags(plan, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
+    assert tuple(envelope_tags(plan, HOUR, partitions_of(HOUR, KEYS[0], KEYS[20], at(23))).values()) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lake_assets.base.grain import DAY, HOUR
+from lake_assets.base.grain import DAY, HOUR, days_in
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import (
     Mode,
@@ -56,7 +56,27 @@ def test_a_declaration_takes_its_name_words_and_code_from_the_function() -> None
     assert target.key == ("click_id",)
     assert len(target.code_version) == 12
     assert declare(code_version="7").code_version == "7"
-    assert (target.grain, declare(grain="day").grain) == (HOUR, DAY)
+    assert (target.grain, declare(grain="day").grain, declare(grain="day", timezone="UTC").grain) == (HOUR, DAY, DAY)
+    assert declare(grain="day", timezone="America/New_York").grain == days_in("America/New_York")
+
+
+def test_a_misspelled_time_zone_is_named_with_the_right_one() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        declare(grain="day", timezone="America/New_Yrok")
+    assert str(caught.value).splitlines() == [
+        "core.click_fact has the timezone 'America/New_Yrok', which is no IANA time zone.",
+        "  → Did you mean 'America/New_York'? The names are those of the IANA time zone database.",
+    ]
+    with pytest.raises(ConfigurationError, match="Write the name as in the IANA time zone database"):
+        declare(grain="day", timezone="+05:00")
+
+
+def test_a_time_zone_has_had_whole_hours_since_the_pipeline_starts() -> None:
+    raw = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
+    by_day = declare(grain="day", timezone="America/Caracas")  # four and a half hours behind, from 2007 to 2016
+    assert Pipeline(raw=(raw,), targets=(by_day,), start="2017-01-01-00:00").start == "2017-01-01-00:00"
+    with pytest.raises(ConfigurationError, match="'America/Caracas', where the day 2015-01-01 begins within an hour"):
+        Pipeline(raw=(raw,), targets=(by_day,), start="2015-01-01-12:00")
 
 
 def test_a_change_of_rules_audits_or_limit_is_a_change_of_code() -> None:
@@ -117,6 +137,15 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
             r"raw\.clicks describes prize, but has no such column",
         ),
         (lambda: declare(grain="week"), r"core\.click_fact has the grain 'week'"),
+        (lambda: declare(timezone="Asia/Tokyo"), r"the timezone 'Asia/Tokyo' and the grain 'hour': only days depend"),
+        (
+            lambda: declare(grain="day", timezone="Asia/Kolkata"),
+            r"the timezone 'Asia/Kolkata', where the day 2020-01-01 begins within an hour of UTC",
+        ),
+        (
+            lambda: declare(grain="day", timezone="Australia/Lord_Howe"),
+            r"the timezone 'Australia/Lord_Howe', where the day 2020-04-06 begins within an hour of UTC",
+        ),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
         (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
         (lambda: Source("raw.clicks", time_column="at", key="id; --"), r"The key of raw\.clicks is called 'id; --'"),

@@ -134,6 +134,12 @@ MISTAKES = {
     "amount: long": ("amount: lnog", 6, "raw.payments.amount is declared as 'lnog'", "Use a type"),
     "IncrementalTable": ("IncrementalTabel", 1, "there is no type 'lake_assets.IncrementalTabel'", "Did you mean"),
     "table: core.payment_fact": ("table: [", 5, "the file is no YAML", "Correct the line"),
+    "time_column: paid_at\n": (
+        "time_column: paid_at\n  grain: day\n  timezone: America/New_Yrok\n",
+        14,
+        "has the timezone 'America/New_Yrok', which is no IANA time zone",
+        "Did you mean 'America/New_York'?",
+    ),
     "table: core.payment_fact\n": ("table: core.Payment\n", 3, "is called 'core.Payment'", "lower-case"),
 }
 

@@ -165,7 +165,7 @@ def _hours_written(target: Target, prepared: PreparedRows, added: set[int]) -> t
         )
     if prepared.load == "overwrite":
         return prepared.hours
-    return tuple(sorted(added))
+    return tuple(sorted(target.grain.whole(added)))
 
 
 def _last_built(attempt: Attempt) -> float | None:
@@ -195,8 +195,9 @@ def _estimated_rows(attempt: Attempt, table: Table) -> float:
     if isinstance(attempt.target.mode, Stateless):
         reads_whole_source = plan.load == "overwrite" and attempt.target.sources[0].has_versions
         return (_source_rows(plan) if reads_whole_source else plan.cost.rows) + published
-    state_before = rows_between(table, time_column, first - 1, first - 1)
-    partitions = len(attempt.target.grain.firsts(plan.hour_numbers))
+    grain = attempt.target.grain
+    state_before = rows_between(table, time_column, grain.first(first - 1), first - 1)
+    partitions = len(grain.firsts(plan.hour_numbers))
     return _source_rows(plan) + published + state_before * partitions
 
 

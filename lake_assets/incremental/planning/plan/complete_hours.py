@@ -68,7 +68,7 @@ def why_none_is_complete(inputs: PlanningInput) -> str:
     not_set = [c.source for c in inputs.changes if c.head.complete_through is None]
     if not_set:
         return f"{', '.join(not_set)}: complete-through is not set yet, so no hour is known to be complete"
-    first = inputs.grain.key(inputs.start)
+    first = inputs.grain.format_hours([inputs.start])
     return f"no {inputs.grain.name} is complete yet: {first} waits for {incomplete_sources(inputs, inputs.start)}"
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from lake_assets.base.grain import Grain
 from lake_assets.incremental.declaration import Sequential, Stateful
 from lake_assets.incremental.planning.plan.changed_hours import changed_hours, with_pending
 from lake_assets.incremental.planning.plan.complete_hours import key_or_nothing
@@ -88,17 +90,28 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
     changed = found.changed | {min(due)}
     old = _built_before(due, inputs.committed.last_built)
     new = due.keys() - set(old)
-    limit = None if reloads_all(mode) else inputs.grain.rounded_up(mode.chunk_hours)
-    if not old or limit is None:
+    grain = inputs.grain
+    if not old or reloads_all(mode) or mode.chunk_hours is None:
         return Chunk(due)
+    limit = grain.rounded_up(mode.chunk_hours)
     if isinstance(mode, Sequential):
         size = min(limit, _least_size(inputs, min(due), limit))
-        return _sequential_chunk(due, old, changed, size, limit)
-    if len(due) <= limit:
+        return _sequential_chunk(due, old, changed, grain, size, limit)
+    if len(grain.firsts(due)) <= limit:
         return Chunk(due)
     if hours_are_independent(mode):
-        return _newest_hours(due, new or set(old[-limit:]))
-    return _new_hours_first(due, old, changed, limit)
+        before_newest = len(grain.firsts(old)) - limit
+        return _newest_hours(due, new or set(_split(old, grain, before_newest)[1]))
+    return _new_hours_first(due, old, changed, grain, limit)
+
+
+def _split(hours: list[int], grain: Grain, partitions: int) -> tuple[list[int], list[int]]:
+    """Return ascending hours in two parts: those in the first partitions that contain any, and the others."""
+    firsts = grain.firsts(hours)
+    if partitions >= len(firsts):
+        return hours, []
+    length = bisect_left(hours, firsts[max(0, partitions)])
+    return hours[:length], hours[length:]
 
 
 def _with_changed_rows(changed: Collection[int], inputs: PlanningInput, mode: RangeMode) -> frozenset[int]:
@@ -121,18 +134,24 @@ def _newest_hours(due: Mapping[int, str], now: set[int]) -> Chunk:
 
 
 def _least_size(inputs: PlanningInput, first: int, limit: int) -> int:
-    """Return the least number of hours of the next chunk: one partition, or twice the chunk that it continues."""
+    """Return the least number of partitions of the next chunk: one, or twice those of the chunk that it continues."""
     if inputs.whole_chunks:
         return limit
     continues = first in inputs.committed.pending
-    return max(inputs.grain.hours, 2 * inputs.committed.chunk_hours if continues else 0)
+    return max(1, 2 * inputs.grain.partitions_in(inputs.committed.chunk_hours) if continues else 0)
 
 
-def _new_hours_first(due: Mapping[int, str], old: list[int], changed: frozenset[int], limit: int) -> Chunk:
+def _new_hours_first(
+    due: Mapping[int, str],
+    old: list[int],
+    changed: frozenset[int],
+    grain: Grain,
+    limit: int,
+) -> Chunk:
     new = due.keys() - set(old)
     if new:
         return Chunk(_only(due, new), pending=changed.intersection(old))
-    now, waiting = old[:limit], old[limit:]
+    now, waiting = _split(old, grain, limit)
     return Chunk(_only(due, now), pending=frozenset(waiting))
 
 
@@ -140,6 +159,7 @@ def _sequential_chunk(
     due: Mapping[int, str],
     old: list[int],
     changed: frozenset[int],
+    grain: Grain,
     size: int,
     limit: int,
 ) -> Chunk:
@@ -148,19 +168,22 @@ def _sequential_chunk(
     Args:
         due: The hours to rebuild, ascending and without a gap.
         old: Those of them that were built before, ascending.
-        changed: Hours with changed rows. They must be built, as all new ones.
-        size: The number of hours if no other one must be built; also the longest gap.
-        limit: The largest number of old hours.
+        changed: Hours with changed rows, of whole partitions. They must be built, as all new ones.
+        grain: A chunk contains whole partitions.
+        size: The number of partitions if no other one must be built; also the longest gap.
+        limit: The largest number of old partitions.
     """
     length = size
-    for index, hour in enumerate(due):
-        must_be_built = hour in changed or hour > old[-1]
-        old_hours = min(index + 1, len(old))
-        if must_be_built and index - length <= size and old_hours <= limit:
+    all_old = len(grain.firsts(old))
+    for index, first in enumerate(grain.firsts(due)):
+        must_be_built = not changed.isdisjoint(grain.numbered(grain.number(first))) or first > old[-1]
+        old_partitions = min(index + 1, all_old)
+        if must_be_built and index - length <= size and old_partitions <= limit:
             length = max(length, index + 1)
-    if length >= len(old):
+    now, after = _split(old, grain, length)
+    rest = frozenset(after)
+    if not rest:
         return Chunk(due)
-    now, rest = old[:length], frozenset(old[length:])
     new = due.keys() - set(old)
     return Chunk(
         hours=_only(due, now),
@@ -188,11 +211,11 @@ def _beyond_threshold(changed: Collection[int], inputs: PlanningInput, mode: Ran
 
 def _first_within_threshold(inputs: PlanningInput, mode: RangeMode) -> int | None:
     """Return the first hour that a late row is rebuilt for; None if there is no limit, or no hour was built."""
-    threshold = inputs.grain.rounded_up(mode.catchup_threshold)
     last_built = inputs.committed.last_built
-    if threshold is None or last_built is None:
+    if mode.catchup_threshold is None or last_built is None:
         return None
-    return last_built - threshold + 1
+    partitions = inputs.grain.rounded_up(mode.catchup_threshold)
+    return inputs.grain.earlier(last_built, partitions - 1)
 
 
 def _range_of(
@@ -228,7 +251,7 @@ def _starts_of(changed: Collection[int], inputs: PlanningInput, mode: RangeMode,
 
 def _why_in_range(hour: int, first_changed: int, inputs: PlanningInput) -> str:
     if hour > first_changed:
-        return f"follows from {inputs.grain.name} {inputs.grain.key(first_changed)}, which changed"
+        return f"follows from {inputs.grain.name} {inputs.grain.format_hours([first_changed])}, which changed"
     if hour in _built_before([hour], inputs.committed.last_built):
         return "reloaded with the whole catch-up threshold range, as declared"
     return f"complete, and not built yet (last built: {key_or_nothing(inputs.committed.last_built)})"

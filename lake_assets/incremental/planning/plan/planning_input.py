@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
@@ -43,6 +43,24 @@ class Committed:
     def held_hours(self) -> frozenset[int]:
         """The hours that are held back."""
         return frozenset(h.hour for h in self.held)
+
+
+def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
+    """Return what is committed as whole local days.
+
+    It was that when it was committed, unless the rules of the time zone were other ones then: a machine learns of a
+    change of law only with its next time zone data. A day that was built in part counts as not built.
+    """
+    if not grain.is_local:
+        return committed
+    last_built = committed.last_built
+    return replace(
+        committed,
+        pending=grain.whole(committed.pending),
+        skipped=grain.whole(committed.skipped),
+        last_built=None if last_built is None else grain.complete(last_built),
+        following=grain.whole(committed.following),
+    )
 
 
 @dataclass(frozen=True)
