@@ -16,6 +16,7 @@ import psutil
 from benchmarks.faults.traffic import READERS, Count, Traffic
 from lake_assets.connections import addresses
 from lake_assets.connections.catalog import open_catalog
+from lake_assets.errors import ServiceError
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.services import lifecycle, supervisor
 from lake_assets.settings import PROJECT, Settings
@@ -26,6 +27,9 @@ PATIENCE_SECONDS = 900
 POLL_SECONDS = 0.5
 WORK_SECONDS = 60
 """How long to wait for a run to be at work before a fault."""
+
+PATIENCE_OF_START = 5
+"""How many times longer than usual the services may take at first, for the machine may be busy."""
 
 FULL_SECONDS = 30
 UNIT_SECONDS = 10
@@ -82,7 +86,7 @@ class Player:
     def started(self) -> Iterator[None]:
         """Run the services and landing until the block ends."""
         open_engine(self.settings).create_tables()
-        lifecycle.up(self.settings, report=self.report)
+        lifecycle.up(self.settings, report=self.report, patience=PATIENCE_OF_START)
         try:
             self.traffic.servers = addresses.required(addresses.kafka_address(self.settings), "Kafka")
             self.traffic.prepare()
@@ -124,10 +128,15 @@ class Player:
         _kill([process for process in addresses.processes_of(self.home) if process not in kept])
 
     def kill_everything(self) -> None:
-        """Kill all processes at once, and do what systemd does then: it waits, and starts the unit."""
+        """Kill all processes at once, and do what systemd does then: it waits, and starts the unit until it starts."""
         _kill(addresses.processes_of(self.home))
-        time.sleep(UNIT_SECONDS)
-        lifecycle.up(self.settings, report=lambda _: None)
+        ends = time.monotonic() + PATIENCE_SECONDS
+        is_up = False
+        while not is_up and time.monotonic() < ends:
+            time.sleep(UNIT_SECONDS)
+            with suppress(ServiceError):
+                lifecycle.up(self.settings, report=lambda _: None)
+                is_up = True
 
     def fill_disk(self) -> None:
         """Leave no byte free on the disk of the data directory for a while."""
@@ -164,7 +173,9 @@ class Player:
             state = self._state()
         seconds = time.monotonic() - began
         healed = Healed(fault, None if state else seconds, state)
-        self.report(f"{fault}: {'not healed: ' + state if state else f'healed after {seconds:.0f} s'}")
+        outcome = f"not healed: {state}" if state else f"healed after {seconds:.0f} s"
+        counted = total(self.traffic.count())
+        self.report(f"{fault}: {outcome}; rows lost: {counted.lost}, doubled: {counted.doubled}")
         return healed
 
     def _state(self) -> str:
