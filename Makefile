@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test up down bench flights
+.PHONY: help setup demo test up down bench faults flights
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ down: setup ## stop them
 
 flights: setup ## a year of real flights through the lake, compared with pandas
 	@LAKE_HOME=$${LAKE_HOME:-.lake/flights} $(BIN)/python -m examples.flights
+
+faults: setup ## kill services while data flow, and write what heals how fast into docs/reliability.md
+	@$(BIN)/python -m benchmarks.faults
 
 bench: setup ## print the measured figures
 	@$(BIN)/python -m benchmarks

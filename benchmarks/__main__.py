@@ -7,6 +7,7 @@ from benchmarks import (
     engagement_ingestion,
     engagement_mutation,
     engagement_streams,
+    growth,
     identity,
     landing_files,
     landing_latency,
@@ -19,6 +20,7 @@ from benchmarks import (
 
 PARTS = (
     planning,
+    growth,
     landing_files,
     landing_zones,
     landing_latency,

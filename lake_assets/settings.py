@@ -134,6 +134,7 @@ class Settings(BaseSettings):
         10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
     )
     orphan_hours: int = Field(72, description="age in hours at which unreferenced files are removed", ge=24)
+    max_runs: int | None = Field(None, description="runs of Dagster at once; default: 1 to 4, as memory allows", ge=1)
     run_days: int = Field(30, description="age in days at which ended runs of Dagster are removed with logs", ge=1)
     maintenance_cron: str = Field("17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
     verify_hours: int = Field(

@@ -28,7 +28,7 @@ LAKE = {
     " settings: 'Settings | None' = None) -> 'Lake'",
     "pipeline": "property",
     "plan": "(self, target: 'str') -> 'Decision'",
-    "sessions": "(self, target: 'str') -> 'list[SessionRecord]'",
+    "sessions": "(self, target: 'str', *, newest: 'int | None' = None) -> 'list[SessionRecord]'",
     "verify": "(self, target: 'str | None' = None) -> 'list[Comparison]'",
     "why": "(self, target: 'str', hour: 'str') -> 'list[HourBuild]'",
 }

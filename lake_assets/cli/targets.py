@@ -204,12 +204,16 @@ def audit(
         sys.exit(1)
 
 
-def sessions(target: TargetName, as_json: AsJson = False) -> None:
-    """List the sessions of TARGET: what each one read and wrote, and why it ran."""
+def sessions(
+    target: TargetName,
+    last: Annotated[int, typer.Option("--last", help="How many sessions to list: the newest ones.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest sessions of TARGET: what each one read and wrote, and why it ran."""
     from lake_assets.pages.terminal import sessions as views
 
     engine = open_engine()
-    history = engine.store.history(engine.pipeline.target(target).table)
+    history = engine.store.history(engine.pipeline.target(target).table, newest=last)
     render(history, views.sessions, as_json=as_json)
 
 
@@ -220,6 +224,5 @@ def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
 
     engine = open_engine()
     number = parse_hour(hour, where="HOUR")
-    history = engine.store.history(engine.pipeline.target(target).table)
-    built = [record for record in history if record.state in ("published", "committed") and number in record.built]
+    built = engine.store.builds(engine.pipeline.target(target).table, number)
     render(built, lambda records: views.why(records, number), as_json=as_json, document=built[-1:])

@@ -89,8 +89,8 @@ def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
     newest = stage.engine.store.state(table).session
     if newest is None or newest.is_open or newest.revision == printed:
         return []
-    history = stage.engine.store.history(table)
-    new = [record for record in history if record.revision > printed and not record.is_open]
+    history = stage.engine.store.history(table, after=printed)
+    new = [record for record in history if not record.is_open]
     return sorted(new, key=lambda record: record.revision)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -150,9 +149,13 @@ class Lake:
         spark = self._spark.session()
         return [compare(self._engine, wanted, spark) for wanted in self._targets(target)]
 
-    def sessions(self, target: str) -> list[SessionRecord]:
-        """Return every session of a target, the one that moved last at the end."""
-        return self._engine.store.history(self.pipeline.target(target).table)
+    def sessions(self, target: str, *, newest: int | None = None) -> list[SessionRecord]:
+        """Return the sessions of a target, the one that moved last at the end.
+
+        Args:
+            newest: How many of them: those that moved last. None for all, which takes longer from year to year.
+        """
+        return self._engine.store.history(self.pipeline.target(target).table, newest=newest)
 
     def why(self, target: str, hour: str) -> list[HourBuild]:
         """Return which sessions built an hour of a target, and why; the published rows are those of the last one.
@@ -164,7 +167,8 @@ class Lake:
             InvalidHourKey: It is not the key of an hour.
         """
         number = parse_hour(hour)
-        return builds_of(self.sessions(target), number)
+        built = self._engine.store.builds(self.pipeline.target(target).table, number)
+        return [HourBuild(record, _reason(record, number)) for record in built]
 
     def close(self) -> None:
         """Stop the Spark session that this lake opened. A session that was given stays open."""
@@ -229,17 +233,6 @@ class LakeSpark:
         if self._opened is not None:
             self._opened.stop()
             self._opened = None
-
-
-def builds_of(history: Iterable[SessionRecord], hour: int) -> list[HourBuild]:
-    """Return the builds of an hour, oldest first.
-
-    Args:
-        history: The sessions of one target, oldest first.
-        hour: In hours since 1970-01-01 UTC.
-    """
-    built = [record for record in history if record.state in ("published", "committed") and hour in record.built]
-    return [HourBuild(record, _reason(record, hour)) for record in built]
 
 
 def _reason(record: SessionRecord, hour: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import Template
@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from lake_assets.connections.addresses import dagster_folder
 from lake_assets.connections.spark import spark_environment
+from lake_assets.services.memory.budget import MOST_RUNS
 from lake_assets.services.service import Service, accepts, answers, log_says, python_module
 from lake_assets.settings import CHECKOUT, Settings
 
@@ -23,6 +24,8 @@ DEFINITIONS = "lake_assets.definitions"
 LOCATION = "lake_assets"
 CONFIGURATION = Path(__file__).with_name("configuration")
 """The files of the package that configure Dagster, and name the jars."""
+
+WRITTEN_RUNS = re.compile(r"max_concurrent_runs: \d+")
 
 LOADED_LOCATIONS_QUERY = (
     "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
@@ -91,11 +94,18 @@ def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
     )
 
 
-def write_dagster_files(settings: Settings, code_port: int) -> None:
-    """Write Dagster's folder in the home: the package's `dagster.yaml`, and the address of the code server."""
+def write_dagster_files(settings: Settings, code_port: int, *, runs: int = MOST_RUNS) -> None:
+    """Write Dagster's folder in the home: the package's `dagster.yaml`, and the address of the code server.
+
+    Args:
+        settings: The settings of the home.
+        code_port: The port of the code server.
+        runs: How many runs may be at work at once.
+    """
     folder = dagster_home(settings)
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(CONFIGURATION / "dagster.yaml", folder / "dagster.yaml")
+    configuration = (CONFIGURATION / "dagster.yaml").read_text(encoding="utf-8")
+    (folder / "dagster.yaml").write_text(WRITTEN_RUNS.sub(f"max_concurrent_runs: {runs}", configuration))
     workspace = Template((CONFIGURATION / "workspace.yaml").read_text(encoding="utf-8"))
     _workspace(settings).write_text(workspace.substitute(port=code_port, location=LOCATION))
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from lake_assets.connections import addresses
 from lake_assets.errors import ServiceError
 from lake_assets.services import dagster_services, stack, supervisor
+from lake_assets.services.memory.machine import choose_runs
 from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
 from lake_assets.services.supervisor import Failures
 
@@ -64,8 +65,13 @@ class ServiceStatus:
     detail: str = ""
 
 
-def up(settings: Settings, *, report: Report) -> None:
+def up(settings: Settings, *, report: Report, patience: float = 1) -> None:
     """Start all services and return when all are ready. Do nothing if they run already.
+
+    Args:
+        settings: The settings of the home.
+        report: Receives lines for the person who waits.
+        patience: How many times longer than usual a service may take to become ready.
 
     Raises:
         ServiceError: A service did not become ready, and all were stopped; or another `lake up` is at work.
@@ -75,7 +81,7 @@ def up(settings: Settings, *, report: Report) -> None:
             report("Already up.")
         else:
             _stop_all(settings.home, report)
-            _start(settings, report)
+            _start(settings, report, patience)
     report(f"Dagster's UI: {ui_address(settings)}")
 
 
@@ -124,14 +130,6 @@ def remove_stale_records(settings: Settings) -> None:
     _remove_records(settings.home)
 
 
-def start_again() -> None:
-    """Start the services of the home that the environment names: their supervisor was killed."""
-    from lake_assets.settings import settings
-
-    print("The supervisor was killed. All services are started anew.")
-    up(settings(), report=print)
-
-
 def ui_address(settings: Settings) -> str | None:
     """Return the address at which Dagster's UI was started last; None if it was not."""
     for record in addresses.read_records(settings.home):
@@ -140,15 +138,16 @@ def ui_address(settings: Settings) -> str | None:
     return None
 
 
-def _start(settings: Settings, report: Report) -> None:
+def _start(settings: Settings, report: Report, patience: float) -> None:
     ports = _choose_ports(settings, report)
     services = stack.services_of(settings, ports)
-    dagster_services.write_dagster_files(settings, ports["code"])
+    runs = choose_runs(settings, [service.name for service in services], report)
+    dagster_services.write_dagster_files(settings, ports["code"], runs=runs)
     records = [addresses.ServiceRecord(service.name, service.port) for service in services]
     try:
         addresses.write_records(settings.home, records)
         process = supervisor.start([*services, supervisor.guard(settings)], settings.home)
-        _Start(services, settings.home, process, report).wait()
+        _Start(services, settings.home, process, report, patience).wait()
     except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
         _stop_all(settings.home, lambda _: None)
         raise
@@ -175,6 +174,7 @@ class _Start:
     home: Path
     process: subprocess.Popen[bytes]
     report: Report
+    patience: float
     began: float = field(default_factory=time.monotonic)
     reported: float = 0.0
 
@@ -210,7 +210,7 @@ class _Start:
 
     def _check_patience(self, waiting: list[Service]) -> None:
         for service in waiting:
-            if self._seconds > service.patience:
+            if self._seconds > service.patience * self.patience:
                 raise service.stuck()
 
     def _report_progress(self, waiting: list[Service]) -> None:

@@ -33,8 +33,12 @@ STOP_SECONDS = 8
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 2
 ERROR_LINE = re.compile(r"[\w.]*(Error|Exception)\b")
-WAIT_FOR_PORT = "import socket, time\nwhile socket.socket().connect_ex(('127.0.0.1', {port})): time.sleep(0.1)"
-"""A Python program that ends when a process accepts connections on the port."""
+WAIT_FOR_PORT = """import os, socket, sys, time
+while socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))):
+    time.sleep(0.1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""A Python program that becomes the command of its arguments when a process accepts connections on the port."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,14 @@ class Service:
     def line(self) -> str:
         """Return a line for sh that writes the pid file and then replaces the shell with the service."""
         pid_file = shlex.quote(str(run_folder(self.home) / f"{self.name}.pid"))
-        start = f"exec {shlex.join(self.command)} < /dev/null"
-        # `exec` keeps the pid of the shell, so the recorded pid is the service's own.
-        return f"echo $$ > {pid_file} && {self._wait_command} && {start}"
+        # `exec` keeps the pid of the shell, so the recorded pid is the service's own, also while it waits.
+        return f"echo $$ > {pid_file} && exec {shlex.join((*self._wait_command, *self.command))} < /dev/null"
 
     @property
-    def _wait_command(self) -> str:
+    def _wait_command(self) -> tuple[str, ...]:
         if not self.after:
-            return "true"
-        program = WAIT_FOR_PORT.format(port=self.after)
-        return shlex.join((sys.executable, "-I", "-S", "-c", program))
+            return ()
+        return (sys.executable, "-I", "-S", "-c", WAIT_FOR_PORT, str(self.after))
 
     @property
     def full_environment(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from lake_assets.services.service import Service
+from lake_assets.services.service import Service, free_port
 from lake_assets.services.supervisor import Ended, Failures, died, failures, first_to_end, log_of, start
 from lake_assets_tests.processes import lives
 
@@ -72,6 +73,35 @@ def test_a_service_that_ends_is_started_again_and_the_others_go_on(tmp_path: Pat
         process.terminate()
         assert process.wait(20) == 0
     assert not lives(steady_process)
+
+
+def test_nothing_of_a_service_that_waits_for_another_one_stays_behind(tmp_path: Path) -> None:
+    waiting = Service("waiting", ("sleep", "600"), tmp_path, ready=lambda: True, after=free_port())
+    process = start([waiting], tmp_path)
+    try:
+        waits = psutil.Process(wait_for(lambda: pid_of(waiting)))
+        wait_for(lambda: "connect_ex" in " ".join(waits.cmdline()))
+        family = [waits, *waits.children(recursive=True)]
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+    wait_for(lambda: not any(lives(each) for each in family))
+
+
+def test_a_service_starts_with_the_same_process_once_the_other_one_listens(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        waiting = Service("waiting", ("sleep", "600"), tmp_path, ready=lambda: True, after=other.getsockname()[1])
+        process = start([waiting], tmp_path)
+        try:
+            waits = psutil.Process(wait_for(lambda: pid_of(waiting)))
+            wait_for(lambda: "connect_ex" in " ".join(waits.cmdline()))
+            other.listen()
+            wait_for(lambda: waits.cmdline() == ["sleep", "600"])
+            assert pid_of(waiting) == waits.pid
+        finally:
+            process.terminate()
+            assert process.wait(60) == 0
 
 
 def pid_of(service: Service) -> int | None:

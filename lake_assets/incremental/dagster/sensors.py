@@ -185,7 +185,7 @@ class _Evaluation:
 
     def unmarked_sessions(self) -> list[SessionRecord]:
         """Return the newest committed sessions that Dagster has no materialization of, oldest first."""
-        newest = self.engine.store.history(self.target.table)[-SESSIONS_PER_TICK:]
+        newest = self.engine.store.history(self.target.table, newest=SESSIONS_PER_TICK)
         built = [record for record in newest if record.state == "committed" and record.built]
         return [record for record in built if not self.is_marked(record)]
 

@@ -36,6 +36,9 @@ from lake_assets.incremental.planning.landed import count_by_commit, has_landing
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
 from lake_assets.incremental.planning.session import HeldHour
 
+SESSIONS = 1000
+"""How many of a target's newest sessions are compared with a lookback: those of some weeks."""
+
 ROWS_PER_SCAN = 2_000_000
 """Rows of the data files that one scan reads, approximately: pyiceberg holds all files of a scan in memory."""
 
@@ -246,7 +249,7 @@ def _target_overview(
     state = store.state(target.table)
     table, problem = _target_table(catalog, target, state)
     sessions = costs(
-        store.history(target.table),
+        store.history(target.table, newest=SESSIONS),
         rows_by_hour=rows_by_hour(table, target.time_column) if table else {},
         start=start,
         hours=LOOKBACK_HOURS,

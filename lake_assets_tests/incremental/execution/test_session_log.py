@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.transforms import IdentityTransform
 from typer.testing import CliRunner
 
@@ -30,6 +31,7 @@ from lake_assets.incremental.execution.session_log import (
     SessionStore,
     create_tables,
     process_log,
+    session_rows,
 )
 from lake_assets.incremental.execution.session_log.records import State
 from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
@@ -384,6 +386,67 @@ def test_the_history_is_ordered_by_the_last_move_of_each_session(store: SessionS
     store.record(replace(first, state="abandoned"), after=second)
     found = [(each.plan.session_id, each.state) for each in store.history("core.fact")]
     assert found == [("fact-2", "planned"), ("fact-1", "abandoned")]
+
+
+STATES = ("planned", "staged", "published", "committed")
+
+
+def grow(store: SessionStore, sessions: range) -> None:
+    """Append the moves of sessions in one file, as a log has them after many merges."""
+    rows = []
+    for number in sessions:
+        for move, state in enumerate(STATES, start=1):
+            hours = (START + number % 50,)
+            moved = replace(record_of(planned(number=number)), state=state, built=hours, revision=4 * number + move)
+            rows.append(session_rows.session_row(moved))
+    table = tables.load(store.catalog, SESSION)
+    table.append(process_log.arrow_rows(table, rows))
+
+
+def test_whoever_asks_for_the_newest_sessions_reads_the_end_of_the_log(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    new_input = PyArrowFileIO.new_input
+
+    def recorded(io: PyArrowFileIO, location: str) -> Any:
+        if location.endswith(".parquet"):
+            read.append(location)
+        return new_input(io, location)
+
+    monkeypatch.setattr(PyArrowFileIO, "new_input", recorded)
+    files = []
+    for part in range(8):
+        grow(store, range(100 * part, 100 * (part + 1)))
+        read.clear()
+        found = store.history("core.fact", newest=20)
+        files.append(len(set(read)))
+        assert [each.plan.session_id for each in found] == [
+            f"fact-{n}" for n in range(100 * part + 80, 100 * part + 100)
+        ]
+    assert files == [1] * 8
+    read.clear()
+    assert [each.plan.session_id for each in store.history("core.fact", after=4 * 798)] == ["fact-798", "fact-799"]
+    assert len(set(read)) == 1
+    everything = store.history("core.fact")
+    assert len(everything) == 800
+    assert {each.state for each in everything} == {"committed"}
+    assert store.history("core.fact", newest=150) == everything[-150:]
+    assert store.history("core.fact", newest=10_000) == everything
+    assert store.builds("core.fact", START + 7) == [each for each in everything if each.built == (START + 7,)]
+    assert len(store.builds("core.fact", START + 7)) == 16
+
+
+def test_the_newest_sessions_are_found_behind_one_of_many_moves(store: SessionStore) -> None:
+    for number in range(1, 4):
+        store.record(record_of(planned(number=number)), after=store.state("core.fact").session)
+    for _ in range(20):
+        last = store.state("core.fact").session
+        assert last is not None
+        store.record(replace(last, staging_number=last.staging_number + 1), after=last)
+    assert [each.plan.session_id for each in store.history("core.fact", newest=2)] == ["fact-2", "fact-3"]
+    assert [each.plan.session_id for each in store.history("core.fact", newest=9)] == ["fact-1", "fact-2", "fact-3"]
+    assert store.builds("core.fact", START) == []
 
 
 def test_what_a_tag_holds_on_to_is_not_forgotten(store: SessionStore) -> None:

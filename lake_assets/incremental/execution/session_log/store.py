@@ -11,6 +11,8 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.expressions import And, In
 from pyiceberg.table import Table
 
+from lake_assets.base.hours import hour_key
+from lake_assets.incremental.execution.session_log.history_reader import HistoryReader
 from lake_assets.incremental.execution.session_log.process_log import (
     COMMIT_SECONDS,
     ProcessLog,
@@ -136,22 +138,30 @@ class SessionStore:
                 return len(added)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def history(self, process: str) -> list[SessionRecord]:
-        """Return every session of a process in its newest state, oldest move first.
+    def history(self, process: str, *, newest: int | None = None, after: int = 0) -> list[SessionRecord]:
+        """Return sessions of a process in their newest state, oldest move first.
+
+        Args:
+            newest: How many sessions to return: those that moved last. None for all. Only the end of the log is read.
+            after: Only sessions that moved after this revision.
 
         Raises:
             TableDamaged: A file of the log cannot be read.
         """
         with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
-            table = tables.load(self.catalog, SESSION)
-            of_process = table.scan(equal_to("process_name", process)).to_arrow()
-        rows = of_process.to_pylist()
-        rows.sort(key=lambda row: row["revision"])
-        newest: dict[str, Row] = {}
-        for row in rows:
-            newest.pop(row["session_id"], None)
-            newest[row["session_id"]] = row
-        return [session_record(row) for row in newest.values()]
+            reader = HistoryReader(tables.load(self.catalog, SESSION), process)
+            rows = reader.newest_states(newest, after=after)
+        return [session_record(row) for row in rows]
+
+    def builds(self, process: str, hour: int) -> list[SessionRecord]:
+        """Return the sessions whose published rows are, or were, those of an hour, oldest move first.
+
+        Raises:
+            TableDamaged: A file of the log cannot be read.
+        """
+        with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
+            rows = HistoryReader(tables.load(self.catalog, SESSION), process).builds(hour_key(hour))
+        return [session_record(row) for row in rows]
 
     def _newest_rows(self, name: str, process: str) -> list[dict[str, Any]]:
         with naming_damaged_file(self.catalog, name, repair=FORGETS):

@@ -1,0 +1,59 @@
+"""The table of faults as Markdown, and its place in a page. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.faults.player import Row
+
+BEGIN = "<!-- faults: written by `make faults` -->"
+END = "<!-- faults: end -->"
+
+TITLES = {
+    "spark": "Spark is killed",
+    "zookeeper": "ZooKeeper is killed",
+    "kafka": "Kafka is killed",
+    "webserver": "the web UI is killed",
+    "code": "the code server is killed",
+    "daemon": "the daemon is killed",
+    "worker": "the processes of the runs at work are killed",
+    "guard": "the guard is killed",
+    "supervisor": "the supervisor is killed",
+    "services": "all services and runs are killed at once",
+    "everything": "all processes are killed at once, supervisor and guard too; systemd starts the unit (played)",
+    "disk": "the disk is full for 30 s",
+}
+
+HEADER = (
+    "| fault | tries | healed without a hand | seconds | rows lost | rows doubled |\n"
+    "| --- | --- | --- | --- | --- | --- |"
+)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the table. Seconds: median, and the longest if there are several tries."""
+    lines = [HEADER]
+    for row in rows:
+        title = TITLES.get(row.fault, f"{row.fault} is killed")
+        cells = (title, row.tries, len(row.seconds), _seconds(row.seconds), row.lost, row.doubled)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def written(page: str, text: str, *, begin: str = BEGIN, end: str = END) -> str:
+    """Return a page with a text between its markers."""
+    found = re.search(f"{re.escape(begin)}.*{re.escape(end)}", page, re.DOTALL)
+    if found is None:
+        raise ValueError(f"The page has no {begin} … {end}.")
+    return f"{page[: found.start()]}{begin}\n\n{text}\n\n{end}{page[found.end() :]}"
+
+
+def _seconds(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return "–"
+    typical = f"{median(seconds):.0f}"
+    return typical if len(seconds) == 1 else f"{typical} (at most {max(seconds):.0f})"

@@ -1,0 +1,1 @@
+"""What the guard calls when the supervisor was killed."""
