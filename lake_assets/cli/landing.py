@@ -20,11 +20,11 @@ from lake_assets.settings import settings
 if TYPE_CHECKING:
     from lake_assets.incremental.erasure.certificate import FileSource
     from lake_assets.incremental.erasure.erase import Elsewhere
-    from lake_assets.landing.consume.delivery import ZoneTailer
     from lake_assets.landing.consume.messages import Feed
     from lake_assets.landing.erasure.erase import LandedErasure
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading.loader import Loaded
+    from lake_assets.landing.tailing.delivery import ZoneTailer
 
 MILLISECONDS = 1000
 

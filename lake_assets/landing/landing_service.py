@@ -12,16 +12,16 @@ from pyiceberg.catalog import Catalog
 
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata.erasure_registry import Erasures, erasure_key
-from lake_assets.landing.consume.delivery import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
 from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import Feed, feeds
-from lake_assets.landing.consume.open_tailer import open_tailer
-from lake_assets.landing.consume.zone_lock import locked_zone
 from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.tailing.delivery import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
+from lake_assets.landing.tailing.open_tailer import open_tailer
+from lake_assets.landing.tailing.zone_lock import locked_zone
 from lake_assets.settings import Settings
 
 OnLoaded = Callable[[Loaded], None]

@@ -211,7 +211,7 @@ def marked(daemon: InProcessDaemon, tags: dict[str, str]) -> dict[str, object]:
     """The partitions that a run marks, each with its number of rows."""
     result = daemon.execute(LOG, tags=tags)
     assert result.success
-    found = {}
+    found: dict[str, object] = {}
     for event in result.get_asset_materialization_events():
         found[str(event.partition)] = event.materialization.metadata["dagster/partition_row_count"].value
     return found

@@ -20,17 +20,17 @@ from lake_assets.demo.membership_simulator import Landing, heartbeats, messages
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.tables import create_raw, load
-from lake_assets.landing.consume.delivery import Delivery, ZoneTailer
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.kafka_reader import partitions
 from lake_assets.landing.consume.messages import feeds
-from lake_assets.landing.consume.tailer import Closed
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.tailing.delivery import Delivery, ZoneTailer
+from lake_assets.landing.tailing.tailer import Closed
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 

@@ -16,7 +16,6 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.tables import create_raw, load
-from lake_assets.landing.consume.delivery import Delivery, ZoneTailer
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.consume.topic_state import topic_ids
 from lake_assets.landing.files.cutover import Policy
@@ -25,7 +24,9 @@ from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.loader import Loader
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.operations.verify import Finding, verify
+from lake_assets.landing.operations.coverage_checks import Finding
+from lake_assets.landing.operations.verify import verify
+from lake_assets.landing.tailing.delivery import Delivery, ZoneTailer
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 

@@ -22,10 +22,11 @@ from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedSta
 from lake_assets.landing.manifest.store import Manifest, open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compact import merge, to_columns
+from lake_assets.landing.operations.coverage_checks import Finding
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import Scrub, scrub
 from lake_assets.landing.operations.sweep import sweep
-from lake_assets.landing.operations.verify import Finding, verify
+from lake_assets.landing.operations.verify import verify
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.made import key_of, record
 

@@ -17,12 +17,8 @@ import pytest
 
 from lake_assets.base import failpoints
 from lake_assets.base.failpoints import FILE_POINTS, TAILING_POINTS
-from lake_assets.landing.consume.delivery import Delivery
 from lake_assets.landing.consume.kafka_reader import Place
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.refetch import _belongs_to, missing_files
-from lake_assets.landing.consume.starts import starts_of
-from lake_assets.landing.consume.tailer import Tail
 from lake_assets.landing.files.cutover import Policy, cut
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.records import Record
@@ -36,6 +32,10 @@ from lake_assets.landing.operations.quarantine import decide
 from lake_assets.landing.operations.reshard import reshard
 from lake_assets.landing.operations.scrub import Scrub, remove_unscrubbed, scrub
 from lake_assets.landing.operations.sweep import sweep
+from lake_assets.landing.tailing.delivery import Delivery
+from lake_assets.landing.tailing.refetch import _belongs_to, missing_files
+from lake_assets.landing.tailing.starts import starts_of
+from lake_assets.landing.tailing.tailer import Tail
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 from lake_assets_tests.landing.loads import signup

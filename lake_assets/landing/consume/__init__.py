@@ -1,4 +1,4 @@
-"""From Kafka to files: readers, messages, tailers, heartbeats, delivery, and the refetch of missing files.
+"""Messages of Kafka: readers, ids and ends of topics, heartbeats, and how far idle partitions have been read.
 
-May import `landing.manifest` and `landing.files`.
+May import `landing.topics`, `landing.manifest` and `landing.files`.
 """

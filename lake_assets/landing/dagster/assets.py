@@ -15,7 +15,6 @@ from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.zone_lock import locked_zone
 from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
 from lake_assets.landing.dagster.sensors import landing_sensor
@@ -25,6 +24,7 @@ from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.open_zones import ZONES
 from lake_assets.landing.manifest.status import status
+from lake_assets.landing.tailing.zone_lock import locked_zone
 
 GROUP = "landing"
 

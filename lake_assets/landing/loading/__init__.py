@@ -1,4 +1,4 @@
 """Loading landed files into raw tables, each offset once.
 
-May import `landing.consume` and the folders before it.
+May import `landing.tailing` and the folders before it.
 """

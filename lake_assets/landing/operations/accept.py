@@ -8,7 +8,6 @@ from datetime import datetime
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
-from lake_assets.landing.consume.refetch import gaps
 from lake_assets.landing.consume.topic_watch import WatchedTopic, landed_ends, watch_topics
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
@@ -20,6 +19,7 @@ from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.quarantine import quarantined
 from lake_assets.landing.repair.copying import copy_file
+from lake_assets.landing.tailing.refetch import gaps
 from lake_assets.landing.topics.acceptance import Acceptance, Landed, decide
 from lake_assets.landing.topics.ledger import Epoch, Ledger, Loss
 from lake_assets.landing.topics.stops import Stops

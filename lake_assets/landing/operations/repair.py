@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lake_assets.errors import LandingError
-from lake_assets.landing.consume.refetch import missing_files
 from lake_assets.landing.files.entries import DataFile, names_of
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
 from lake_assets.landing.manifest.index_rows import landed_topics, rebuild
@@ -17,6 +16,7 @@ from lake_assets.landing.operations.coverage_checks import TopicRows, without_pa
 from lake_assets.landing.repair.copying import copy_file, is_verified
 from lake_assets.landing.repair.restoring import restore
 from lake_assets.landing.repair.strays import adopt
+from lake_assets.landing.tailing.refetch import missing_files
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from datetime import datetime
 
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
-from lake_assets.landing.consume.refetch import missing_files
 from lake_assets.landing.files.entries import DataFile, names_of
 from lake_assets.landing.files.offset_ranges import last_offsets
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
@@ -21,6 +20,7 @@ from lake_assets.landing.manifest.shared_state import Round
 from lake_assets.landing.manifest.store import RoundNumber
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compaction_rounds import open_round, shard_files, unfinished_rounds
+from lake_assets.landing.tailing.refetch import missing_files
 
 
 @dataclass(frozen=True)

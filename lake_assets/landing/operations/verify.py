@@ -15,7 +15,6 @@ from itertools import combinations
 from multiprocessing import get_context
 
 from lake_assets.errors import OffsetsOverlap
-from lake_assets.landing.consume.refetch import missing_files
 from lake_assets.landing.files.checksum import total
 from lake_assets.landing.files.entries import DataFile, compare, identity_of, names_of, offsets
 from lake_assets.landing.files.zone_folder import DRAFT, Zone
@@ -35,6 +34,7 @@ from lake_assets.landing.operations.coverage_checks import (
     without_partner,
 )
 from lake_assets.landing.operations.quarantine import quarantined
+from lake_assets.landing.tailing.refetch import missing_files
 from lake_assets.landing.topics.ledger import Ledger
 from lake_assets.landing.topics.stops import Stops
 

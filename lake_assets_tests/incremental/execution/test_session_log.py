@@ -388,7 +388,7 @@ def test_the_history_is_ordered_by_the_last_move_of_each_session(store: SessionS
     assert found == [("fact-2", "planned"), ("fact-1", "abandoned")]
 
 
-STATES = ("planned", "staged", "published", "committed")
+STATES: tuple[State, ...] = ("planned", "staged", "published", "committed")
 
 
 def grow(store: SessionStore, sessions: range) -> None:

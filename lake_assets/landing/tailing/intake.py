@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import IntakeIncomplete, ServiceError
 from lake_assets.landing.consume.kafka_reader import Place
-from lake_assets.landing.consume.tailer import Closed
+from lake_assets.landing.tailing.tailer import Closed
 
 CountGiven = Callable[[Place, int, int], int]
 """Returns how many messages Kafka gives of a partition from one landed offset to another one, both inclusive."""

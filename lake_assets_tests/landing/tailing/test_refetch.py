@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.landing.consume.refetch import gaps
 from lake_assets.landing.files.checksum import NOTHING
 from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, Entry
+from lake_assets.landing.tailing.refetch import gaps
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SHARDS = st.sampled_from(

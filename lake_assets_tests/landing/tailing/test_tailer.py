@@ -18,9 +18,9 @@ from lake_assets.landing.consume.heartbeats import HeartbeatSender
 from lake_assets.landing.consume.idle_spans import IdleSpan
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT, Feed, heartbeat_of
-from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.files.cutover import Policy, cut
 from lake_assets.landing.files.records import Record
+from lake_assets.landing.tailing.tailer import Closed, Tail, step
 from lake_assets.membership.raw import SIGNUPS
 
 FEED = Feed("t", SIGNUPS, "account_id", max_bytes=300)

@@ -21,12 +21,8 @@ from typing import Self
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import DiskFull, LakeError, LandingError, OffsetsGone, ServiceError
 from lake_assets.landing.consume.idle_spans import IdleSpan, record_idle
-from lake_assets.landing.consume.intake import CountGiven, IntakeCounter, count_offsets, require_conserved
 from lake_assets.landing.consume.kafka_reader import Place, Reader, ends_of, existing_partitions
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.consume.refetch import Source, fill, missing_files
-from lake_assets.landing.consume.starts import Start, starts_of
-from lake_assets.landing.consume.tailer import Closed, Tail, step
 from lake_assets.landing.consume.topic_watch import IdCheck, WatchedTopic, watch_topics
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.records import Record
@@ -36,6 +32,10 @@ from lake_assets.landing.manifest.index_rows import begun_offsets
 from lake_assets.landing.manifest.schema import ALL_STAGES, files_of
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
+from lake_assets.landing.tailing.intake import CountGiven, IntakeCounter, count_offsets, require_conserved
+from lake_assets.landing.tailing.refetch import Source, fill, missing_files
+from lake_assets.landing.tailing.starts import Start, starts_of
+from lake_assets.landing.tailing.tailer import Closed, Tail, step
 from lake_assets.landing.topics.ledger import Epoch, Ledger
 from lake_assets.landing.topics.stops import Stops
 

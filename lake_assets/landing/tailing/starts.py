@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lake_assets.errors import LandingError
-from lake_assets.landing.consume.tailer import Closed
 from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.entries import DataFile, offsets
 from lake_assets.landing.manifest.coverage import Cover, uncovered
+from lake_assets.landing.tailing.tailer import Closed
 
 
 @dataclass(frozen=True)
