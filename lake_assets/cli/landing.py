@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lake_assets.landing.erasure.erase import LandedErasure
     from lake_assets.landing.landing_service import LandingService
     from lake_assets.landing.loading.loader import Loaded
-    from lake_assets.landing.tailing.delivery import ZoneTailer
+    from lake_assets.landing.tailing.zone_tailer import ZoneTailer
 
 MILLISECONDS = 1000
 

@@ -16,9 +16,9 @@ from lake_assets.errors import LakeError
 from lake_assets.landing.consume.kafka_reader import existing_partitions
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.manifest.open_zones import open_zones
-from lake_assets.landing.tailing.delivery import Alarm
 from lake_assets.landing.tailing.open_tailer import open_tailer
 from lake_assets.landing.tailing.zone_lock import locked_zone
+from lake_assets.landing.tailing.zone_tailer import Alarm
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.open_zones import open_zones
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.tailing.delivery import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
 from lake_assets.landing.tailing.open_tailer import open_tailer
 from lake_assets.landing.tailing.zone_lock import locked_zone
+from lake_assets.landing.tailing.zone_tailer import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
 from lake_assets.settings import Settings
 
 OnLoaded = Callable[[Loaded], None]

@@ -29,8 +29,9 @@ from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.loader import Loaded, Loader
 from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.tailing.delivery import Delivery, ZoneTailer
+from lake_assets.landing.tailing.delivery import Delivery
 from lake_assets.landing.tailing.tailer import Closed
+from lake_assets.landing.tailing.zone_tailer import ZoneTailer
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
 

@@ -26,7 +26,8 @@ from lake_assets.landing.manifest.store import open_manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.coverage_checks import Finding
 from lake_assets.landing.operations.verify import verify
-from lake_assets.landing.tailing.delivery import Delivery, ZoneTailer
+from lake_assets.landing.tailing.delivery import Delivery
+from lake_assets.landing.tailing.zone_tailer import ZoneTailer
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets.settings import Settings
 

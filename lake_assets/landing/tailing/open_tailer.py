@@ -9,7 +9,8 @@ from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.manifest.open_zones import other_zones
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
-from lake_assets.landing.tailing.delivery import READ_AT_ONCE, Alarm, Delivery, ZoneTailer, ignore_alarm
+from lake_assets.landing.tailing.delivery import Delivery
+from lake_assets.landing.tailing.zone_tailer import READ_AT_ONCE, Alarm, ZoneTailer, ignore_alarm
 from lake_assets.settings import Settings
 
 _MS_PER_SECOND = 1000

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.landing.consume.kafka_reader import existing_partitions
-from lake_assets.landing.tailing.delivery import DISCOVERY, Delivery, ZoneTailer
+from lake_assets.landing.tailing.delivery import Delivery
+from lake_assets.landing.tailing.zone_tailer import DISCOVERY, ZoneTailer
 from lake_assets_tests.landing.kafka_scenario import LANDED_MS, NOW, POLICY, Landings
 
 if TYPE_CHECKING:
