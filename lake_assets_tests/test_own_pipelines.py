@@ -24,6 +24,8 @@ from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.monitoring.alerts import Webhook
+from lake_assets.incremental.sql.folder import open_folder
+from lake_assets.incremental.sql.stored_columns import StoredColumns, columns_file, fingerprint, write_columns
 from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.serving.dagster.assets import serving_definitions
@@ -94,6 +96,26 @@ def of_lake_new(folder: Path) -> Own:
     return Own(exported[2], {"raw/clicks"}, checks, python_path=exported[1])
 
 
+def of_sql_tables(folder: Path) -> Own:
+    """The first table of docs/sql-tables.md, of refunds, beside the file that `lake check` writes."""
+    page = (PROJECT / "docs" / "sql-tables.md").read_text().replace("payment", "refund")
+    blocks = re.findall(r"^```(?:yaml|sql)\n(.*?)^```$", page, re.S | re.M)[:2]
+    place = folder / "shop" / "refund_fact"
+    place.mkdir(parents=True)
+    for name, block in zip(("defs.yaml", "refund_fact.sql"), blocks, strict=True):
+        (place / name).write_text(block)
+    opened = open_folder(folder / "shop")
+    (table,) = opened.tables
+    sources = {"refund_id": "refund_id", "account_id": "account_id", "amount": "amount", "paid_at": "event_ts"}
+    stored = StoredColumns(
+        fingerprint=fingerprint(table.sql, table.attributes, table.source_schemas(opened.raw_schemas())),
+        columns={**dict.fromkeys(sources, "string"), "amount": "decimal(9, 2)", "paid_at": "timestamptz"},
+        lineage={column: (f"raw.refunds.{source}",) for column, source in sources.items()},
+    )
+    write_columns(columns_file(table.declaration), stored)
+    return Own("shop", {"raw/refunds"}, {"core/refund_fact": {"not_null_account_id", *SAME_ROWS, *EVERYWHERE}})
+
+
 def of_the_example(_: Path) -> Own:
     checks = {
         "flights/departure_fact": {PLACED, "left_two_hours_early", *SAME_ROWS, *EVERYWHERE},
@@ -116,6 +138,8 @@ OWN: Mapping[str, Callable[[Path], Own]] = {
     "examples.flights": of_the_example,
 }
 
+LOADED: Mapping[str, Callable[[Path], Own]] = {**OWN, "YAML": of_sql_tables}
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -125,9 +149,9 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-@pytest.fixture(params=OWN)
+@pytest.fixture(params=LOADED)
 def own(request: pytest.FixtureRequest, folder: Path) -> Own:
-    return OWN[request.param](folder)
+    return LOADED[request.param](folder)
 
 
 @pytest.fixture

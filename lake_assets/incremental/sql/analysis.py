@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.connections.query_functions import functions_in_sql
 from lake_assets.errors import ConfigurationError
-from lake_assets.errors.refusals import find_refusal
+from lake_assets.errors.refusals import Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.arguments import closest, suggestion
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
@@ -101,6 +101,7 @@ def analyse(
         ConfigurationError: Spark refuses the query, or a column cannot be stored.
     """
     empty = _empty_tables(table, schemas, spark)
+    _check_rules(table, empty)
     try:
         rows = run_query(spark, table.sql, empty, ())
     except Exception as error:
@@ -199,6 +200,23 @@ def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
             remedy="Correct the name, or declare the raw table: add `columns:` to the source.",
         ) from None
     return rows
+
+
+def _check_rules(table: SqlTable, empty: Mapping[str, DataFrame]) -> None:
+    """Check that Spark can evaluate the rules of the sources."""
+    for number, source in enumerate(table.attributes.sources):
+        for reason, condition in source.rules.items():
+            try:
+                empty[source.sql_name].where(condition).schema  # noqa: B018 - Spark analyses the condition
+            except Exception as error:
+                refusal = find_refusal(error)
+                if refusal is None:
+                    raise
+                found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
+                place = table.declaration.place("sources", number, "rules", reason)
+                raise ConfigurationError(
+                    f"{place}: in the rule {reason!r} of {source.table}, {found.problem}.", remedy=found.remedy
+                ) from None
 
 
 def _columns_of(table: SqlTable, rows: DataFrame) -> dict[str, str]:

@@ -128,9 +128,9 @@ def mode_of(declaration: Declaration) -> Mode:
     with located(declaration, "mode"):
         try:
             return MODES[name](**options)
-        except TypeError as error:
+        except TypeError:
             raise ConfigurationError(
-                f"The options of the mode {name} are {options!r}: {error}.",
+                f"The options of the mode {name} are {options!r}.",
                 remedy="Numbers of hours are whole numbers; `load` and `entity` are texts.",
             ) from None
 

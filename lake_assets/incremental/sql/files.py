@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 from pydantic import ValidationError
@@ -13,8 +14,16 @@ from pydantic import ValidationError
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.texts import first_line
 from lake_assets.incremental.declaration.arguments import suggestion
-from lake_assets.incremental.sql.attributes import ATTRIBUTES, SourceTableAttributes, TableAttributes
+from lake_assets.incremental.sql.attributes import (
+    ATTRIBUTES,
+    SourceAttributes,
+    SourceTableAttributes,
+    TableAttributes,
+)
 from lake_assets.incremental.sql.statement import without_semicolon
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 SUFFIXES = (".yaml", ".yml")
 OF_THIS_PROJECT = "lake_assets."
@@ -100,6 +109,12 @@ def read_sql(declaration: Declaration) -> SqlText:
                 remedy=f"Write the query into {shown(file)}, or correct the name.",
             )
         text, first_line_of_file = _text_of(file), 1
+    elif written and len(written.split()) == 1:
+        raise ConfigurationError(
+            f"{declaration.place('sql')}: the attribute 'sql' of {attributes.table} is {written!r}, which is neither a"
+            " file that ends in .sql nor a query.",
+            remedy="Name the file, or write the query itself.",
+        )
     else:
         file, text = declaration.file, attributes.sql
         first_line_of_file = closest_line(declaration.lines, ("sql",))
@@ -148,6 +163,7 @@ def _read_file(file: Path, text: str) -> tuple[Declaration, ...]:
     found = []
     for node, value in zip(nodes, values, strict=True):
         if isinstance(value, dict) and str(value.get("type", "")).startswith(OF_THIS_PROJECT):
+            _check_keys(file, node)
             found.append(_declaration(file, value, dict(_lines(node))))
     return tuple(found)
 
@@ -158,6 +174,12 @@ def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | s
         raise ConfigurationError(
             f"{shown(file)}, line {closest_line(lines, ('type',))}: there is no type {kind!r}.",
             remedy=suggestion(kind, tuple(ATTRIBUTES)),
+        )
+    if "attributes" not in value:
+        keys = ", ".join(map(str, value))
+        raise ConfigurationError(
+            f"{shown(file)}, line {closest_line(lines, ('type',))}: the {kind} has no `attributes:`.",
+            remedy=f"It has {keys}. Write `attributes:`, and below it, indented, what the table is.",
         )
     of_attributes = {path[1:]: line for path, line in lines.items() if path[:1] == ("attributes",)}
     try:
@@ -170,21 +192,50 @@ def _declaration(file: Path, value: dict[str, object], lines: dict[tuple[int | s
 def _invalid(
     file: Path, kind: str, error: ValidationError, lines: Mapping[tuple[int | str, ...], int]
 ) -> ConfigurationError:
-    """Return the first mistake in the attributes of a declaration."""
-    first = error.errors()[0]
+    """Return a mistake in the attributes of a declaration: an unknown attribute, or else the first one."""
+    unknown = [found for found in error.errors() if found["type"] == "extra_forbidden"]
+    first = (unknown or error.errors())[0]
     location = first["loc"]
-    name = ".".join(str(part) for part in location)
     place = f"{shown(file)}, line {closest_line(lines, location)}"
-    if first["type"] == "extra_forbidden":
-        known = tuple(ATTRIBUTES[kind].model_fields) if len(location) == 1 else ()
-        remedy = suggestion(name, known) if known else "Remove it; docs/sql-tables.md lists the attributes."
-        return ConfigurationError(f"{place}: there is no attribute {name!r}.", remedy=remedy)
+    if unknown:
+        model = SourceAttributes if location[0] == "sources" else ATTRIBUTES[kind]
+        remedy = suggestion(str(location[-1]), tuple(model.model_fields))
+        return ConfigurationError(f"{place}: there is no attribute {_named(location)!r}.", remedy=remedy)
     if first["type"] == "missing":
-        return ConfigurationError(f"{place}: the attribute {name!r} is missing.", remedy=f"Add `{location[-1]}:`.")
+        missing = _named(location)
+        return ConfigurationError(f"{place}: the attribute {missing!r} is missing.", remedy=f"Add `{location[-1]}:`.")
+    return _wrong_value(place, first, lines)
+
+
+def _wrong_value(place: str, found: ErrorDetails, lines: Mapping[tuple[int | str, ...], int]) -> ConfigurationError:
+    """Return the error of a value. pydantic also names the type that it tried, which is no part of the path."""
+    location = found["loc"]
+    known = [part for number, part in enumerate(location) if location[: number + 1] in lines]
     return ConfigurationError(
-        f"{place}: the attribute {name!r} is {first['input']!r}: {first['msg']}.",
+        f"{place}: the attribute {_named(known)!r} is {found['input']!r}: {found['msg']}.",
         remedy="Correct it; docs/sql-tables.md says what it may be.",
     )
+
+
+def _named(location: Location) -> str:
+    return ".".join(map(str, location))
+
+
+def _check_keys(file: Path, node: yaml.Node | None) -> None:
+    """Check that no mapping has a key twice, of which YAML would take the last."""
+    if isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(file, value)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    known: set[str] = set()
+    for key, value in node.value:
+        name = str(key.value)
+        if name in known:
+            line = key.start_mark.line + 1
+            raise ConfigurationError(f"{shown(file)}, line {line}: {name!r} is there twice.", remedy="Remove one.")
+        known.add(name)
+        _check_keys(file, value)
 
 
 def _lines(node: yaml.Node | None, path: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], int]]:

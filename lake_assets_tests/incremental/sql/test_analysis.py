@@ -167,6 +167,13 @@ def test_mistakes_in_a_query_name_the_line(tmp_path: Path, spark: SparkSession) 
         assert str(refused.value).splitlines() == [problem, f"  → {remedy}"], query
         assert not file.with_name("payment_fact.columns.json").exists()
 
+    payments(tmp_path, declaration=PAYMENTS.replace("amount < 0", "amuont < 0"))
+    with pytest.raises(ConfigurationError) as refused:
+        check_folder(open_folder(tmp_path), lambda: spark, start=START)
+    assert refused.value.problem == (
+        f"{file}, line 9: in the rule 'amount is negative' of raw.payments, the column 'amuont' does not exist."
+    )
+
     uncataloged = PAYMENTS.replace("      columns: {payment_id: string", "      # {payment_id: string")
     payments(tmp_path, declaration=uncataloged)
     with pytest.raises(ConfigurationError, match=r"line 6: .* reads raw.payments, which is neither declared nor in"):
