@@ -56,7 +56,8 @@ stdout_logfile_backups=1
 """
 
 GUARD = """import os, subprocess, sys, time
-parent = os.getppid()
+with open("run/supervisor.pid") as file:
+    parent = int(file.read())
 while os.getppid() == parent:
     time.sleep(1)
 with open("logs/restarts.log", "ab") as log:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lake_assets.connections import addresses
 from lake_assets.errors import ServiceError
+from lake_assets.services import lifecycle, supervisor
 from lake_assets.services.guard.restart import start_again
+from lake_assets.services.service import Service
 from lake_assets.settings import settings
 
 RECORDS = [addresses.ServiceRecord("spark", 1234), addresses.ServiceRecord("daemon", None)]
@@ -30,3 +33,28 @@ def test_the_records_stay_if_the_services_do_not_start(home: Path) -> None:
     with pytest.raises(ServiceError, match="There are no jars"):
         start_again()
     assert addresses.read_records(home) == RECORDS
+
+
+@pytest.mark.slow
+def test_the_guard_tries_again_until_somebody_calls_down(home: Path) -> None:
+    addresses.write_records(home, RECORDS)
+    steady = Service("steady", ("sleep", "600"), home, ready=lambda: True)
+    process = supervisor.start([steady, supervisor.guard(settings())], home)
+    log = home / "logs" / "restarts.log"
+    try:
+        wait_until(lambda: addresses.process_of(home, "guard") is not None)
+        process.kill()
+        process.wait(60)
+        wait_until(lambda: log.exists() and log.read_text().count("There are no jars") >= 2)
+        wait_until(lambda: addresses.read_records(home) == RECORDS)
+    finally:
+        lifecycle.down(settings(), report=str)
+    assert addresses.processes_of(home) == []
+    assert addresses.read_records(home) == []
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

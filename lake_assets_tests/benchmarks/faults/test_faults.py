@@ -1,0 +1,58 @@
+"""Services that are killed while rows flow heal by themselves, and no row is lost or doubled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.faults.__main__ import PAGE, faults_settings
+from benchmarks.faults.player import Player, Row, total
+from benchmarks.faults.table import BEGIN, END, table, written
+from benchmarks.faults.traffic import Count, compare
+from lake_assets.settings import PROJECT
+from lake_assets_tests.conftest import QUICK_JVM
+
+IN_THE_SUITE = ("spark",)
+"""A service whose runs must be repeated. `make faults` plays all."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    for name, value in QUICK_JVM.items():
+        monkeypatch.setenv(name, value)
+    said: list[str] = []
+    player = Player(faults_settings(tmp_path / "home"), said.append)
+    with player.started():
+        assert player.warm_up().state == "", said
+        for fault in IN_THE_SUITE:
+            assert player.play(fault).state == "", said
+            assert total(player.traffic.count()) == Count(lost=0, doubled=0)
+    assert player.workers() == []
+
+
+def test_rows_are_counted_by_their_ids() -> None:
+    assert compare(["a", "b"], ["b", "a"]) == Count(lost=0, doubled=0)
+    assert compare(["a", "b", "c"], ["b", "b", "b"]) == Count(lost=2, doubled=2)
+    assert compare(["a"], ["a", "never sent"]) == Count(lost=0, doubled=1)
+    assert compare(["a"], []) == Count(lost=1, doubled=0)
+
+
+def test_the_table_has_a_row_for_each_fault() -> None:
+    rows = [Row("spark", 2, [30.4, 50.0], 0, 0), Row("other", 1, [], 3, 1)]
+    assert table(rows).splitlines()[2:] == [
+        "| Spark is killed | 2 | 2 | 40 (at most 50) | 0 | 0 |",
+        "| other is killed | 1 | 0 | – | 3 | 1 |",
+    ]
+
+
+def test_only_what_is_between_the_markers_changes() -> None:
+    page = PAGE.read_text()
+    changed = written(page, "| new |")
+    before, _, rest = page.partition(BEGIN)
+    after = rest.partition(END)[2]
+    assert changed == f"{before}{BEGIN}\n\n| new |\n\n{END}{after}"
+    with pytest.raises(ValueError, match="no <!-- faults"):
+        written("a page without markers", "| new |")
