@@ -19,6 +19,7 @@ from uuid import uuid4
 import pytest
 
 from lake_assets.connections.catalog import open_catalog
+from lake_assets.connections.own_secrets import create_spark_token, spark_address
 from lake_assets.connections.spark import open_spark
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running
@@ -69,9 +70,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark_running(home: Path) -> Iterator[str]:
     """The address of a Spark Connect server that ends with the block."""
     settings = Settings(home=home, spark_memory=SPARK_MEMORY, spark_java_options=FIRST_MEMORY)
+    create_spark_token(home)
     service = spark_service(settings, free_port())
     with running(replace(service, environment={**service.environment, **QUICK_JVM})) as service:
-        yield f"sc://127.0.0.1:{service.port}"
+        yield spark_address(home, service.port)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -17,6 +18,7 @@ PACKAGE = PROJECT / "lake_assets"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 FOLDERS = sorted({module.parent for module in MODULES})
 
+BOOTSTRAP = "import sys; sys.path.insert(0, {folder!r}); import lake_assets.services.bootstrap"
 MAX_MODULES = 12
 MAX_LINES = 350
 
@@ -159,8 +161,13 @@ def test_a_module_says_what_it_is_for_and_is_not_long(module: Path) -> None:
 
 
 def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
-    module = PACKAGE / "services" / "bootstrap.py"
-    assert {name.split(".")[0] for name in imports(module)} <= set(sys.stdlib_module_names)
+    own = PACKAGE / "services" / "installation"
+    for module in (PACKAGE / "services" / "bootstrap.py", *own.glob("*.py")):
+        foreign = {name for name in imports(module) if name.split(".")[0] not in sys.stdlib_module_names}
+        assert not {name for name in foreign if not name.startswith(dotted(own / "__init__.py"))}
+    program = BOOTSTRAP.format(folder=str(PROJECT))  # run without the packages of the environment
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_hazard_on_the_page_has_a_test_with_its_id() -> None:

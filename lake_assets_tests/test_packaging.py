@@ -92,6 +92,7 @@ def test_every_file_that_the_package_reads_is_in_the_wheel() -> None:
         "services/configuration/ivy-kafka.xml",
         "services/configuration/ivy-postgresql.xml",
         "services/configuration/ivy-s3.xml",
+        "services/configuration/jars.lock",
     } <= names
     assert [file for file in others if not matches_data(file)] == []
 
@@ -107,7 +108,9 @@ def test_no_tests_are_in_the_wheel() -> None:
     assert not list(PACKAGE.rglob("test_*"))
 
 
-@pytest.mark.parametrize("name", ["dagster.yaml", "ivy.xml", "ivy-kafka.xml", "ivy-postgresql.xml", "ivy-s3.xml"])
+@pytest.mark.parametrize(
+    "name", ["dagster.yaml", "ivy.xml", "ivy-kafka.xml", "ivy-postgresql.xml", "ivy-s3.xml", "jars.lock"]
+)
 def test_a_configuration_file_has_one_source(name: str) -> None:
     assert (PACKAGE / "services" / "configuration" / name).resolve() == PROJECT / name
 

@@ -45,7 +45,7 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
     monkeypatch.setattr(f"{module}.limit_retries", repr)
     settings = Settings(
         home=tmp_path,
-        spark_remote="sc://127.0.0.1:1",
+        spark_remote="sc://127.0.0.1:1/;token=hidden",
         catalog_uri="postgresql://me:hidden@db/lake",
         catalog_properties={"s3.secret-access-key": SecretStr("hidden")},
     )

@@ -17,6 +17,7 @@ from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
 from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
+from lake_assets.cli.shell.private import close_to_others, exposed_secrets
 from lake_assets.cli.shell.service import service
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
@@ -85,6 +86,7 @@ def main() -> None:
         with failures.own_warnings():
             if not is_completing() and sys.argv[1:2] != [doctor.__name__]:  # the doctor reports them itself
                 _warn_of_unknown_settings()
+                _keep_others_out()
             app(prog_name=PROGRAM)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -97,6 +99,13 @@ def _warn_of_unknown_settings() -> None:
     for unknown in unknown_variables():
         remedy = f"Did you mean {unknown.nearest}?" if unknown.nearest else "docs/settings.md lists all settings."
         failures.show_warning(ErrorText(f"{unknown.name} is set, but there is no such setting.", remedy))
+
+
+def _keep_others_out() -> None:
+    home = home_directory()
+    for text in (close_to_others(home), exposed_secrets(home)):
+        if text is not None:
+            failures.show_warning(text)
 
 
 def _show(error: Exception) -> None:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lake_assets.connections.own_secrets import spark_address
 from lake_assets.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -158,7 +159,8 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def spark_remote(settings: Settings) -> str | None:
     """Return the address of a Spark Connect server: the setting, else the running one, else None."""
-    return settings.spark_remote or _address(settings.home, "spark", scheme="sc://")
+    port = None if settings.spark_remote else _port(settings.home, "spark")
+    return spark_address(settings.home, port) if port else settings.spark_remote
 
 
 def kafka_address(settings: Settings) -> str | None:
@@ -195,10 +197,16 @@ def _replace(file: Path, content: dict[str, Any]) -> None:
     partial.replace(file)
 
 
-def _address(home: Path, name: str, scheme: str = "") -> str | None:
+def _address(home: Path, name: str) -> str | None:
+    port = _port(home, name)
+    return f"127.0.0.1:{port}" if port else None
+
+
+def _port(home: Path, name: str) -> int | None:
+    """Return the port of a service that runs; None if it does not."""
     for record in read_records(home):
         if record.name == name and process_of(home, name):
-            return f"{scheme}127.0.0.1:{record.port}"
+            return record.port
     return None
 
 

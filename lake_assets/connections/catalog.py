@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from lake_assets.connections import remembered_tables, table_folders
 from lake_assets.connections.clients.catalog_properties import pyiceberg_properties, spark_properties
 from lake_assets.connections.clients.postgresql import jdbc_properties, python_address, safe_address
+from lake_assets.connections.own_secrets import make_private
 from lake_assets.errors import CatalogLost, ConfigurationError, ServiceError
 from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.texts import chain_text
@@ -28,6 +29,7 @@ NAME = "lake"
 LOCK_SECONDS = 60
 """How long a commit waits for another process that writes the SQLite file."""
 
+REMOTE = "spark.remote"
 KINDS = {
     "sqlite": "sqlite",
     "http": "http",
@@ -71,7 +73,7 @@ def connect(settings: Settings) -> Catalog:
     address = settings.catalog_address
     kind = _kind(address)
     if kind == "sqlite":
-        file = _file_with_folder(address)
+        file = _file_with_folder(address, settings.home)
         address = f"sqlite:///{file}?timeout={LOCK_SECONDS}"
     if kind == "postgresql":
         address = python_address(address)
@@ -185,6 +187,8 @@ def public_conf(conf: Mapping[str, str], settings: Settings) -> dict[str, str]:
     for name, value in conf.items():
         if name not in passed and not name.startswith(f"{prefix}jdbc."):
             shown[name] = value
+    if REMOTE in shown:
+        shown[REMOTE] = shown[REMOTE].partition("/;")[0]  # without parameters, of which one is a token
     return shown
 
 
@@ -234,10 +238,12 @@ def _kind(address: str) -> str:
     return KINDS[scheme]
 
 
-def _file_with_folder(address: str) -> Path:
-    """The SQLite file of an address; its folder is created."""
+def _file_with_folder(address: str, home: Path | None = None) -> Path:
+    """The SQLite file of an address; its folder is created, and open to its owner alone if it is the data directory."""
     file = sqlite_file(address)
     try:
+        if file.parent == home:
+            make_private(home)
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ServiceError(

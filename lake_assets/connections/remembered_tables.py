@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from lake_assets.connections.own_secrets import make_private
+
 FILE = "tables.json"
 FORMAT = 1
 
@@ -83,7 +85,7 @@ def forget(home: Path, names: Iterable[str]) -> None:
 def write(home: Path, content: RememberedTables) -> None:
     """Replace the file in one step."""
     file = home / FILE
-    home.mkdir(parents=True, exist_ok=True)  # with catalog and warehouse elsewhere, nothing else may have made it
+    make_private(home)  # with catalog and warehouse elsewhere, nothing else may have made it
     partial = file.with_suffix(f".{uuid4().hex}")
     ordered = {**asdict(content), "tables": dict(sorted(content.tables.items()))}
     partial.write_text(json.dumps({"format": FORMAT, **ordered}, indent=1))

@@ -132,8 +132,13 @@ def limit_retries(session: SparkSession) -> None:
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
 
 
+def safe_remote(remote: str) -> str:
+    """Return an address without its parameters, of which one may be a token."""
+    return remote.partition("/;")[0]
+
+
 def require_listener(remote: str) -> None:
-    """Check that a server listens at an address `sc://host:port`.
+    """Check that a server listens at an address `sc://host:port/;parameters`.
 
     Raises:
         ServiceError: None does.
@@ -144,7 +149,7 @@ def require_listener(remote: str) -> None:
         socket.create_connection(listener, timeout=CONNECT_TIMEOUT_SECONDS).close()
     except OSError as error:
         raise ServiceError(
-            f"No Spark Connect server answers at {remote}: {error}.",
+            f"No Spark Connect server answers at {safe_remote(remote)}: {error}.",
             remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process.",
         ) from None
 

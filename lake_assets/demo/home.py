@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from lake_assets.connections import remembered_tables
+from lake_assets.connections.own_secrets import make_private
 from lake_assets.errors import UsageError
 from lake_assets.services import lifecycle
 from lake_assets.settings import settings
@@ -52,7 +53,7 @@ def prepare_home() -> Settings:
             f"{found.home} holds tables that the demo did not make.",
             remedy="Give the demo its own folder: LAKE_HOME=.lake-demo make demo",
         )
-    found.home.mkdir(parents=True, exist_ok=True)
+    make_private(found.home)
     (found.home / MARKER).touch()
     _write_settings(found)
     settings.cache_clear()
@@ -77,7 +78,9 @@ def _write_settings(found: Settings) -> None:
         "LAKE_SETTLE_SECONDS": str(PATIENCE_SECONDS),
     }
     lines = [f"{name}={value}\n" for name, value in fixed.items()]
-    (found.home / "lake.env").write_text("".join(lines))
+    file = found.home / "lake.env"
+    file.touch(mode=0o600)
+    file.write_text("".join(lines))
     for name in fixed:
         os.environ.pop(name, None)
 

@@ -1,6 +1,7 @@
 """Install the project on a machine: `.venv` with the locked packages, the project itself, and the jars of `ivy*.xml`.
 
-The system's Python runs this file before anything is installed, so it imports only the standard library.
+The system's Python runs this file before anything is installed, so it and `installation` import only the standard
+library.
 
 Each step runs once: a stamp file holds the hash of the step's inputs. The stamp is removed before the step starts, so
 an interrupted step runs again. If nothing is to do, a call takes a tenth of a second. `--tests` also downloads what
@@ -21,6 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
+if not __package__:  # run as a file, before the project is installed
+    sys.path.insert(0, str(PROJECT))
+
+from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
+
 PYTHON = (3, 11)
 JAVA = 17
 DISK_GB = 3
@@ -60,13 +66,6 @@ COMMAND = """#!/bin/sh
 exec "$(dirname "$(readlink -f "$0")")/python" -P -m lake_assets.cli.main "$@"
 """
 """The content of `.venv/bin/lake`. A checkout that changes it gets the new one at the next `make`."""
-
-
-class SetupError(Exception):
-    """The installation failed. The message says what is wrong and what to do."""
-
-    def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(f"{problem}\n  → {remedy}")
 
 
 @dataclass(frozen=True)
@@ -252,7 +251,8 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None
     shutil.rmtree(partial, ignore_errors=True)
     pattern = str(partial / "[artifact]-[revision](-[classifier]).[ext]")
     java = [java_command(os.environ.get("JAVA_HOME")), "-jar", str(resolver)]
-    run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
+    with one_at_a_time(say):
+        run([*java, "-ivy", str(ivy), "-types", "jar", "bundle", "-retrieve", pattern], venv)
     wanted = ivy.read_text().count("<dependency ")
     found = len(list(partial.glob("*.jar")))
     if found < wanted:
@@ -260,6 +260,7 @@ def fetch_jars(venv: Path, ivy: Path, folder: Path, resolver: Path | None = None
             f"Only {found} of {wanted} jars were downloaded.",
             f"Read {log_of(venv)}, then run the command again.",
         )
+    check_jars(partial, ivy.with_name(LOCK_FILE))
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.connections import addresses
+from lake_assets.connections.own_secrets import create_spark_token
 from lake_assets.errors import ServiceError
 from lake_assets.services import dagster_services, stack, supervisor
 from lake_assets.services.memory.machine import choose_runs
@@ -139,6 +140,7 @@ def ui_address(settings: Settings) -> str | None:
 
 
 def _start(settings: Settings, report: Report, patience: float) -> None:
+    create_spark_token(settings.home)
     ports = _choose_ports(settings, report)
     services = stack.services_of(settings, ports)
     runs = choose_runs(settings, [service.name for service in services], report)

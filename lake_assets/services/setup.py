@@ -16,6 +16,7 @@ from lake_assets.connections.spark import EXTRA_JARS, extra_jars, spark_home
 from lake_assets.errors import ServiceError, UsageError
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
+from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, changed_jars
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -26,7 +27,7 @@ CONFIGURATION = Path(__file__).with_name("configuration")
 def set_up(settings: Settings, extras: Iterable[str] = ()) -> list[Path]:
     """Download the jars of Spark, and those of Kafka's broker if the extra `landing` is installed.
 
-    A folder is left as it is while the file that names its jars, and pyspark's version, are unchanged.
+    A folder is left as it is while the file that names its jars, pyspark's version, and the jars are unchanged.
 
     Args:
         settings: Name the folders.
@@ -48,7 +49,7 @@ def set_up(settings: Settings, extras: Iterable[str] = ()) -> list[Path]:
     try:
         for folder, step in missing.items():
             _take(folder, step)
-    except bootstrap.SetupError as error:
+    except SetupError as error:
         problem, _, remedy = str(error).partition("\n  → ")
         raise ServiceError(problem, remedy=remedy) from None
     return list(wanted)
@@ -69,7 +70,9 @@ def _step(name: str, folder: Path, ivy: str) -> Step:
 
 
 def _is_there(folder: Path, step: Step) -> bool:
-    return step.is_done(folder.parent) and any(folder.glob("*.jar"))
+    """Whether all jars of the folder are there, and are those that were locked."""
+    is_complete = step.is_done(folder.parent) and any(folder.glob("*.jar"))
+    return is_complete and not changed_jars(folder, CONFIGURATION / LOCK_FILE)
 
 
 def _take(folder: Path, step: Step) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from lake_assets.base.extras import installed
+from lake_assets.connections.own_secrets import create_spark_token, spark_address
 from lake_assets.services.dagster_services import code_server, daemon, webserver
 from lake_assets.services.kafka import kafka
 from lake_assets.services.landing.processes import landing_processes
@@ -60,6 +61,7 @@ def lake_services(settings: Settings) -> Iterator[Settings]:
     Yields:
         The settings with the addresses of the three services.
     """
+    create_spark_token(settings.home)
     ports = {name: free_port() for name in PORT_NAMES}
     services = [
         spark(settings, ports["spark"]),
@@ -73,7 +75,7 @@ def lake_services(settings: Settings) -> Iterator[Settings]:
 
 def _with_addresses(settings: Settings, ports: Mapping[str, int]) -> Settings:
     addresses = {
-        "spark_remote": settings.spark_remote or f"sc://127.0.0.1:{ports['spark']}",
+        "spark_remote": settings.spark_remote or spark_address(settings.home, ports["spark"]),
         "zookeeper": settings.zookeeper or f"127.0.0.1:{ports['zookeeper']}",
         "kafka": settings.kafka or f"127.0.0.1:{ports['kafka']}",
     }

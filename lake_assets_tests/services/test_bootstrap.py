@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lake_assets.services import bootstrap
-from lake_assets.services.bootstrap import SetupError, Step
+from lake_assets.services.bootstrap import Step
+from lake_assets.services.installation.jar_files import SetupError
 
 
 def test_an_old_python_is_named_with_the_one_to_install() -> None:

@@ -16,6 +16,7 @@ import pytest
 from pydantic import SecretStr
 
 from lake_assets.connections import addresses
+from lake_assets.connections.own_secrets import spark_address
 from lake_assets.connections.spark import open_spark
 from lake_assets.errors import ServiceError
 from lake_assets.services import lifecycle, supervisor
@@ -91,7 +92,7 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     assert f"Dagster's UI: http://127.0.0.1:{bare_home.webserver_port}" in str(said)
     found = {s.name: s for s in lifecycle.status(bare_home)}
     assert {s.state for s in found.values()} == {"ready"}
-    assert addresses.spark_remote(bare_home) == f"sc://127.0.0.1:{found['spark'].port}"
+    assert addresses.spark_remote(bare_home) == spark_address(bare_home.home, found["spark"].port)
     assert addresses.zookeeper_address(bare_home) == f"127.0.0.1:{found['zookeeper'].port}"
     assert addresses.kafka_address(bare_home) == f"127.0.0.1:{found['kafka'].port}"
     session = open_spark(bare_home)

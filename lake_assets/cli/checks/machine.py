@@ -17,7 +17,8 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE
 from lake_assets.services import lifecycle
-from lake_assets.services.bootstrap import SetupError, check_java, java_version
+from lake_assets.services.bootstrap import check_java, java_version
+from lake_assets.services.installation.jar_files import SetupError
 from lake_assets.settings import Settings, settings, shown_value, unknown_variables, variable_name
 
 SETTINGS, JAVA, DISK, SERVICES = "settings", "java", "disk", "services"
