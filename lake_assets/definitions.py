@@ -24,14 +24,28 @@ _settings = settings()
 _pipeline = open_pipeline(_settings)
 
 
+_feeds = feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes)
+
+
 def _landing() -> dg.Definitions:
     from lake_assets.landing.dagster.assets import landing_definitions
 
     return landing_definitions(
-        feeds(_pipeline, prefix=_settings.landing_prefix, max_bytes=_settings.landing_message_bytes),
+        _feeds,
         clock=utc_now,
         deadline=timedelta(seconds=_settings.landing_deadline_seconds),
+        maintenance_cron=_settings.maintenance_cron,
+        verify_cron=_settings.verify_cron,
     )
+
+
+def _tables() -> dg.Definitions:
+    tables = incremental_definitions(_pipeline, clock=utc_now, end=_settings.end, timing=timing_of(_settings))
+    if not installed("landing"):
+        return tables
+    from lake_assets.landing.dagster.assets import with_landed_tables
+
+    return with_landed_tables(tables, _feeds)
 
 
 def _serving() -> dg.Definitions:
@@ -68,12 +82,7 @@ if installed("serving"):
 
 defs = with_report_links(  # the only `Definitions` of the module: Dagster refuses to choose
     dg.Definitions.merge(
-        incremental_definitions(
-            _pipeline,
-            clock=utc_now,
-            end=_settings.end,
-            timing=timing_of(_settings),
-        ),
+        _tables(),
         watching_definitions(_pipeline, _settings),
         *_optional,
         dg.Definitions(resources=lake_resources(_settings), executor=dg.in_process_executor),

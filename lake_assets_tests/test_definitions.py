@@ -26,10 +26,10 @@ def words(keys: object) -> list[str]:
 
 def test_all_assets_and_what_they_are_built_from() -> None:
     assert {node.key.to_user_string(): words(node.parent_keys) for node in TABLES} == {
-        "raw/signups": [],
-        "raw/plan_changes": [],
-        "raw/cancel_requests": [],
-        "raw/cancels": [],
+        "raw/signups": ["landing/raw/signups"],
+        "raw/plan_changes": ["landing/raw/plan_changes"],
+        "raw/cancel_requests": ["landing/raw/cancel_requests"],
+        "raw/cancels": ["landing/raw/cancels"],
         "core/signup_fact": ["raw/signups"],
         "core/plan_fact": ["raw/plan_changes"],
         "core/cancel_request_fact": ["raw/cancel_requests"],
@@ -101,13 +101,15 @@ def test_each_topic_is_landed_in_two_zones_and_loaded_when_both_have_it() -> Non
         key: parents
         for topic in ("raw/signups", "raw/plan_changes", "raw/cancel_requests", "raw/cancels")
         for key, parents in {
-            f"landing/a/{topic}": [],
-            f"landing/b/{topic}": [],
+            f"kafka/{topic}": [],
+            f"landing/a/{topic}": [f"kafka/{topic}"],
+            f"landing/b/{topic}": [f"kafka/{topic}"],
             f"landing/{topic}": [f"landing/a/{topic}", f"landing/b/{topic}"],
         }.items()
     }
     checks = {(key.asset_key.path[1], key.name) for key in GRAPH.asset_check_keys if key.asset_key.path[0] == "landing"}
     assert checks == {("a", "lag"), ("b", "lag"), ("raw", "zones_equal")}
+    assert {node.key.path[0] for node in LANDING if not node.is_materializable} == {"kafka"}
     assert {pool for node in LANDING for pool in node.pools or () if len(node.key.path) == 4} == {
         "landing.a",
         "landing.b",
@@ -153,6 +155,11 @@ def test_every_table_has_its_maintenance_in_its_own_pool() -> None:
 
 
 def test_maintenance_is_requested_daily_one_run_for_each_table() -> None:
+    landing = {name: defs.resolve_schedule_def(f"landing_{name}_schedule") for name in ("upkeep", "verification")}
+    assert {name: (found.cron_schedule, found.job_name) for name, found in landing.items()} == {
+        "upkeep": ("17 3 * * *", "landing_upkeep"),
+        "verification": ("47 4 * * *", "landing_verification"),
+    }
     schedule = defs.resolve_schedule_def("maintenance_schedule")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("17 3 * * *", "UTC")
     assert schedule.default_status is dg.DefaultScheduleStatus.RUNNING

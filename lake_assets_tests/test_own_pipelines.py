@@ -221,7 +221,7 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
         *ASSETS_OF_THE_PLATFORM,
         *tables,
         *(f"maintenance/{table}" for table in tables),
-        *("landing/a/web-visits", "landing/b/web-visits", "landing/web-visits"),
+        *("landing/a/web-visits", "landing/b/web-visits", "landing/web-visits", "kafka/web-visits"),
         *(f"engagement/chat/{name}" for name in (*TURNS, "engagement_metrics")),
         *("serving/visit_fact", "serving/chat_metrics"),
     }
@@ -257,7 +257,9 @@ def test_g22_no_definition_is_made_for_nothing() -> None:
     made = [
         incremental_definitions(nothing, clock=now),
         watch_definitions(nothing, clock=now, webhook=Webhook(SecretStr("http://127.0.0.1:9/alerts"))),
-        landing_definitions([], clock=now, deadline=timedelta(minutes=15)),
+        landing_definitions(
+            [], clock=now, deadline=timedelta(minutes=15), maintenance_cron="0 3 * * *", verify_cron="0 4 * * *"
+        ),
         serving_definitions([], clock=now),
     ]
     assert [(list(found.assets or ()), list(found.sensors or ()), list(found.jobs or ())) for found in made] == [

@@ -33,14 +33,17 @@ landing = typer.Typer(help="Landed files: two zones write the same records and c
 
 @landing.command()
 def init(partitions: Partitions = 4) -> None:
-    """Create missing topics and raw tables. Safe to repeat."""
+    """Create missing topics and raw tables, and set the retention that feeds declare. Safe to repeat."""
     from lake_assets.engagement.model.kafka_topic import KafkaTopic
     from lake_assets.incremental.metadata.tables import create_raw
 
     service = _open_service_with_feeds()
     for feed in service.feeds:
-        if KafkaTopic(service.servers, feed.topic).create(partitions):
+        topic = KafkaTopic(service.servers, feed.topic)
+        if topic.create(partitions):
             typer.echo(f"created the topic {feed.topic}")
+        if feed.retention_hours is not None and topic.retain(feed.retention_hours):
+            typer.echo(f"{feed.topic} keeps messages for {feed.retention_hours:,} hours")
         if create_raw(service.catalog, feed.raw):
             typer.echo(f"created {feed.raw.table}")
 

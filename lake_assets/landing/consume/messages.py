@@ -46,6 +46,7 @@ class Feed:
         raw: The raw table.
         distinct_id: The column with the id of the subject of a message.
         max_bytes: A message with a longer value becomes a dead letter.
+        retention_hours: As the topic declares it.
 
     Raises:
         ConfigurationError: A column has a type that no message can hold.
@@ -55,6 +56,7 @@ class Feed:
     raw: RawTable
     distinct_id: str
     max_bytes: int = DEFAULT_MAX_BYTES
+    retention_hours: int | None = None
 
     def __post_init__(self) -> None:
         assert set(self._readers) == set(self.raw.columns)
@@ -131,7 +133,7 @@ def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = DEFAULT_MAX_
         declared = _topic_of(pipeline, raw)
         if declared is not None:
             topic = declared.name or f"{prefix}{raw.table}"
-            found.append(Feed(topic, raw, declared.id_column, max_bytes))
+            found.append(Feed(topic, raw, declared.id_column, max_bytes, declared.retention_hours))
     return tuple(found)
 
 

@@ -4,6 +4,7 @@ The services of `lake up` and `lake landing run` do the same continuously, witho
 a zone: while another one does, a run of a zone's asset fails and says so.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -11,19 +12,19 @@ import dagster as dg
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.messages import Feed
-from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, zone_key, zones_equal_check
+from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, topic_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
+from lake_assets.landing.dagster.movements import zone_metadata
+from lake_assets.landing.dagster.schedules import schedule_of, upkeep_job, verification_job
 from lake_assets.landing.dagster.sensors import landing_sensor
-from lake_assets.landing.files.offset_ranges import with_text_keys
-from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.loading.loader import Loaded
 from lake_assets.landing.manifest.open_zones import ZONES
-from lake_assets.landing.manifest.status import status
 from lake_assets.landing.tailing.zone_lock import locked_zone
 
 GROUP = "landing"
@@ -41,6 +42,7 @@ def zone_asset(feed: Feed, zone: str) -> dg.AssetsDefinition:
         key=zone_key(feed.topic, zone),
         group_name=GROUP,
         kinds={"kafka", "avro"},
+        deps=[topic_key(feed.topic)],
         description=(
             f"Landed files of the Kafka topic {feed.topic} in zone {zone}. A run sends a heartbeat into each partition "
             "and lands the messages available then."
@@ -98,32 +100,6 @@ def load_asset(feed: Feed, zones: Sequence[str]) -> dg.AssetsDefinition:
     return step
 
 
-def zone_metadata(service: LandingService, topic: str, zone: str) -> dict[str, dg.MetadataValue]:
-    """Return the numbers of files and records of a topic in a zone, and the next offsets by shard and partition."""
-    verified = provisional = quarantined = records = dead_letters = 0
-    next_offsets: dict[str, dict[str, int]] = {}
-    for found in status(service.manifest):
-        shard = parse_shard(found.shard)
-        if found.zone != zone or shard.topic != topic:
-            continue
-        verified += found.verified
-        provisional += found.provisional
-        quarantined += found.quarantined
-        if shard.dead_letters:
-            dead_letters += found.records
-        else:
-            records += found.records
-            next_offsets[found.shard] = with_text_keys(found.next)
-    return {
-        "files verified": dg.MetadataValue.int(verified),
-        "files provisional": dg.MetadataValue.int(provisional),
-        "files quarantined": dg.MetadataValue.int(quarantined),
-        "records": dg.MetadataValue.int(records),
-        "dead letters": dg.MetadataValue.int(dead_letters),
-        "next offsets": dg.MetadataValue.json(next_offsets),
-    }
-
-
 def load_metadata(loaded: Sequence[Loaded]) -> dict[str, dg.MetadataValue]:
     """Return the numbers of batches and rows of a run; if it loaded any, also the next offsets and complete-through."""
     metadata: dict[str, dg.MetadataValue] = {
@@ -142,21 +118,55 @@ def load_metadata(loaded: Sequence[Loaded]) -> dict[str, dg.MetadataValue]:
     return metadata
 
 
-def landing_definitions(feeds: Sequence[Feed], *, clock: Clock, deadline: timedelta) -> dg.Definitions:
+def topic_spec(feed: Feed) -> dg.AssetSpec:
+    """Return a topic as an external asset: other programs send its messages."""
+    return dg.AssetSpec(
+        key=topic_key(feed.topic),
+        group_name=GROUP,
+        kinds={"kafka"},
+        description=f"The Kafka topic {feed.topic}. Other programs send its messages.",
+    )
+
+
+def with_landed_tables(definitions: dg.Definitions, feeds: Sequence[Feed]) -> dg.Definitions:
+    """Return definitions in which the raw tables of feeds depend on their loaded topics."""
+    loaded = {asset_key(feed.raw.table): load_key(feed.topic) for feed in feeds}
+
+    def with_origin(spec: dg.AssetSpec) -> dg.AssetSpec:
+        origin = loaded.get(spec.key)
+        return spec if origin is None else spec.merge_attributes(deps=[origin])
+
+    # The version of Dagster is pinned, so a changed preview is noticed when the pin moves, by the test of definitions.
+    with warnings.catch_warnings(action="ignore", category=dg.PreviewWarning):
+        return definitions.map_asset_specs(func=with_origin)
+
+
+def landing_definitions(
+    feeds: Sequence[Feed],
+    *,
+    clock: Clock,
+    deadline: timedelta,
+    maintenance_cron: str,
+    verify_cron: str,
+) -> dg.Definitions:
     """Return the definitions of landing for topics; none if there are no topics.
 
     Args:
         feeds: The topics; empty for a pipeline whose raw tables are landed by other means.
         clock: Returns the present time, in UTC.
         deadline: A message or a provisional file that waits longer fails its check.
+        maintenance_cron: When small files are merged, scrubs finished and replaced files removed, in UTC.
+        verify_cron: When all files are read again and checked, in UTC.
     """
     if not feeds:  # the sensor needs an asset, and the jobs need topics
         return dg.Definitions()
+    upkeep, verification = upkeep_job(clock), verification_job(clock, deadline)
     return dg.Definitions(
-        assets=list(_assets(feeds)),
+        assets=[*map(topic_spec, feeds), *_assets(feeds)],
         asset_checks=[zones_equal_check(feed, clock, deadline) for feed in feeds],
         sensors=[landing_sensor(feeds, clock, deadline)],
-        jobs=[compaction_job(clock), reshard_job(clock)],
+        jobs=[compaction_job(clock), reshard_job(clock), upkeep, verification],
+        schedules=[schedule_of(upkeep, maintenance_cron), schedule_of(verification, verify_cron)],
     )
 
 

@@ -37,6 +37,11 @@ def load_key(topic: str) -> dg.AssetKey:
     return dg.AssetKey(["landing", *topic.split(".")])
 
 
+def topic_key(topic: str) -> dg.AssetKey:
+    """Return the asset key of a topic in Kafka: `raw.signups` → kafka/raw/signups."""
+    return dg.AssetKey(["kafka", *topic.split(".")])
+
+
 @dataclass(frozen=True)
 class ZoneComparison:
     """The comparison of the zones' files of a topic.

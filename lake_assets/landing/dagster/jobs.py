@@ -21,6 +21,11 @@ class CompactionConfig(dg.Config):
     max_mb: int = 256
 
 
+def limits_of(config: CompactionConfig) -> GroupLimits:
+    """Return the limits of a configuration."""
+    return GroupLimits(config.max_files, config.max_mb * _MEGABYTE)
+
+
 class ReshardConfig(dg.Config):
     """The new number of shards of the topic; it must be a multiple of the present number."""
 
@@ -34,9 +39,8 @@ def compaction_job(clock: Clock) -> dg.JobDefinition:
     def compact_shard(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
         service: LandingService = context.resources.landing.service()
         shard = parse_shard(context.partition_key)
-        limits = GroupLimits(config.max_files, config.max_mb * _MEGABYTE)
         for writer in service.zones:
-            made = merge(writer, shard, limits, now=clock())
+            made = merge(writer, shard, limits_of(config), now=clock())
             context.log.info(f"{shard} in zone {writer.zone.name}: {len(made)} columnar files made")
 
     @dg.job(

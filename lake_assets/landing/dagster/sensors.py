@@ -1,4 +1,6 @@
-"""A sensor that starts no run. It reports differences and lag of the zones as checks and adds shards as partitions.
+"""A sensor that starts no run. It reports differences and lag of the zones as checks, and what has moved as events.
+
+It also adds shards as partitions.
 
 Each tick compares Kafka's offsets with the manifest. The cursor stores the last reported results, and for each zone
 Kafka's ends at an earlier tick, as long as the zone has not reached them.
@@ -27,6 +29,7 @@ from lake_assets.landing.dagster.checks import (
     zone_key,
     zones_equal_evaluation,
 )
+from lake_assets.landing.dagster.movements import Event, movement
 from lake_assets.landing.files.offset_ranges import next_offsets, with_number_keys, with_text_keys
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.open_zones import ZONES
@@ -46,7 +49,7 @@ class _Results:
     """The results of a tick: what the cursor stores of them, and the events of those that have changed."""
 
     stored: Cursor = field(default_factory=dict)
-    events: list[dg.AssetCheckEvaluation] = field(default_factory=list)
+    events: list[dg.AssetCheckEvaluation | Event] = field(default_factory=list)
 
 
 def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> dg.SensorDefinition:
@@ -67,15 +70,16 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
         comparisons = _compare_zones(service, feeds, cursor, clock(), deadline)
         try:
             lags = _evaluate_lags(service, feeds, cursor, clock(), deadline)
+            moved = _movements(service, feeds, cursor, clock())
         except ServiceError as error:
-            lags = _Results()
+            lags = moved = _Results()
             skip_reason = str(error)
         else:
             count = len(comparisons.events) + len(lags.events)
-            skip_reason = f"No run is needed. Check results reported: {count}."
+            skip_reason = f"No run is needed. Check results reported: {count}; movements: {len(moved.events)}."
         return dg.SensorResult(
-            asset_events=[*comparisons.events, *lags.events],
-            cursor=json.dumps({**cursor, **comparisons.stored, **lags.stored}),
+            asset_events=[*comparisons.events, *lags.events, *moved.events],
+            cursor=json.dumps({**cursor, **comparisons.stored, **lags.stored, **moved.stored}),
             dynamic_partitions_requests=_new_shards(service, context.instance),
             skip_reason=skip_reason,
         )
@@ -88,7 +92,7 @@ def landing_sensor(feeds: Sequence[Feed], clock: Clock, deadline: timedelta) -> 
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
             "Fails the asset checks of landing while files of the two zones differ, or while messages in Kafka wait "
-            "longer than the deadline to be landed. It starts no run."
+            "longer than the deadline to be landed, and reports what was landed and loaded. It starts no run."
         ),
         required_resource_keys={"landing"},
     )
@@ -137,6 +141,17 @@ def _evaluate_lags(
             results.stored[key] = _stored_lag(found, deadline)
             if cursor.get(key, {}).get("passed") is not results.stored[key]["passed"]:
                 results.events.append(lag_evaluation(feed.topic, zone, found, deadline))
+    return results
+
+
+def _movements(service: LandingService, feeds: Sequence[Feed], cursor: Cursor, now: datetime) -> _Results:
+    """Report what has moved from topics to zones and raw tables. Raises `ServiceError` if Kafka does not answer."""
+    results = _Results()
+    for feed in feeds:
+        key = f"moved {feed.topic}"
+        found = movement(service, feed, cursor.get(key), now=now)
+        results.stored[key] = found.stored
+        results.events.extend(found.events)
     return results
 
 

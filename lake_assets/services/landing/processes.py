@@ -24,7 +24,7 @@ SIMULATED = "lake_assets.membership:"
 def landing_processes(settings: Settings, *, kafka_port: int | None) -> list[Service]:
     """Return the processes of landing; none if the pipeline declares no feed, or is the demo's.
 
-    Each of them uses about 110 MB for a zone, and 190 MB for loading, before the first message.
+    Each of them uses about 175 MB before the first message.
 
     Args:
         settings: With the address of Kafka.

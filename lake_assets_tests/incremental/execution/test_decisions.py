@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.incremental.execution.decisions import left_by, wait_if_beyond_data
@@ -50,6 +50,7 @@ def plan_of(hours: set[int], newest: list[int | None]) -> SessionPlan:
     return replace(COVERS, sources=tuple(sources), hours=planned)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 90)), st.lists(st.none() | st.integers(0, 90), max_size=3))
 def test_a_plan_of_more_than_a_day_beyond_all_rows_waits_for_a_person(
     hours: set[int], newest: list[int | None]

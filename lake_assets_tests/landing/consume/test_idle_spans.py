@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from confluent_kafka import Producer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.hours import hour_of
@@ -34,6 +34,7 @@ SPANS = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abc"), SPANS), st.none() | st.integers(0, 2), st.booleans())
 def test_a_heartbeat_counts_if_every_zone_has_read_it_from_the_loaded_offset_on(
     by_zone: dict[str, IdleSpan], offset: int | None, any_zone: bool
@@ -86,8 +87,8 @@ def test_a_day_of_heartbeats_completes_its_hours_and_makes_four_files_at_most(ba
     assert producer.flush(60) == 0
 
     end = BEGIN + timedelta(days=1)
-    settings = bare_home.model_copy(update={"landing_prefix": landings.prefix})
-    service = LandingService(settings, kafka, landings.catalog, PIPELINE, lambda: end)
+    home = bare_home.model_copy(update={"landing_prefix": landings.prefix})
+    service = LandingService(home, kafka, landings.catalog, PIPELINE, lambda: end)
     for writer in service.zones:
         with service.tailer(writer, topic=feed.topic) as tailer:
             tailer.drain()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.errors import ConfigurationError, SourceError
@@ -56,6 +56,7 @@ def slow_idle_cut(messages: list[tuple[Record, bool]], policy: Policy) -> list[t
     return []
 
 
+@settings(deadline=None)
 @given(streams(), IDLE_POLICIES, st.lists(st.booleans(), min_size=25, max_size=25))
 def test_heartbeats_alone_keep_a_file_open_for_longer(
     messages: list[Record], policy: Policy, beats: list[bool]

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -78,6 +78,7 @@ def beating(steps: Iterable[tuple[int, bool]]) -> list[Record]:
     return found
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 90_000), st.booleans()), max_size=40))
 def test_a_tail_says_of_its_open_file_how_far_there_are_heartbeats_alone(steps: list[tuple[int, bool]]) -> None:
     messages, told = beating(steps), None

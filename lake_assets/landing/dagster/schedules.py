@@ -1,0 +1,82 @@
+"""The regular work on landed files as two jobs with schedules: upkeep of both zones, and their verification."""
+
+from datetime import timedelta
+
+import dagster as dg
+
+from lake_assets.errors import LakeError
+from lake_assets.incremental.dagster.assets import failure
+from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.landing.dagster.jobs import CompactionConfig, limits_of
+from lake_assets.landing.erasure.erase import scrub_by
+from lake_assets.landing.landing_service import LandingService
+from lake_assets.landing.operations.upkeep import keep_up
+from lake_assets.landing.operations.verify import verify
+
+KEEP = timedelta(hours=24)
+"""Files that were replaced are kept for so long, because a reader may have them open."""
+
+SHOWN = 10
+"""The most findings that a failed verification names."""
+
+
+def upkeep_job(clock: Clock) -> dg.JobDefinition:
+    """Return the job that finishes scrubs, merges small files and removes replaced ones, in both zones."""
+
+    @dg.op(required_resource_keys={"landing"})
+    def keep_zones_up(context: dg.OpExecutionContext, config: CompactionConfig) -> None:
+        service: LandingService = context.resources.landing.service()
+        rules = {feed.topic: scrub_by(service.settings, service.pipeline, feed) for feed in service.feeds}
+        for writer in service.zones:
+            try:
+                done = keep_up(writer, rules, limits_of(config), keep=KEEP, now=clock())
+            except LakeError as error:
+                raise failure(error) from error
+            context.log.info(
+                f"zone {done.zone}: {len(done.scrubbed)} files scrubbed, {len(done.merged)} columnar files made, "
+                f"{len(done.removed)} old ones removed"
+            )
+
+    @dg.job(
+        name="landing_upkeep",
+        description="Merges landed files of both zones, finishes scrubs, and removes files that were replaced.",
+    )
+    def job() -> None:
+        keep_zones_up()
+
+    return job
+
+
+def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:
+    """Return the job that reads every landed file again. It fails if one is not as it was landed."""
+
+    @dg.op(required_resource_keys={"landing"})
+    def verify_zones(context: dg.OpExecutionContext) -> None:
+        service: LandingService = context.resources.landing.service()
+        zones = [writer.zone for writer in service.zones]
+        done = verify(service.manifest, zones, now=clock(), deadline=deadline, processes=1)
+        context.log.info(f"{done.files:,} files read: {len(done.findings):,} findings")
+        if done.findings:
+            shown = [f"{found.name} of zone {found.zone}: {found.problem}" for found in done.findings[:SHOWN]]
+            raise dg.Failure("\n".join(shown), {"findings": len(done.findings)}, allow_retries=False)
+
+    @dg.job(
+        name="landing_verification",
+        description="Reads all landed files of both zones and repeats the checks of their landing. Changes nothing.",
+    )
+    def job() -> None:
+        verify_zones()
+
+    return job
+
+
+def schedule_of(job: dg.JobDefinition, cron: str) -> dg.ScheduleDefinition:
+    """Return the schedule that runs a job; `cron` is in UTC."""
+    return dg.ScheduleDefinition(
+        name=f"{job.name}_schedule",
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=job.description,
+    )
