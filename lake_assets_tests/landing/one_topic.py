@@ -10,10 +10,11 @@ from uuid import uuid4
 
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
+from tenacity import retry, retry_if_exception_type, retry_if_result, stop_after_delay, wait_fixed
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
+from lake_assets.errors import ServiceError
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.tables import create_raw, load
 from lake_assets.landing.consume.messages import Feed
@@ -55,6 +56,7 @@ class OneTopic:
         self.catalog = open_catalog(self.home)
         create_raw(self.catalog, SIGNUPS)
         KafkaTopic(self.servers, self.topic).create(2)
+        self._id()
 
     @property
     def writers(self) -> list[ZoneWriter]:
@@ -87,15 +89,20 @@ class OneTopic:
 
     def recreate(self, partitions: int = 2) -> None:
         """Delete the topic and create it again."""
-        before = topic_ids(self.servers, [self.topic])
+        before = self._id()
         admin = AdminClient({"bootstrap.servers": self.servers})
         admin.delete_topics([self.topic])[self.topic].result(PATIENCE_SECONDS)
         self._created(partitions)
-        assert topic_ids(self.servers, [self.topic]) != before
+        assert self._id() != before
 
     @retry(retry=retry_if_result(lambda done: not done), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.1))
     def _created(self, partitions: int) -> bool:
         return KafkaTopic(self.servers, self.topic).create(partitions)
+
+    @retry(retry=retry_if_exception_type(ServiceError), stop=stop_after_delay(PATIENCE_SECONDS), wait=wait_fixed(0.1))
+    def _id(self) -> str:
+        """The topic's id, as soon as the broker knows of it."""
+        return topic_ids(self.servers, [self.topic])[self.topic]
 
     def forget(self, before: int, partition: int = 0) -> None:
         """Let Kafka remove the messages before an offset, as its retention does."""

@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
 from lake_assets.landing.consume.kafka_reader import no_answer, partitions
 
-_ATTEMPTS = 3
+_ATTEMPTS = 6
 
 
 @dataclass(frozen=True)
