@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY, Grain, days_in
@@ -22,7 +22,7 @@ SPAN = 9
 
 days = st.integers(0, SPAN - 1)
 some_days = st.frozensets(days, max_size=3)
-lengths = st.none() | st.integers(1, 100)
+lengths = st.none() | st.integers(1, 5).map(lambda number: 24 * number - 7)
 modes = st.one_of(
     st.just(Stateless()),
     st.builds(Stateful, load=st.sampled_from(["range", "changed"]), catchup_threshold=lengths, chunk_hours=lengths),
@@ -86,7 +86,7 @@ def in_days(decision: Decision, grain: Grain) -> object:
     return decision.load, found, None if through is None else grain.number(through)
 
 
-@thorough
+@settings(thorough, max_examples=600)
 @given(drawn)
 def test_a_plan_has_the_days_that_days_of_24_hours_would_have(found: dict[str, Any]) -> None:
     local = plan(inputs(NEW_YORK, found))
