@@ -48,7 +48,7 @@ def test_the_guard_tries_again_until_somebody_calls_down(home: Path) -> None:
         wait_until(lambda: log.exists() and log.read_text().count("There are no jars") >= 2)
         wait_until(lambda: addresses.read_records(home) == RECORDS)
     finally:
-        lifecycle.down(settings(), report=str)
+        lifecycle.down(settings(), report=print)
     assert addresses.processes_of(home) == []
     assert addresses.read_records(home) == []
 
