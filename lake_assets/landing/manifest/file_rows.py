@@ -163,6 +163,12 @@ class FileRows:
                 names.append(retired.name)
         return names
 
+    def copies_of(self, file: DataFile) -> list[str]:
+        """Return the names of the zone's staged files that were made from a file."""
+        query = sa.select(FILES).where(FILES.c.zone == file.zone, FILES.c.stage == "staged")
+        staged = [entry_of(row).file for row in self._connection.execute(query)]
+        return [copy.name for copy in staged if file.name in copy.made_from]
+
     def insert_compared(self, entry: Entry) -> Verdict | FilesDiffer:
         """Insert a file with the verdict of its comparison with other zones; verify the files that it matches.
 

@@ -295,7 +295,7 @@ class Manifest:
         """Remove a file from the manifest, so that its zone lands the offsets again.
 
         Retired files that share records with it are removed too; otherwise the zone would take them for the file that
-        it has to make.
+        it has to make. So are the staged copies that were made of it: its records land again in their shards.
 
         Args:
             zone: The zone.
@@ -311,7 +311,7 @@ class Manifest:
         with self.change() as (connection, _):
             rows = FileRows(connection)
             entry = rows.require_verdict(zone, name, verdicts)
-            removed = [name, *rows.retired_for(entry.file)]
+            removed = [name, *rows.retired_for(entry.file), *rows.copies_of(entry.file)]
             for each in removed:
                 rows.remove(zone, each)
             rows.lower_ends(entry.file)

@@ -13,10 +13,10 @@ from datetime import datetime
 from lake_assets.base.failpoints import reach
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.entries import DataFile, names_of
-from lake_assets.landing.files.offset_ranges import last_offsets
+from lake_assets.landing.files.offset_ranges import first_offsets, last_offsets
 from lake_assets.landing.files.sharding import DistinctId, Shard, shards
 from lake_assets.landing.manifest.schema import Entry, files_of
-from lake_assets.landing.manifest.shared_state import Round
+from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.store import RoundNumber
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 from lake_assets.landing.operations.compaction_rounds import open_round, shard_files, unfinished_rounds
@@ -62,7 +62,7 @@ def reshard(writer: ZoneWriter, shard: Shard, of: int, distinct_id: DistinctId, 
         )
     taken = _complete_files(writer, shard, current)
     if not taken:
-        return Resharded([], f"round {current.number} of {shard}: its files")
+        return _finish_if_split(writer, shard, current)
     targets = [target for target in shards(shard.topic, of) if target.number % shard.of == shard.number]
     made: list[str] = []
     for target in targets:
@@ -108,6 +108,31 @@ def _complete_files(writer: ZoneWriter, shard: Shard, current: Round) -> list[Da
     if missing_files(writer.manifest, writer.zone.name, shard.topic):
         return []
     return shard_files(writer, shard).up_to(current.cut)
+
+
+def _finish_if_split(writer: ZoneWriter, shard: Shard, current: Round) -> Resharded:
+    if not _is_split(writer, shard, current):
+        return Resharded([], f"round {current.number} of {shard}: its files")
+    SharedState(writer.manifest).finish_round(writer.zone.name, current)
+    return Resharded([], None)
+
+
+def _is_split(writer: ZoneWriter, shard: Shard, current: Round) -> bool:
+    """Return whether the records of a round are in the new shards alone, where files that were discarded landed again.
+
+    The old shard then has no file up to the cut, and each new one has files up to it.
+    """
+    if current.of is None or missing_files(writer.manifest, writer.zone.name, shard.topic):
+        return False
+    begins = first_offsets(shard_files(writer, shard).live)
+    for partition, last in current.cut.items():
+        if begins.get(partition, last + 1) <= last:
+            return False
+        for target in shards(shard.topic, current.of):
+            ends = last_offsets(shard_files(writer, target).live)
+            if target.number % shard.of == shard.number and ends.get(partition, -1) < last:
+                return False
+    return True
 
 
 def _copy(
