@@ -60,8 +60,10 @@ class LookbackPlanner(Planner):
     lookback_hours: float = inf
     """How far it looks back; to the first hour by default."""
 
-    def next_session(self, state: ProcessState, *, up_to: Heads | None = None, retry_blocked: bool = False) -> Decision:
-        planned = super().next_session(state, up_to=up_to, retry_blocked=retry_blocked)
+    def next_session(
+        self, state: ProcessState, *, up_to: Heads | None = None, retry_blocked: bool = False, force: bool = False
+    ) -> Decision:
+        planned = super().next_session(state, up_to=up_to, retry_blocked=retry_blocked, force=force)
         if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
             return planned
         before = state.session.plan.hour_numbers if state.session else ()

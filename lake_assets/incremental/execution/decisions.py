@@ -7,6 +7,7 @@ from itertools import count
 
 from pyiceberg.table import Table
 
+from lake_assets.base.grain import Grain
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.execution import target_check
@@ -81,8 +82,10 @@ def changed_hours(known: PlanningInput) -> set[int]:
     return found
 
 
-def wait_if_beyond_data(decision: Decision) -> Decision:
+def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
     """Return the decision; a wait if it builds more than a day of hours that are later than all rows of the sources.
+
+    Hours of the newest row's own partition do not count.
 
     A source that is declared complete far beyond its rows, as by a heartbeat of the future, would otherwise make a
     target carry its state through years. An idle source builds hour by hour, which is always allowed.
@@ -92,8 +95,9 @@ def wait_if_beyond_data(decision: Decision) -> Decision:
     newest = max((source.last_hour for source in decision.sources if source.last_hour is not None), default=None)
     if newest is None:
         return decision
-    beyond = [hour for hour in decision.hour_numbers if hour > newest]
-    if len(beyond) <= MAX_HOURS_BEYOND:
+    filled = grain.last(newest)
+    beyond = [hour for hour in decision.hour_numbers if hour > filled]
+    if len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
         return decision
     return NoSession(
         "beyond",

@@ -95,7 +95,7 @@ class Planner:
         known = self._planning_input(state, self._usable_heads(state, up_to or {}))
         decision = self._completed(state, self._cheapest(known, state))
         if not force:
-            decision = wait_if_beyond_data(decision)
+            decision = wait_if_beyond_data(decision, self.target.grain)
         if retry_blocked:
             return decision
         return wait_if_blocked(state, decision)
