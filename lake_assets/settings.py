@@ -8,18 +8,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
-from lake_assets.passed_properties import is_passed, passed_properties
+from lake_assets.passed_properties import passed_properties
 
 PROJECT = Path(__file__).resolve().parent.parent
 """The folder of the package's folder: of a checkout, or site-packages."""
@@ -68,14 +65,16 @@ class Settings(BaseSettings):
         "default: .lake in the checkout, or in the current folder if the package was installed",
     )
     catalog_uri: str | None = Field(
-        None, description="catalog database or REST address; default: SQLite in the data directory"
+        default=None, description="catalog database or REST address; default: SQLite in the data directory"
     )
     catalog_properties: dict[str, SecretStr] = Field(
-        {},
+        default={},
         description="properties of the catalog and its files for Spark and pyiceberg, as JSON, or one by one: "
         "LAKE_CATALOG__S3__ENDPOINT is s3.endpoint; never shown",
     )
-    warehouse: str | None = Field(None, description="location of all tables; default: a folder in the data directory")
+    warehouse: str | None = Field(
+        default=None, description="location of all tables; default: a folder in the data directory"
+    )
     jars: Path = Field(
         default_factory=partial(_jars_folder, "jars"),
         description="folder of the jars that `lake setup` downloads; default: in the virtual environment, "
@@ -86,155 +85,180 @@ class Settings(BaseSettings):
         description="folder of the jars of the local Kafka broker; default: beside the other jars",
     )
     spark_remote: str | None = Field(
-        None,
+        default=None,
         description="Spark Connect server, sc://host:port; default: the one that `lake up` started, "
         "otherwise Spark in the same process",
     )
-    spark_memory: str = Field("1500m", description="heap of the local Spark Connect server")
+    spark_memory: str = Field(default="1500m", description="heap of the local Spark Connect server")
     kafka: str | None = Field(
-        None, description="Kafka bootstrap servers, host:port,...; default: the broker that `lake up` started"
+        default=None, description="Kafka bootstrap servers, host:port,...; default: the broker that `lake up` started"
     )
     kafka_properties: dict[str, SecretStr] = Field(
-        {},
+        default={},
         description="properties of all clients of LAKE_KAFKA, as JSON, or one by one: "
         "LAKE_KAFKA__SECURITY_PROTOCOL is security.protocol; never shown",
     )
     zookeeper: str | None = Field(
-        None, description="ZooKeeper ensemble, host:port,...; default: the server that `lake up` started"
+        default=None, description="ZooKeeper ensemble, host:port,...; default: the server that `lake up` started"
     )
     spark_java_options: str = Field(
         # With one compiler Java reserves 48 MB for compiled code. Spark fills it, and all further code is interpreted.
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        default="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
         description="Java options of the local Spark; the default starts fast, for many small sessions; "
         "set it to an empty text for large data",
     )
     pipelines: str = Field(
-        "lake_assets.membership:PIPELINE",
+        default="lake_assets.membership:PIPELINE",
         description="module:attribute of each pipeline, or a folder of YAML files that declare one, comma-separated",
     )
     lakes: str | None = Field(
-        None,
+        default=None,
         description="engagement lakes, comma-separated: YAML files, or lakes of the package (email_event,"
         " meeting_event, voice_insight); default: these three with the demo's pipeline, otherwise none",
     )
-    start: str = Field("2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
-    end: str | None = Field(None, description="hour after the last one that Dagster shows; default: the present hour")
-    tick_seconds: int = Field(2, description="minimum number of seconds between two evaluations of a sensor", ge=1)
+    start: str = Field(default="2026-01-01-00:00", description="first event hour; earlier rows are quarantined")
+    end: str | None = Field(
+        default=None, description="hour after the last one that Dagster shows; default: the present hour"
+    )
+    tick_seconds: int = Field(
+        default=2, description="minimum number of seconds between two evaluations of a sensor", ge=1
+    )
     settle_seconds: int = Field(
-        60, description="maximum number of seconds that a target waits for upstream targets to settle", ge=0
+        default=60, description="maximum number of seconds that a target waits for upstream targets to settle", ge=0
     )
     exact_hours_bytes: int = Field(
-        64 << 20,
+        default=64 << 20,
         description="size in bytes up to which planning opens a data file whose rows span many hours, to rebuild the"
         " hours of its rows only; 0 opens none",
         ge=0,
     )
-    retain_hours: int = Field(72, description="snapshots younger than this number of hours are always kept", ge=0)
+    retain_hours: int = Field(
+        default=72, description="snapshots younger than this number of hours are always kept", ge=0
+    )
     keep_snapshots: int = Field(
-        10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
+        default=10, description="number of newest snapshots of a table that are kept, regardless of their age", ge=1
     )
-    orphan_hours: int = Field(72, description="age in hours at which unreferenced files are removed", ge=24)
-    max_runs: int | None = Field(None, description="runs of Dagster at once; default: 1 to 4, as memory allows", ge=1)
-    run_days: int = Field(30, description="age in days at which ended runs of Dagster are removed with logs", ge=1)
-    maintenance_cron: str = Field("17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
+    orphan_hours: int = Field(default=72, description="age in hours at which unreferenced files are removed", ge=24)
+    max_runs: int | None = Field(
+        default=None, description="runs of Dagster at once; default: 1 to 4, as memory allows", ge=1
+    )
+    run_days: int = Field(
+        default=30, description="age in days at which ended runs of Dagster are removed with logs", ge=1
+    )
+    maintenance_cron: str = Field(default="17 3 * * *", description="schedule of the maintenance of all tables, in UTC")
     verify_hours: int = Field(
-        6, description="maximum number of hours of a target that a day compares with a rebuild", ge=1
+        default=6, description="maximum number of hours of a target that a day compares with a rebuild", ge=1
     )
-    verify_cron: str = Field("47 4 * * *", description="schedule of the comparison with a rebuild, in UTC")
+    verify_cron: str = Field(default="47 4 * * *", description="schedule of the comparison with a rebuild, in UTC")
     max_delay_minutes: int | None = Field(
-        None,
+        default=None,
         description="minutes after which a target without its own max_delay is late; default: it is never late",
         ge=0,
     )
     alert_webhook: SecretStr | None = Field(
-        None,
+        default=None,
         description="address to which failed audits, crashed sessions and late tables are POSTed as JSON; never logged",
     )
-    webserver_port: int = Field(3000, description="port of Dagster's UI, on loopback")
+    webserver_port: int = Field(default=3000, description="port of Dagster's UI, on loopback")
     webserver_hosts: str = Field(
-        "",
+        default="",
         description="additional host names of Dagster's UI behind a proxy or a tunnel, as the address bar shows them,"
         " comma-separated: lake.example.com,localhost:8080; default: only loopback at its port",
     )
     erasure_key: SecretStr | None = Field(
-        None,
+        default=None,
         description="secret key that hashes erased ids; default: a generated key in the data directory, "
         "which only its owner can read",
     )
     landing: Path | None = Field(
-        None, description="folder of landed files, with one folder for each zone; default: in the data directory"
+        default=None,
+        description="folder of landed files, with one folder for each zone; default: in the data directory",
     )
     landing_manifest_uri: str | None = Field(
-        None,
+        default=None,
         description="database of the manifest of landed files, which the zones share; "
         "default: SQLite in the data directory",
     )
     landing_deadline_seconds: int = Field(
-        900,
+        default=900,
         description="seconds that a landed file may wait for the file of the other zone before an alarm is raised",
         ge=1,
     )
-    landing_prefix: str = Field("", description="prefix of the topics of landing, before the names of the raw tables")
-    landing_message_bytes: int = Field(
-        1 << 20, description="maximum size of a message in bytes; a longer one is a dead letter", ge=1
+    landing_prefix: str = Field(
+        default="", description="prefix of the topics of landing, before the names of the raw tables"
     )
-    landing_file_messages: int = Field(10_000, description="number of messages at which a landed file is closed", ge=1)
-    landing_file_bytes: int = Field(4 << 20, description="size in bytes at which a landed file is closed", ge=1)
+    landing_message_bytes: int = Field(
+        default=1 << 20, description="maximum size of a message in bytes; a longer one is a dead letter", ge=1
+    )
+    landing_file_messages: int = Field(
+        default=10_000, description="number of messages at which a landed file is closed", ge=1
+    )
+    landing_file_bytes: int = Field(default=4 << 20, description="size in bytes at which a landed file is closed", ge=1)
     landing_age_seconds: int = Field(
-        60,
+        default=60,
         description="a message closes a landed file if its timestamp is this many seconds from the first message's",
         ge=1,
     )
     landing_heartbeat_seconds: int = Field(
-        5, description="seconds between two heartbeats into the same partition", ge=1
+        default=5, description="seconds between two heartbeats into the same partition", ge=1
     )
     landing_loads: Literal["verified", "provisional"] = Field(
-        "verified",
+        default="verified",
         description="files that are loaded into raw tables: verified, or also those not yet compared (provisional)",
     )
-    ingestion_seconds: int = Field(3600, description="seconds between two turns of an ingestion", ge=1)
-    mutation_seconds: int = Field(3600, description="seconds between two turns of a mutation", ge=1)
-    retention_seconds: int = Field(86_400, description="seconds between two turns of a retention", ge=1)
+    ingestion_seconds: int = Field(default=3600, description="seconds between two turns of an ingestion", ge=1)
+    mutation_seconds: int = Field(default=3600, description="seconds between two turns of a mutation", ge=1)
+    retention_seconds: int = Field(default=86_400, description="seconds between two turns of a retention", ge=1)
     engagement_maintenance_seconds: int = Field(
-        3600,
+        default=3600,
         description="minimum number of seconds between two maintenance turns of an engagement lake; "
         "maintenance follows retention",
         ge=1,
     )
     turn_seconds: float = Field(
-        300, description="maximum number of seconds that a stream of an engagement lake waits for its turn", gt=0
+        default=300,
+        description="maximum number of seconds that a stream of an engagement lake waits for its turn",
+        gt=0,
     )
     serving_folder: Path | None = Field(
-        None, description="folder of the segments of served tables; default: in the data directory"
+        default=None, description="folder of the segments of served tables; default: in the data directory"
     )
     serving_snapshots: int = Field(
-        2, description="number of snapshots of a served table that are kept, including the newest", ge=2
+        default=2, description="number of snapshots of a served table that are kept, including the newest", ge=2
     )
-    serving_quota_mb: int | None = Field(None, description="maximum MB of a served table; default: no limit", ge=1)
+    serving_quota_mb: int | None = Field(
+        default=None, description="maximum MB of a served table; default: no limit", ge=1
+    )
     serving_groups: dict[str, list[str]] = Field(
-        {},
+        default={},
         description='groups of served tables whose pushes become visible together, as JSON: {"group": ["table", ...]};'
         " default: none",
     )
     serving_retain_hours: float = Field(
-        24, description="hours for which replaced segments, and those that a failed push left, are kept", ge=0
+        default=24, description="hours for which replaced segments, and those that a failed push left, are kept", ge=0
     )
-    serving_port: int = Field(8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
+    serving_port: int = Field(default=8090, description="port of the query endpoint, on loopback", ge=0, le=65535)
     serving_token: SecretStr | None = Field(
-        None, description="bearer token that the query endpoint requires; default: it requires none"
+        default=None, description="bearer token that the query endpoint requires; default: it requires none"
     )
     pinot_controller: str | None = Field(
-        None, description="controller of an Apache Pinot cluster, http://host:9000; default: no cluster"
+        default=None, description="controller of an Apache Pinot cluster, http://host:9000; default: no cluster"
     )
     pinot_authorization: SecretStr | None = Field(
-        None, description="Authorization header for that controller, such as `Basic ...`; never logged"
+        default=None, description="Authorization header for that controller, such as `Basic ...`; never logged"
     )
-    query_seconds: float = Field(30, description="maximum duration of a query of served tables in seconds", gt=0)
-    query_rows: int = Field(10_000, description="maximum number of rows that a query returns", ge=1)
+    query_seconds: float = Field(
+        default=30, description="maximum duration of a query of served tables in seconds", gt=0
+    )
+    query_rows: int = Field(default=10_000, description="maximum number of rows that a query returns", ge=1)
     query_mb: int = Field(
-        512, description="maximum memory of DuckDB's buffers in a query in MB; a query may take as much again", ge=32
+        default=512,
+        description="maximum memory of DuckDB's buffers in a query in MB; a query may take as much again",
+        ge=32,
     )
-    failpoint: str | None = Field(None, description="only for tests: name of the point at which the process dies")
+    failpoint: str | None = Field(
+        default=None, description="only for tests: name of the point at which the process dies"
+    )
 
     @classmethod
     def settings_customise_sources(
@@ -290,52 +314,11 @@ class Settings(BaseSettings):
 
 
 ENVIRONMENT_FILE = "lake.env"
-SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}  # No fields: the data directory, and the mark of its processes.
-
-SIMILAR = 0.7  # How similar a setting must be to an unknown variable, from 0 to 1, to be the one that is meant.
 
 
 def home_directory() -> Path:
     """Return the data directory of this process, also if another setting is invalid."""
     return Path(os.environ.get("LAKE_HOME", default_home())).expanduser().resolve()
-
-
-@dataclass(frozen=True)
-class UnknownVariable:
-    """A variable `LAKE_…` that names no setting, where it is set, and the variable that is probably meant, if any."""
-
-    name: str
-    place: str
-    nearest: str | None
-
-
-def unknown_variables() -> list[UnknownVariable]:
-    """Return the variables `LAKE_…` of the environment and of `lake.env` that name no setting, sorted by name."""
-    file = home_directory() / ENVIRONMENT_FILE
-    places = {**dict.fromkeys(_names_in(file), str(file)), **dict.fromkeys(os.environ, "the environment")}
-    settable = [variable_name(field) for field in Settings.model_fields]
-    found = []
-    for name, place in sorted(places.items()):
-        variable = name.upper()
-        if not variable.startswith("LAKE_") or variable.startswith(OF_TESTS) or is_passed(variable):
-            continue
-        if variable not in SET_BY_COMMANDS.union(settable):
-            nearest = get_close_matches(variable, settable, n=1, cutoff=SIMILAR)
-            found.append(UnknownVariable(name, place, nearest[0] if nearest else None))
-    return found
-
-
-def _names_in(file: Path) -> list[str]:
-    try:
-        return list(dotenv_values(file))
-    except OSError:  # reported when the settings are read
-        return []
-
-
-def shown_value(field: str, value: object) -> str:
-    """Return a malformed value of a setting for a message; that of a secret is not shown."""
-    is_secret = "SecretStr" in str(Settings.model_fields[field].annotation)
-    return "malformed" if is_secret else repr(value)
 
 
 def variable_name(field: str) -> str:

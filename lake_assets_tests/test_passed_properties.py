@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lake_assets.cli.checks.variables import unknown_variables
 from lake_assets.passed_properties import CATALOG, KAFKA, is_passed, passed_properties
-from lake_assets.settings import home_directory, settings, unknown_variables
+from lake_assets.settings import home_directory, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

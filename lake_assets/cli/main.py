@@ -12,6 +12,7 @@ from lake_assets.base.extras import missing_extra
 from lake_assets.cli import erasure, report, services, tables, targets
 from lake_assets.cli.checks.declarations import check
 from lake_assets.cli.checks.doctor import doctor
+from lake_assets.cli.checks.variables import shown_value, unknown_variables
 from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
@@ -21,7 +22,7 @@ from lake_assets.cli.shell.private import close_to_others, exposed_secrets
 from lake_assets.cli.shell.service import service
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
-from lake_assets.settings import Settings, home_directory, shown_value, unknown_variables
+from lake_assets.settings import Settings, home_directory
 
 TERMINATED = 128 + signal.SIGTERM
 INTERRUPTED = 128 + signal.SIGINT

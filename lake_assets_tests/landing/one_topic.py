@@ -115,7 +115,7 @@ class OneTopic:
         """Load what is ready; return the names of all signups in the raw table, sorted."""
         erasures = Erasures(self.catalog, key=lambda: b"key")
         zones = [writer.zone for writer in self.writers]
-        list(Loader(self.catalog, self.manifest, zones, self.feed, (0, 1), (), erasures).load())
+        list(Loader(self.catalog, self.manifest, zones, self.feed, (0, 1), (), erasures, lambda: NOW).load())
         rows = load(self.catalog, SIGNUPS.table).scan().to_arrow()
         return sorted(str(name) for name in rows["signup_id"].to_pylist())
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from pydantic import ValidationError
 
 from lake_assets.base.findings import Finding, Level, Repair
+from lake_assets.cli.checks.variables import shown_value, unknown_variables
 from lake_assets.connections import addresses, remembered_tables
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline
@@ -19,7 +20,7 @@ from lake_assets.incremental.metadata.erasure_registry import KEY_FILE
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version
 from lake_assets.services.installation.jar_files import SetupError
-from lake_assets.settings import Settings, settings, shown_value, unknown_variables, variable_name
+from lake_assets.settings import Settings, settings, variable_name
 
 SETTINGS, JAVA, DISK, SERVICES = "settings", "java", "disk", "services"
 

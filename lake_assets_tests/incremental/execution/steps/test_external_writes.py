@@ -47,7 +47,7 @@ def in_hours(found: Collection[int]) -> BooleanExpression:
     spans = [(hour_start(START + h).isoformat(), hour_start(START + h + 1).isoformat()) for h in sorted(found)]
     each: list[BooleanExpression] = []
     for a, b in spans:
-        each.append(And(GreaterThanOrEqual("at", a), LessThan("at", b)))  # type: ignore[arg-type]
+        each.append(And(GreaterThanOrEqual("at", a), LessThan("at", b)))  # type: ignore[arg-type, call-arg]
     return reduce(Or, each)
 
 
