@@ -39,7 +39,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "definitions": FOUNDATION | ENGINES | STAGES | {"resources", "components"},
     "pages": FOUNDATION | ENGINES | STAGES,
     "demo": FOUNDATION | ENGINES | STAGES | {"services", "pages"},
-    "cli": FOUNDATION | ENGINES | STAGES | {"services", "pages", "demo"},
+    "cli": FOUNDATION | ENGINES | STAGES | {"services", "pages", "demo", "passed_properties"},
     "__init__": FOUNDATION | ENGINES | {"resources", "components"},
 }
 """Part of the package → the other parts that it may import, at its top, inside functions, or for types alone."""

@@ -92,12 +92,9 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
     """
     if not isinstance(decision, SessionPlan):
         return decision
-    newest = max((source.last_hour for source in decision.sources if source.last_hour is not None), default=None)
-    if newest is None:
-        return decision
-    filled = grain.last(newest)
-    beyond = [hour for hour in decision.hour_numbers if hour > filled]
-    if len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
+    newest = _newest_row(decision)
+    beyond = _hours_beyond(decision, newest, grain)
+    if newest is None or len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
         return decision
     return NoSession(
         "beyond",
@@ -106,6 +103,19 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
         f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
         " the hours",
     )
+
+
+def _newest_row(decision: SessionPlan) -> int | None:
+    """Return the hour of the newest row of all sources; None if they have no row, or it is not known."""
+    hours = [source.last_hour for source in decision.sources if source.last_hour is not None]
+    return max(hours, default=None)
+
+
+def _hours_beyond(decision: SessionPlan, newest: int | None, grain: Grain) -> list[int]:
+    if newest is None:
+        return []
+    filled = grain.last(newest)
+    return [hour for hour in decision.hour_numbers if hour > filled]
 
 
 def _completeness(decision: SessionPlan) -> str:
