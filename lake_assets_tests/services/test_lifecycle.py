@@ -115,6 +115,7 @@ def test_the_whole_life_of_the_services(bare_home: Settings) -> None:
     kept = addresses.read_ports(bare_home.home)
     assert {name: kept[name] for name, s in found.items() if s.port} == {n: s.port for n, s in found.items() if s.port}
     with socket.socket() as used:
+        used.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # clients of the broker may have just left it
         used.bind(("127.0.0.1", kept["kafka"]))
         used.listen()
         said.clear()
