@@ -42,7 +42,7 @@ def test_secrets_are_not_in_the_configuration_that_the_ui_shows(
     module = "lake_assets.incremental.dagster.spark_resource"
     monkeypatch.setattr(f"{module}.spark_session_from_config", opened.append)
     monkeypatch.setattr(f"{module}.require_listener", str)
-    monkeypatch.setattr(f"{module}.limit_retries", repr)
+    monkeypatch.setattr(f"{module}.prepare_client", repr)
     settings = Settings(
         home=tmp_path,
         spark_remote="sc://127.0.0.1:1/;token=hidden",

@@ -112,7 +112,7 @@ def open_spark(settings: Settings) -> SparkSession:
         return start_in_process(builder.appName("lake-assets"), settings.home)
     require_listener(conf["spark.remote"])
     session: SparkSession = builder.create()
-    limit_retries(session)
+    prepare_client(session)
     return session
 
 
@@ -124,12 +124,22 @@ def _silence_query_loggers() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
-def limit_retries(session: SparkSession) -> None:
-    """Make a client give up after 20 s without the server. By default it retries for 13 minutes, also at its exit."""
+def prepare_client(session: SparkSession) -> None:
+    """Change what a client of Spark Connect does if it waits, or if a session is forgotten.
+
+    It gives up after 20 s without the server. By default it retries for 13 minutes, also at its exit.
+
+    A session that the garbage collector finds closes nothing: whoever opened it stops it. By default it also closes the
+    pool of threads that all sessions of the process share, and waits for these threads. If one of them runs the garbage
+    collector, it waits for itself, and every other session of the process waits for it.
+    """
     from pyspark.sql.connect.client.retries import DefaultPolicy
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     connected: Any = session
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
+    if "__del__" in vars(ConnectSession):
+        del ConnectSession.__del__
 
 
 def safe_remote(remote: str) -> str:

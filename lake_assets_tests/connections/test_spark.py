@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lake_assets.connections.spark import open_spark
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from lake_assets.settings import Settings
 
 
 def test_a_delta_table_is_written_merged_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
@@ -30,3 +35,16 @@ def test_records_of_a_topic_are_rows(spark: SparkSession, kafka: str) -> None:
     assert producer.flush(20) == 0
     found = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka).option("subscribe", "rows").load()
     assert [bytes(row.value) for row in found.collect()] == [b"one"]
+
+
+def test_y2_a_forgotten_session_does_not_close_the_threads_that_others_use(home: Settings, spark: SparkSession) -> None:
+    forgotten = open_spark(home)
+    forgotten.stop()
+    assert spark.range(3).count() == 3
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator as Released
+
+    shared = Released._release_thread_pool_instance
+    assert shared is not None
+    del forgotten
+    gc.collect()
+    assert Released._release_thread_pool_instance is shared

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from dagster_pyspark.resources import spark_session_from_config
 
-from lake_assets.connections.spark import limit_retries, require_listener
+from lake_assets.connections.spark import prepare_client, require_listener
 
 
 def spark_resource(conf: Mapping[str, Any], *, shown: Mapping[str, Any]) -> dg.ConfigurableResource[Any]:
@@ -34,6 +34,6 @@ def spark_resource(conf: Mapping[str, Any], *, shown: Mapping[str, Any]) -> dg.C
                 require_listener(remote)
             self._spark_session = spark_session_from_config(dict(conf))  # type: ignore[no-untyped-call]
             if remote is not None:
-                limit_retries(self._spark_session)
+                prepare_client(self._spark_session)
 
     return SparkResource(spark_config=dict(shown))
