@@ -128,6 +128,8 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
 
         def start_on_loopback(arguments: list[str], **named: Any) -> str:
             found = [argument.replace('-h ""', "-h 127.0.0.1") for argument in arguments]
+            if "timeout" in named:
+                named["timeout"] = 120  # 10 s are too few on a busy machine
             return str(start(found, **named))
 
         patch.setattr(postgres_server, "pg_ctl", start_on_loopback)  # it listens to no port by itself
