@@ -48,7 +48,7 @@ def test_a_name_bears_table_time_push_and_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "push_id"), [("A", "0123abcd"), ("../t", "0123abcd"), ("t", "short"), ("t", "a/../../b")]
+    ("table", "push_id"), [("a b", "0123abcd"), ("../t", "0123abcd"), ("t", "short"), ("t", "a/../../b")]
 )
 def test_names_that_could_lead_elsewhere_are_refused(table: str, push_id: str) -> None:
     with pytest.raises(UsageError, match="is not a valid"):
