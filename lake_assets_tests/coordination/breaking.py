@@ -59,11 +59,11 @@ def the_quorum_is_lost(seconds: float, three: Ensemble, world: World) -> str:
         begun = time.monotonic()
         with pytest.raises(LockLost, match="had no connection for a whole session timeout"):
             holder.confirm()
-        assert time.monotonic() - begun < SHORT + 2
+        assert time.monotonic() - begun < SHORT + 8
         for coordinator in (holder, other):
             begun = time.monotonic()
             assert not coordinator.lock()
-            assert time.monotonic() - begun < 1.1
+            assert time.monotonic() - begun < 9
         time.sleep(seconds)
     assert within(20, other.lock)
     with pytest.raises(TurnRefused, match="of ingestion, is not done"):

@@ -25,6 +25,8 @@ from lake_assets_tests.outcomes import Outcomes, table
 
 PAGE = PROJECT / "docs" / "coordination-faults.md"
 WITHOUT_QUORUM_SECONDS = 30.0
+FREE_SECONDS = SESSION_SECONDS + 8
+"""When a lock must be free at the latest; after its session has ended, it takes milliseconds on a quiet machine."""
 SEEN = "what is seen"
 
 
@@ -34,9 +36,9 @@ def killed(world: World, point: str) -> str:
     child.kill()
     child.communicate()
     begun = time.monotonic()
-    ingestion = world.coordinator("ingestion")
-    assert ingestion.lock(), f"not free after {TAKEOVER_SECONDS} s"
-    assert time.monotonic() - begun < TAKEOVER_SECONDS
+    ingestion = world.coordinator("ingestion", timeout=FREE_SECONDS)
+    assert ingestion.lock(), f"not free after {FREE_SECONDS} s"
+    assert time.monotonic() - begun < FREE_SECONDS + SESSION_SECONDS
     seen = goes_on(ingestion)
     if seen == "mutation goes on":
         world.play("mutation")
@@ -97,7 +99,7 @@ HEAD = f"""# Faults of a turn
 
 A turn of `mutation`, after a done turn of `ingestion`, is hit at a point: its process has locked, registered, claimed,
 written, checkpointed, and so on, and has not begun the next step. Then the others go on, and this is what is seen. In
-every cell, the lock is free within the session timeout ({SESSION_SECONDS:g} s here) and 1 s, every batch is in the
+every cell, the lock is free within the session timeout ({SESSION_SECONDS:g} s here) and 8 s, every batch is in the
 ledger once and in order, and no contender is left behind.
 
 Written by `python -m lake_assets_tests.coordination.faults`, which plays each cell on an ensemble of three; the tests
