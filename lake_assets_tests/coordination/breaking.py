@@ -98,15 +98,17 @@ def a_reply_is_lost(step: str, three: Ensemble, world: World) -> str:
     zk.ensure_path(f"{path}/lock")
     with (
         lossy_line(three.hosts.split(",")[0]) as line,
-        zookeeper_client(line.address, session_seconds=6) as client,
+        zookeeper_client(line.address, session_seconds=LONG) as client,
     ):
         coordinator = JobCoordinator(world.lock_name, "ingestion", ANY, client, timeout=10)
         for name in STEPS:
             if name == step:
                 line.lose_reply(REQUESTS[name])
             assert getattr(coordinator, name)() in (True, None)
+            zk.sync(path)  # this client's server may be behind
             assert len(zk.get_children(f"{path}/lock")) == (0 if name == "unlock" else 1)
         assert line.lost == 1
+    zk.sync(path)
     data, status = zk.get(f"{path}/turn")
     assert b'"done"' in data
     assert status.version == 1  # created running, then set to done
