@@ -60,7 +60,9 @@ class World:
         return child
 
     def contenders(self) -> list[str]:
-        return [str(name) for name in self.client().get_children(f"/coordination/{self.lock_name}/lock")]
+        zk, path = self.client(), f"/coordination/{self.lock_name}/lock"
+        zk.sync(path)  # the client's server may be behind
+        return [str(name) for name in zk.get_children(path)]
 
 
 def settle(world: World) -> None:
