@@ -129,9 +129,9 @@ def prepare_client(session: SparkSession) -> None:
 
     It gives up after 20 s without the server. By default it retries for 13 minutes, also at its exit.
 
-    A session that the garbage collector finds closes nothing: whoever opened it stops it. By default it also closes the
-    pool of threads that all sessions of the process share, and waits for these threads. If one of them runs the garbage
-    collector, it waits for itself, and every other session of the process waits for it.
+    A session that the garbage collector finds closes nothing: the code that opened it stops it. By default it closes
+    the pool of threads that all sessions of the process share, and waits for these threads. If one of them runs the
+    garbage collector, it waits for itself, and every other session of the process waits for it.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession

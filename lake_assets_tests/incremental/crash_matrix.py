@@ -163,7 +163,7 @@ def another_hour(lake: Lake) -> None:
 
 def assert_settled(lake: Lake, target: str, source: str) -> None:
     """Nothing is open, all is acknowledged, each session is published and moves the watermarks once, each bad row is
-    set aside once.
+    quarantined once.
     """
     table = f"core.{target}"
     state = lake.engine.store.state(table)
@@ -205,7 +205,7 @@ HEAD = """# The crash matrix
 
 A session's process dies at a named point, as a machine does: `os._exit`, nothing tidied up. Then another attempt
 starts, and this is what it does. In every cell, the target afterwards equals a full rebuild, every session is published
-once and moves the watermarks once, every bad row is set aside once, and no session is open.
+once and moves the watermarks once, every bad row is quarantined once, and no session is open.
 
 Written by `python -m lake_assets_tests.incremental.crash_matrix`, which plays each cell on real tables; the tests play
 them again, and fail if this page says anything else.

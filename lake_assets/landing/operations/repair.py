@@ -48,7 +48,7 @@ def repair(writers: Sequence[ZoneWriter], *, now: datetime, deadline: timedelta)
     Args:
         writers: Of all zones.
         now: The present time.
-        deadline: Younger drafts and files that the manifest does not name are left to whoever writes them.
+        deadline: Younger drafts and files that the manifest does not name are kept: a process may be writing them.
     """
     for file in rebuild(writers[0].manifest):
         yield Repaired(file.zone, file.name, "its rows in the manifest were written again")

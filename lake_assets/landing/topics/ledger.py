@@ -78,7 +78,7 @@ class Loss:
 
     @property
     def cover(self) -> Cover:
-        """The lost offsets as covered: whoever walks over offsets passes over them."""
+        """The lost offsets as covered: code that walks over offsets skips them."""
         return Cover({self.partition: (self.first, self.last)}, readable=True)
 
 

@@ -42,7 +42,7 @@ def run_retention_definitions(
     def step(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
         instance = context.instance
         if not is_own(instance, folder):
-            context.log.info(f"Dagster's folder is not {folder}, so its runs are left to whoever runs it.")
+            context.log.info(f"Dagster's folder is not {folder}, so its runs are not removed.")
             return dg.MaterializeResult(metadata=purge_metadata(Purged()))
         sessions = unfinished_sessions(context.resources.iceberg.catalog(), pipeline)
         purged = purge(instance, before=clock() - timedelta(days=days), sessions=sessions)

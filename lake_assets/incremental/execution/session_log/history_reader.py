@@ -1,7 +1,7 @@
 """Reads the sessions of a process from the log, no more of it than is asked for.
 
-A session has a row for each of its moves, and the newest one counts. The log only grows, so whoever wants the last
-sessions reads its end: files are chosen by the bounds of their revisions.
+A session has a row for each of its moves, and the newest one counts. The log only grows. The last sessions
+are read from its end: files are chosen by the bounds of their revisions.
 """
 
 from __future__ import annotations
