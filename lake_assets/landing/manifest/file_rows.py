@@ -8,11 +8,11 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from lake_assets.base.timestamps import milliseconds
 from lake_assets.errors import FilesDiffer, LandingError, OffsetsOverlap, StateMoved, UsageError
 from lake_assets.landing.files.entries import DataFile, compare, identity_of, offsets
 from lake_assets.landing.files.offset_ranges import RangeIndex
 from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.landing.manifest.row_conversion import NOT_SHARDED, entry_of, range_rows_of, row_of
 from lake_assets.landing.manifest.schema import (
     CURRENT_STAGES,

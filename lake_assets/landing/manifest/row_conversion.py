@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.landing.files.checksum import Checksum
 from lake_assets.landing.files.entries import DataFile, identity_of
 from lake_assets.landing.files.offset_ranges import Ranges
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.files.timestamps import milliseconds, moment
 from lake_assets.landing.manifest.schema import Entry
 
 NOT_SHARDED = 0

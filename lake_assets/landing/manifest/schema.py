@@ -9,6 +9,8 @@ from typing import Literal, get_args
 
 import sqlalchemy as sa
 
+from lake_assets.base.version import __version__
+from lake_assets.errors import StoredByNewerVersion
 from lake_assets.landing.files.entries import DataFile
 
 Verdict = Literal["provisional", "verified", "quarantined"]
@@ -21,6 +23,9 @@ CURRENT_STAGES: tuple[Stage, ...] = ("staged", "live")
 READABLE: tuple[Verdict, ...] = ("provisional", "verified")
 """The verdicts of files that are not quarantined."""
 
+FORMAT = 1
+"""Of these tables. A version reads all formats up to its own."""
+
 METADATA = sa.MetaData()
 HEAD = sa.Table(
     "landing_head",
@@ -28,6 +33,14 @@ HEAD = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("version", sa.BigInteger, nullable=False),
 )
+FORMATS = sa.Table(
+    "landing_format",
+    METADATA,
+    sa.Column("format", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("written_by", sa.String(40), nullable=False),
+)
+"""The formats that versions have given the manifest. One of an earlier version has no row, and the first format."""
+
 FILES = sa.Table(
     "landing_file",
     METADATA,
@@ -152,6 +165,23 @@ LOSSES = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("accepted_at", sa.BigInteger, nullable=False),
 )
+RETENTIONS = sa.Table(
+    "landing_retention",
+    METADATA,
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("hours", sa.Integer, nullable=False),
+)
+"""For how many hours Kafka keeps a message after it has landed; topics of earlier versions are not here."""
+
+RETENTION_MARKS = sa.Table(
+    "landing_retention_mark",
+    METADATA,
+    sa.Column("topic", sa.String(160), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("end", sa.BigInteger, nullable=False),
+)
 STOPS = sa.Table(
     "landing_stop",
     METADATA,
@@ -162,6 +192,51 @@ STOPS = sa.Table(
     sa.Column("remedy", sa.Text, nullable=False),
     sa.Column("since", sa.BigInteger, nullable=False),
 )
+
+
+_FIRST_ROWS: dict[sa.Table, dict[str, object]] = {
+    HEAD: {"id": 1, "version": 0},
+    FORMATS: {"format": FORMAT, "written_by": __version__},
+}
+_LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(hashtext('landing_head'))"}
+"""By store: the statement after which other processes wait with creating tables until the transaction has ended."""
+
+
+def create_tables(engine: sa.Engine) -> None:
+    """Create the missing tables, and the rows that each manifest has.
+
+    Raises:
+        StoredByNewerVersion: A later version has changed the tables.
+    """
+    with engine.connect() as connection:
+        complete = _is_complete(connection)
+    with engine.begin() as connection:
+        if not complete:
+            connection.exec_driver_sql(_LOCKS[connection.dialect.name])
+            METADATA.create_all(connection)
+            _add_first_rows(connection)
+        _check_format(connection)
+
+
+def _is_complete(connection: sa.Connection) -> bool:
+    existing = set(sa.inspect(connection).get_table_names())
+    return set(METADATA.tables) <= existing and not _tables_without_rows(connection)
+
+
+def _tables_without_rows(connection: sa.Connection) -> list[sa.Table]:
+    return [table for table in _FIRST_ROWS if connection.execute(sa.select(table)).first() is None]
+
+
+def _add_first_rows(connection: sa.Connection) -> None:
+    for table in _tables_without_rows(connection):
+        connection.execute(sa.insert(table).values(**_FIRST_ROWS[table]))
+
+
+def _check_format(connection: sa.Connection) -> None:
+    newest = connection.execute(sa.select(FORMATS).order_by(FORMATS.c.format.desc()).limit(1)).one()
+    if newest.format > FORMAT:
+        manifest = f"The manifest {connection.engine.url.render_as_string()}"
+        raise StoredByNewerVersion(manifest, found=newest.format, readable=FORMAT, written_by=newest.written_by)
 
 
 @dataclass(frozen=True)

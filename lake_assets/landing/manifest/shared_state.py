@@ -14,11 +14,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from lake_assets.base.timestamps import milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.offset_ranges import Ranges, with_number_keys
 from lake_assets.landing.files.sharding import Shard, parse_shard
-from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.landing.manifest.file_rows import finish_round
 from lake_assets.landing.manifest.row_conversion import ranges_from_json, ranges_to_json
 from lake_assets.landing.manifest.schema import DELETIONS, DONE, IDLE_POLICIES, POLICIES, RANGES, ROUNDS

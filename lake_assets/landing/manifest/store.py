@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import sqlalchemy as sa
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lake_assets.errors import DiskFull, FilesDiffer, LandingError, ServiceError
 from lake_assets.landing.files.checksum import NOTHING, Checksum
@@ -26,11 +25,11 @@ from lake_assets.landing.manifest.schema import (
     CURRENT_STAGES,
     FILES,
     HEAD,
-    METADATA,
     READABLE,
     Entry,
     Stage,
     Verdict,
+    create_tables,
     files_of,
 )
 from lake_assets.settings import Settings
@@ -40,9 +39,6 @@ LOCK_SECONDS = 60
 
 _NO_SPACE = ("disk is full", "No space left")
 """Words of the errors of SQLite and of PostgreSQL."""
-
-_HEAD = 1
-_CREATE_ATTEMPTS = 3
 
 
 def has_landed(settings: Settings) -> bool:
@@ -59,6 +55,7 @@ def open_manifest(settings: Settings) -> Manifest:
 
     Raises:
         ServiceError: The store cannot be reached.
+        StoredByNewerVersion: A later version has changed its tables.
     """
     address = sa.make_url(settings.landing_manifest_address)
     arguments: dict[str, object] = {}
@@ -67,7 +64,7 @@ def open_manifest(settings: Settings) -> Manifest:
         arguments = {"timeout": LOCK_SECONDS}
     try:
         manifest = Manifest(sa.create_engine(address, connect_args=arguments, pool_pre_ping=True))
-        manifest.create()
+        create_tables(manifest.engine)
     except sa.exc.DBAPIError as error:
         raise ServiceError(
             f"The manifest {address.render_as_string(hide_password=True)} cannot be opened: {error.orig}",
@@ -89,18 +86,6 @@ class Manifest:
 
     def __init__(self, engine: sa.Engine) -> None:
         self.engine = engine
-
-    @retry(
-        retry=retry_if_exception_type(sa.exc.DBAPIError),
-        stop=stop_after_attempt(_CREATE_ATTEMPTS),
-        reraise=True,
-    )
-    def create(self) -> None:
-        """Create the missing tables. Safe to repeat; it tries again if another process creates them at that time."""
-        with self.engine.begin() as connection:
-            METADATA.create_all(connection)
-            if connection.execute(sa.select(HEAD.c.version)).first() is None:
-                connection.execute(sa.insert(HEAD).values(id=_HEAD, version=0))
 
     @contextmanager
     def change(self) -> Iterator[tuple[sa.Connection, int]]:

@@ -5,15 +5,24 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
+import sqlalchemy as sa
 
-from lake_assets.errors import FilesDiffer, LandingError, OffsetsOverlap, StateMoved, UsageError
+from lake_assets.errors import (
+    FilesDiffer,
+    LandingError,
+    OffsetsOverlap,
+    StateMoved,
+    StoredByNewerVersion,
+    UsageError,
+)
 from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.entries import DataFile, file_name, names_of
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, files_of
+from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, FORMATS, files_of
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
 from lake_assets.settings import Settings
@@ -39,6 +48,22 @@ def file(zone: str, first: int, last: int, *records: bytes, partition: int = 0) 
     return DataFile(
         file_name(str(WHOLE), ranges, (), "append"), 1, str(WHOLE), ranges, frozenset(), found.count, found, zone
     )
+
+
+def test_a_manifest_of_a_version_before_formats_goes_on_and_one_of_a_later_version_is_refused(
+    configured: Settings, manifest: Manifest
+) -> None:
+    with manifest.engine.begin() as connection:
+        FORMATS.drop(connection)
+    manifest = open_manifest(configured)
+    manifest.add(file("a", 0, 1, b"x", b"y"), now=NOW)
+    assert len(open_manifest(configured).entries()) == 1
+    with manifest.engine.begin() as connection:
+        assert list(connection.execute(sa.select(FORMATS.c.format)).scalars()) == [1]
+        connection.execute(sa.insert(FORMATS).values(format=2, written_by="7.0"))
+    refusal = r"The manifest .* has format 2, and this version reads formats up to 1(.|\n)*Install lake-assets 7\.0"
+    with pytest.raises(StoredByNewerVersion, match=refusal):
+        open_manifest(configured)
 
 
 def test_equal_files_are_verified_and_the_same_again_is_no_change(manifest: Manifest) -> None:
@@ -188,6 +213,23 @@ def test_zones_that_add_at_the_same_time_verify_each_other(configured: Settings)
     assert len(found) == 40
     assert {e.verdict for e in found} == {"verified"}
     assert sorted({e.version for e in found}) == sorted(e.version for e in found)
+
+
+def test_processes_that_open_a_new_manifest_at_the_same_time_create_its_tables_once(configured: Settings) -> None:
+    start = Barrier(8)
+
+    def open_with_the_others(_: int) -> int:
+        start.wait()
+        manifest = open_manifest(configured)
+        found = manifest.version()
+        manifest.engine.dispose()
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(open_with_the_others, range(8))) == [0] * 8
+    manifest = open_manifest(configured)
+    with manifest.engine.connect() as connection:
+        assert len(connection.execute(sa.select(FORMATS)).all()) == 1
 
 
 def test_with_a_discarded_file_go_the_retired_files_of_its_records_and_no_others(bare_home: Settings) -> None:
