@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from lake_assets.base.timestamps import milliseconds
 from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
 from lake_assets.errors import ServiceError
 from lake_assets.landing.consume.kafka_reader import existing_partitions, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT
-from lake_assets.landing.files.timestamps import milliseconds
 
 
 def beat(servers: str, times: Mapping[str, datetime]) -> None:

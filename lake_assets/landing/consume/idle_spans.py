@@ -13,7 +13,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from lake_assets.landing.files.timestamps import milliseconds, moment
+from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.landing.manifest.schema import IDLE_SPANS
 from lake_assets.landing.manifest.store import Manifest
 

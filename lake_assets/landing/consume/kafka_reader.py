@@ -170,6 +170,19 @@ class Reader:
         self._starts.update(starts)
         self._consumer.incremental_assign(self._assignment(starts))
 
+    def remove(self, places: Iterable[Place]) -> None:
+        """Forget partitions, so that they can be added again at another offset."""
+        assigned = [place for place in places if place in self._starts]
+        wanted = [TopicPartition(place.topic, place.partition) for place in assigned]
+        if wanted:
+            self._consumer.resume(wanted)
+            self._consumer.incremental_unassign(wanted)
+        for place in assigned:
+            del self._starts[place]
+            self._next.pop(place, None)
+        self._left.difference_update(assigned)
+        self._at_end.difference_update(assigned)
+
     def leave(self, place: Place) -> None:
         """Stop reading a partition."""
         self._consumer.pause([TopicPartition(place.topic, place.partition)])

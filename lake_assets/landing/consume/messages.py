@@ -16,11 +16,11 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
+from lake_assets.base.timestamps import is_moment, milliseconds
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
 from lake_assets.landing.consume.json_columns import ColumnReader, column_readers, utc_moment
 from lake_assets.landing.files.records import Record
-from lake_assets.landing.files.timestamps import is_moment, milliseconds
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE = "too large"

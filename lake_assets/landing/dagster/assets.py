@@ -19,6 +19,7 @@ from lake_assets.landing.consume.heartbeats import beat
 from lake_assets.landing.consume.messages import Feed
 from lake_assets.landing.dagster.checks import LAG, lag_check, load_key, topic_key, zone_key, zones_equal_check
 from lake_assets.landing.dagster.jobs import compaction_job, reshard_job
+from lake_assets.landing.dagster.merging import merging_sensor
 from lake_assets.landing.dagster.movements import zone_metadata
 from lake_assets.landing.dagster.schedules import schedule_of, upkeep_job, verification_job
 from lake_assets.landing.dagster.sensors import landing_sensor
@@ -161,11 +162,12 @@ def landing_definitions(
     if not feeds:  # the sensor needs an asset, and the jobs need topics
         return dg.Definitions()
     upkeep, verification = upkeep_job(clock), verification_job(clock, deadline)
+    compaction = compaction_job(clock)
     return dg.Definitions(
         assets=[*map(topic_spec, feeds), *_assets(feeds)],
         asset_checks=[zones_equal_check(feed, clock, deadline) for feed in feeds],
-        sensors=[landing_sensor(feeds, clock, deadline)],
-        jobs=[compaction_job(clock), reshard_job(clock), upkeep, verification],
+        sensors=[landing_sensor(feeds, clock, deadline), merging_sensor(compaction, clock)],
+        jobs=[compaction, reshard_job(clock), upkeep, verification],
         schedules=[schedule_of(upkeep, maintenance_cron), schedule_of(verification, verify_cron)],
     )
 

@@ -7,6 +7,7 @@ import dagster as dg
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
+from lake_assets.landing.consume.removal import remove_landed
 from lake_assets.landing.dagster.jobs import CompactionConfig, limits_of
 from lake_assets.landing.erasure.erase import scrub_by
 from lake_assets.landing.landing_service import LandingService
@@ -36,15 +37,30 @@ def upkeep_job(clock: Clock) -> dg.JobDefinition:
                 f"zone {done.zone}: {len(done.scrubbed)} files scrubbed, {len(done.merged)} columnar files made, "
                 f"{len(done.removed)} old ones removed"
             )
+        for feed in service.feeds:
+            _remove_from_kafka(context, service, feed.topic, clock)
 
     @dg.job(
         name="landing_upkeep",
-        description="Merges landed files of both zones, finishes scrubs, and removes files that were replaced.",
+        description="Merges landed files of both zones, finishes scrubs, and removes files that were replaced, and "
+        "messages that landed long ago from Kafka.",
     )
     def job() -> None:
         keep_zones_up()
 
     return job
+
+
+def _remove_from_kafka(context: dg.OpExecutionContext, service: LandingService, topic: str, clock: Clock) -> None:
+    """Remove what landed long ago. A topic that fails does not hinder the others, and has the next run try again."""
+    zones = [writer.zone.name for writer in service.zones]
+    try:
+        firsts = remove_landed(service.manifest, service.servers, topic, zones=zones, now=clock())
+    except LakeError as error:
+        context.log.error(str(error))
+        return
+    for partition, first in firsts.items():
+        context.log.info(f"{topic} partition {partition}: landed messages before offset {first} removed from Kafka")
 
 
 def verification_job(clock: Clock, deadline: timedelta) -> dg.JobDefinition:

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from lake_assets.base.failpoints import reach
+from lake_assets.base.timestamps import moment
 from lake_assets.errors import FileDamaged, PublishConflict, SourceError, StateMoved
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.metadata import tables
@@ -27,7 +28,6 @@ from lake_assets.landing.files.entries import DataFile
 from lake_assets.landing.files.offset_ranges import first_offsets
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import parse_shard
-from lake_assets.landing.files.timestamps import moment
 from lake_assets.landing.files.zone_folder import Zone
 from lake_assets.landing.loading.batch import Batch, LandedRow, commit
 from lake_assets.landing.loading.progress import Progress, is_credible, read_progress

@@ -43,7 +43,7 @@ class Accepted:
 def accept(writers: Sequence[ZoneWriter], servers: str, topic: str, *, now: datetime) -> Accepted:
     """Record what is lost of a topic, and copy the files that only one zone has, so that the zones can continue.
 
-    If it dies, another call finishes it. The zones continue when they start again.
+    If it dies, another call finishes it. Zones that run continue within a minute, the others when they start.
 
     Args:
         writers: Of all zones.

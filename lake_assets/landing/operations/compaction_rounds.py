@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -73,6 +74,14 @@ class ShardFiles:
                 excluded.add(entry.file.name)
                 excluded |= nx.descendants(edges, entry.file.name)
         return [file for file in self.live if file.name not in excluded]
+
+    def most_unmerged(self) -> int:
+        """Return the number of append files that a round may include, of the partition that has most of them."""
+        counts: Counter[int] = Counter()
+        for file in self.settled():
+            if file.kind == "append":
+                counts.update(file.ranges.keys())
+        return max(counts.values(), default=0)
 
     def _behind_holes(self, files: Sequence[DataFile]) -> set[str]:
         """Return the names of the files before whose first offset another file is missing."""

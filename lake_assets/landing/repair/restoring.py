@@ -12,10 +12,12 @@ import sqlalchemy as sa
 
 from lake_assets.errors import FileDamaged
 from lake_assets.landing.files.entries import DataFile
-from lake_assets.landing.files.offset_ranges import RangeIndex
+from lake_assets.landing.files.offset_ranges import RangeIndex, Ranges
 from lake_assets.landing.files.records import Record
+from lake_assets.landing.files.sharding import Shard, parse_shard
 from lake_assets.landing.files.zone_folder import Draft, Zone
 from lake_assets.landing.manifest.schema import FILES, files_of
+from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.manifest.zone_writer import ZoneWriter
 
 _NO_OFFSETS = (0, -1)
@@ -53,7 +55,7 @@ def _draft(writer: ZoneWriter, other: Zone, file: DataFile) -> Draft:
     return writer.zone.draft(
         file.shard,
         file.ranges,
-        _records(other, sources, file),
+        records_within(other, sources, file.ranges),
         deletions=file.deletions,
         kind=file.kind,
         made_from=file.made_from,
@@ -65,15 +67,21 @@ def _sources(writer: ZoneWriter, other: Zone, file: DataFile) -> Sequence[DataFi
     equal = writer.manifest.entry(other.name, file.name)
     if equal is not None and equal.file.checksum == file.checksum:
         return [equal.file]
-    index = RangeIndex([file.ranges])
-    live = files_of(writer.manifest.entries(other.name))
-    return [found for found in live if found.shard == file.shard and index.overlaps(found.ranges)]
+    return live_files_within(writer.manifest, other, parse_shard(file.shard), file.ranges)
 
 
-def _records(other: Zone, sources: Iterable[DataFile], file: DataFile) -> Iterator[Record]:
+def live_files_within(manifest: Manifest, zone: Zone, shard: Shard, ranges: Ranges) -> list[DataFile]:
+    """Return the live files of a shard, in a zone, that have an offset of ranges."""
+    wanted = RangeIndex([ranges])
+    live = files_of(manifest.entries(zone.name, shard.topic))
+    return [file for file in live if file.shard == str(shard) and wanted.overlaps(file.ranges)]
+
+
+def records_within(zone: Zone, sources: Iterable[DataFile], ranges: Ranges) -> Iterator[Record]:
+    """Yield the records of files of a zone that lie in ranges. Raises `FileDamaged`."""
     for source in sources:
-        for record in other.records(source):
-            first, last = file.ranges.get(record.partition, _NO_OFFSETS)
+        for record in zone.records(source):
+            first, last = ranges.get(record.partition, _NO_OFFSETS)
             if first <= record.offset <= last:
                 yield record
 

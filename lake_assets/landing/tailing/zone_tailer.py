@@ -5,7 +5,8 @@ process that dies in between does not add the same dead letters again, in whatev
 cannot be added, such as one that differs from the other zone's file, its partition stops. A partition also stops if
 Kafka does not have its offsets any more, or has another topic under its name. Stops are recorded in the manifest. After
 a restart, the zone first lands the files that it misses (`refetch`), then continues at the first offset that it does
-not have (`starts`). Partitions and topics that are created meanwhile are tailed too.
+not have (`starts`). Partitions and topics that are created meanwhile are tailed too, and so are those that a person
+accepts after they have stopped.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class ZoneTailer:
     """Tails all partitions of feeds in one zone. A context manager.
 
     A topic that does not exist yet is tailed within `DISCOVERY` of its creation, and so is a new partition. A partition
-    stops if its file cannot be added, or if Kafka does not give it; the others continue.
+    stops if its file cannot be added, or if Kafka does not give it; the others continue. One that a person has accepted
+    continues within the same time.
 
     Attributes:
         files: Number of files landed.
@@ -173,13 +175,42 @@ class ZoneTailer:
             return
         self._discovered_at = now
         try:
-            new = self._new_topics(existing_partitions(self._servers, self._feeds))
-            watched = self._watch(new)
+            existing = existing_partitions(self._servers, self._feeds)
+            self._leave_accepted()
+            watched = self._watch(self._new_topics(existing))
         except ServiceError as error:  # the reader goes on as soon as Kafka answers again
             self._alarm(f"zone {self.zone}: new partitions cannot be looked for: {error}")
             return
         if watched:
+            self._fill_gaps(watched)
             self._reader.add(self._begin(watched))
+
+    def _leave_accepted(self) -> None:
+        """Forget the partitions that a person has let continue, so that they are begun like new ones.
+
+        These are all of a topic that was accepted in the place of another one, and those that have stopped and whose
+        stop is not recorded any more.
+        """
+        ledger = Ledger(self._delivery.writer.manifest)
+        replaced = {topic for topic, epoch in self._epochs.items() if ledger.epoch(topic) != epoch}
+        accepted = [place for place in self._starts if place.topic in replaced]
+        accepted += [place for place in self._resumed() if place.topic not in replaced]
+        self._forget(accepted)
+        for topic in replaced:
+            del self._epochs[topic]
+
+    def _forget(self, places: Collection[Place]) -> None:
+        self._reader.remove(places)
+        for place in places:
+            self._starts.pop(place, None)
+            self._tails.pop(place, None)
+            self._bases.pop(place, None)
+            self.stopped.pop(place, None)
+
+    def _resumed(self) -> list[Place]:
+        """Return the partitions that have stopped and whose stop is not recorded any more."""
+        recorded = {Place(stop.topic, stop.partition) for stop in self._stops.all() if stop.zone == self.zone}
+        return [place for place in self.stopped if place not in recorded]
 
     def _new_topics(self, existing: Mapping[str, Collection[int]]) -> list[str]:
         """Return the topics with a partition that is not tailed yet."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.errors import StateMoved
 from lake_assets.landing.files.offset_ranges import with_number_keys, with_text_keys
-from lake_assets.landing.files.timestamps import milliseconds, moment
 from lake_assets.landing.manifest.coverage import Cover
 from lake_assets.landing.manifest.schema import EPOCHS, IDLE_SPANS, LOSSES
 from lake_assets.landing.manifest.store import Manifest

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
+from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.errors import LakeError
-from lake_assets.landing.files.timestamps import milliseconds, moment
 from lake_assets.landing.manifest.schema import STOPS
 from lake_assets.landing.manifest.store import Manifest
 

@@ -16,6 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from lake_assets.base.timestamps import moment
 from lake_assets.demo.membership_simulator import heartbeats, messages, worked_example
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject, Topic
@@ -29,7 +30,6 @@ from lake_assets.landing.consume.messages import (
     feeds,
     heartbeat_of,
 )
-from lake_assets.landing.files.timestamps import moment
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 

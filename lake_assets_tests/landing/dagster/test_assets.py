@@ -19,6 +19,8 @@ from lake_assets.landing.dagster.sensors import SHARDS
 from lake_assets.landing.files.sharding import parse_shard
 from lake_assets.landing.landing_service import LandingService
 from lake_assets.landing.manifest.status import status
+from lake_assets.landing.topics.ledger import Ledger
+from lake_assets.landing.topics.retention import Retention
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import SIGNUPS
 from lake_assets_tests.landing.kafka_scenario import NOW, Landings, sent
@@ -110,8 +112,13 @@ def test_dagster_lands_loads_compares_compacts_and_reshards(
     resharded = landings.manifest.entries(topic=topic)
     verification = verification_job(lambda: now[0], DEADLINE)
     now[0] += 2 * KEEP
+    retention, epoch = Retention(landings.manifest), Ledger(landings.manifest).epoch(topic)
+    retention.keep(topic, 168)
+    assert epoch is not None
+    assert retention.marks(epoch) == []
     for job in (upkeep_job(lambda: now[0]), verification):
         assert job.execute_in_process(instance=instance, resources=handed).success
+    assert {mark.at for mark in retention.marks(epoch)} == {now[0]}
     assert landings.manifest.entries(topic=topic) == resharded
     assert landings.manifest.entries(topic=topic, stages=("retired",)) == []
     assert {e.file.kind for e in landings.manifest.entries(topic=feeds[1].topic)} == {"columnar"}

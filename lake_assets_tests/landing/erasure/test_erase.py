@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.base.failpoints import FILE_POINTS, LANDED_ERASURE_POINTS
+from lake_assets.base.timestamps import milliseconds
 from lake_assets.errors import ErasureStopped, FilesDiffer
 from lake_assets.incremental.erasure.certificate import Finding
 from lake_assets.incremental.erasure.table_files import certify
@@ -18,7 +19,6 @@ from lake_assets.landing.erasure.certificate import landed_folder
 from lake_assets.landing.erasure.erase import LandedErasure
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.landing.manifest.shared_state import SharedState
 from lake_assets.landing.operations.quarantine import decide
 from lake_assets_tests.incremental.crash_matrix import die

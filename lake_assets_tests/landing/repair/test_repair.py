@@ -111,3 +111,28 @@ def test_a_manifest_of_the_version_before_goes_on(bare_home: Settings) -> None:
         later.land(zone, 0, 6)
     later.assert_equal()
     assert open_manifest(bare_home).entries("a")[-1].verdict == "verified"
+
+
+def test_a_discarded_file_that_the_other_zone_has_only_merged_is_cut_from_the_merged_one(bare_home: Settings) -> None:
+    """Kafka does not have its messages any more, so no zone could finish the round."""
+    landed = Landed(bare_home)
+    landed.land_all(files=5, partitions=1)
+    before = landed.records("b")
+    landed.run("merge", "b")
+    landed.clock = NOW + DEADLINE
+    landed.run("sweep", "b")
+    lost = next(file for file in landed.files("a") if file.ranges == {0: (3, 5)})
+    landed.writers["a"].zone.path(lost.name).write_bytes(b"damaged")
+    decide(list(landed.writers.values()), "a", lost.name, "discard", now=landed.clock)
+    landed.run("merge", "a")
+    assert len(landed.files("a")) > len(landed.files("b")), "zone a waits for the file"
+    (hole,) = [finding for finding in landed.findings() if "p0:[3:5] is in no file of this zone" in finding.problem]
+    assert "lake landing repair" in hole.remedy
+
+    assert [(done.name, done.what) for done in repaired(landed)] == [
+        (lost.name, "it was cut from the merged files of zone b")
+    ]
+    landed.run("merge", "a")
+    assert landed.records("a") == landed.records("b") == before
+    landed.assert_equal()
+    assert repaired(landed) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,14 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.landing.consume.kafka_reader import existing_partitions
+from lake_assets.landing.files.cutover import Policy
+from lake_assets.landing.operations.accept import accept
 from lake_assets.landing.tailing.delivery import Delivery
 from lake_assets.landing.tailing.zone_tailer import DISCOVERY, ZoneTailer
+from lake_assets.landing.topics.stops import Stops
 from lake_assets_tests.landing.kafka_scenario import LANDED_MS, NOW, POLICY, Landings
+from lake_assets_tests.landing.one_topic import FILE, OneTopic, named
+from lake_assets_tests.landing.one_topic import NOW as ACCEPTED_AT
 
 if TYPE_CHECKING:
     from lake_assets.settings import Settings
@@ -65,3 +71,34 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_what_a_person_accepts_is_landed_within_a_minute_without_a_restart(bare_home: Settings, kafka: str) -> None:
+    one, now = OneTopic(bare_home, kafka), ACCEPTED_AT
+    one.send(range(20))
+    one.land()
+    one.send(range(20, 25))
+    policy = Policy(max_messages=FILE, max_bytes=1 << 20, max_age_ms=1 << 40)
+    with ExitStack() as stack:
+        tailers = []
+        for writer in one.writers:
+            delivery = Delivery(writer, lambda: now)
+            tailers.append(stack.enter_context(ZoneTailer(delivery, kafka, [one.feed], policy=policy)))
+
+        def step() -> list[int]:
+            return [tailer.step() for tailer in tailers]
+
+        one.recreate()
+        one.send(range(100, 135))
+        one.send(range(200, 210), partition=1)  # a partition that had no message
+        now += DISCOVERY
+        wait_until(lambda: bool(step() and all(tailer.stopped for tailer in tailers)))
+        accept(one.writers, kafka, one.topic, now=now)
+        now += DISCOVERY
+        wait_until(lambda: bool(step() and [tailer.stopped for tailer in tailers] == [{}, {}]))
+        wait_until(lambda: bool(step() and one.load() == named(range(20), range(100, 130), range(200, 210))))
+
+        one.send(range(135, 160))
+        wait_until(lambda: bool(step() and one.load() == named(range(20), range(100, 160), range(200, 210))))
+    assert Stops(one.manifest).all() == []
+    assert one.findings() == []
