@@ -1,0 +1,272 @@
+"""The names of Dagster's that are not part of its API and that its code server and daemon are changed by.
+
+Each function checks that the names are as they were in 1.13. If they are not, it raises `Moved`, and the caller lets
+Dagster do what it does by itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+log = logging.getLogger("lake_assets.code_server")
+
+
+class Moved(Exception):
+    """This version of Dagster does not have a name, or has it for something else. It says which."""
+
+
+def unknown_version(error: ImportError | Moved) -> str:
+    """Return why something cannot be changed, for the log."""
+    return f"this version of Dagster is not known: {error}"
+
+
+def import_definitions(module: str, folder: str | None) -> Any:
+    """Import a module as the code server does.
+
+    Args:
+        module: Its name.
+        folder: The working directory of the code server.
+    """
+    return _name("dagster._core.code_pointer", "load_python_module")(module, folder)
+
+
+def use_context(context: BaseContext) -> None:
+    """Make code servers of this process start runs by a context of `multiprocessing`.
+
+    Raises:
+        Moved: The code server does not keep its context where it did.
+    """
+    server = _module("dagster._grpc.server")
+    known: Any = _name(server.__name__, "DagsterApiServer")
+    if "_mp_ctx" not in known.__init__.__code__.co_names:
+        raise Moved("dagster._grpc.server.DagsterApiServer._mp_ctx")
+    if not hasattr(known, "_check_for_orphaned_runs"):
+        raise Moved("dagster._grpc.server.DagsterApiServer._check_for_orphaned_runs")
+
+    class ForkingApiServer(known):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            super().__init__(*arguments, **named)
+            self._mp_ctx = context
+
+        def _check_for_orphaned_runs(self) -> None:
+            # Dagster's thread ends with an error, for example while the disk is full, and runs that died then would
+            # count as started for ever.
+            try:
+                super()._check_for_orphaned_runs()
+            except Exception:
+                log.exception("Runs that died could not be reported. It is tried again.")
+
+    server.DagsterApiServer = ForkingApiServer
+
+
+def code_server_command() -> Callable[[Sequence[str]], None]:
+    """Return `dagster api grpc` as a function of its arguments."""
+    from dagster._cli import api
+
+    return lambda arguments: api.grpc_command.main(args=list(arguments), prog_name="dagster api grpc")
+
+
+def daemon_command() -> Callable[[Sequence[str]], None]:
+    """Return `dagster-daemon run` as a function of its arguments."""
+    from dagster._daemon import cli
+
+    return lambda arguments: cli.run_command.main(args=list(arguments), prog_name="dagster-daemon run")
+
+
+Replace = Callable[[Any, Any], Any]
+"""Takes a daemon and its instance, and returns the daemon to run in its place."""
+
+
+def use_daemons(replace: Replace) -> None:
+    """Make `dagster-daemon run` of this process run other daemons in place of Dagster's.
+
+    Raises:
+        Moved: The command does not create its daemons as it did.
+    """
+    cli = _module("dagster._daemon.cli")
+    create_daemons_from_instance = _name("dagster._daemon.controller", "create_daemons_from_instance")
+    daemon_controller_from_instance: Any = _name("dagster._daemon.controller", "daemon_controller_from_instance")
+    if "gen_daemons" not in inspect.signature(daemon_controller_from_instance).parameters:
+        raise Moved("dagster._daemon.controller.daemon_controller_from_instance(gen_daemons)")
+    used: Any = getattr(cli, "daemon_controller_from_instance", None)
+    if used is not daemon_controller_from_instance:
+        raise Moved("dagster._daemon.cli.daemon_controller_from_instance")
+
+    def replaced(instance: Any) -> Iterable[Any]:
+        return [replace(daemon, instance) for daemon in create_daemons_from_instance(instance)]
+
+    vars(cli)["daemon_controller_from_instance"] = partial(daemon_controller_from_instance, gen_daemons=replaced)
+
+
+STORAGE = "dagster._core.storage"
+
+SQLITE_STORAGES = (
+    f"{STORAGE}.event_log.sqlite.sqlite_event_log",
+    f"{STORAGE}.runs.sqlite.sqlite_run_storage",
+    f"{STORAGE}.schedules.sqlite.sqlite_schedule_storage",
+)
+"""Modules that create an engine of SQLAlchemy for each connection."""
+
+SCHEMA_QUESTIONS = {
+    (f"{STORAGE}.event_log.sql_event_log", "SqlEventLogStorage"): (
+        "has_secondary_index",
+        "has_asset_key_col",
+        "_has_asset_key_col_on_connection",
+    ),
+    (f"{STORAGE}.event_log.sqlite.sqlite_event_log", "SqliteEventLogStorage"): ("has_table",),
+    (f"{STORAGE}.runs.sql_run_storage", "SqlRunStorage"): (
+        "has_built_index",
+        "has_run_stats_index_cols",
+        "has_bulk_actions_selector_cols",
+        "has_backfill_id_column",
+        "has_bulk_action_job_name_column",
+        "has_backfill_tags_table",
+    ),
+    (f"{STORAGE}.schedules.sql_schedule_storage", "SqlScheduleStorage"): (
+        "has_built_index",
+        "has_instigators_table",
+        "_has_instigators_table",
+        "has_secondary_index_table",
+    ),
+}
+"""Module and class → its methods that ask a database whether it has a table, a column or an index."""
+
+Change = Callable[[Any], Any]
+"""Takes what Dagster uses, and returns what it shall use in its place."""
+
+
+def use_engines(change: Change) -> None:
+    """Make Dagster's SQLite storages create engines by another function. `change` gets SQLAlchemy's.
+
+    Raises:
+        Moved: A storage does not create its engines as it did.
+    """
+    for name in SQLITE_STORAGES:
+        _change(_module(name), "create_engine", change)
+
+
+def use_scripts(change: Change) -> None:
+    """Make Dagster and alembic find the scripts of migrations by another class. `change` gets `ScriptDirectory`.
+
+    Raises:
+        Moved: They do not find them as they did.
+    """
+    for name in (f"{STORAGE}.sql", "alembic.command"):
+        _change(_module(name), "ScriptDirectory", change)
+
+
+def use_answers(change: Change) -> None:
+    """Change the methods by which storages ask a database for its schema. `change` gets each of them.
+
+    Raises:
+        Moved: A storage has no such method.
+    """
+    for (module, owner), names in SCHEMA_QUESTIONS.items():
+        known = getattr(_module(module), owner, None)
+        for name in names:
+            _change(known, name, change)
+
+
+def database_of(storage: object) -> str | None:
+    """Return the file or folder that a SQLite storage keeps its tables in; None for another storage."""
+    attributes = vars(storage)
+    found = attributes.get("_conn_string") or attributes.get("_base_dir")
+    return found if isinstance(found, str) else None
+
+
+def migrations() -> tuple[Any, Any]:
+    """Return the configuration of alembic that the storages use, and Dagster's class for the scripts.
+
+    Raises:
+        Moved: Dagster does not have them where it did.
+    """
+    read = _name(f"{STORAGE}.sql", "get_alembic_config")
+    return read(_module(SQLITE_STORAGES[0]).__file__), _name(f"{STORAGE}.sql", "ScriptDirectory")
+
+
+def use_mirror(mirror: Callable[[Any, str], Any]) -> None:
+    """Make runs capture the output of a step by another context manager. It gets the stream and the path of a file.
+
+    Raises:
+        Moved: Dagster does not capture it as it did.
+    """
+    _change(_module(f"{STORAGE}.local_compute_log_manager"), "mirror_stream_to_file", lambda _: mirror)
+
+
+@contextmanager
+def redirected(stream: Any, path: Path) -> Iterator[None]:
+    """Redirect a stream of this process, with the output of its children, to a file that is appended to."""
+    from dagster._core.execution.compute_logs import redirect_to_file
+
+    with redirect_to_file(stream, str(path)):
+        yield
+
+
+def use_instance(opened: Callable[[Any], Any]) -> None:
+    """Make code servers of this process evaluate sensors with the instance that a function has opened.
+
+    Args:
+        opened: Takes the reference of an instance that the daemon sends, and returns the instance.
+
+    Raises:
+        Moved: The code server does not evaluate sensors as it did.
+    """
+    impl = _module("dagster._grpc.impl")
+
+    def change(known: Any) -> Any:
+        parameters = inspect.signature(known.__init__).parameters
+        if list(parameters)[1] != "instance_ref" or "instance" not in parameters:
+            raise Moved("dagster._grpc.impl.SensorEvaluationContext(instance_ref, instance)")
+
+        class WithInstance(known):  # type: ignore[misc]
+            def __init__(self, instance_ref: Any, **named: Any) -> None:
+                instance = None if instance_ref is None else opened(instance_ref)
+                super().__init__(instance_ref, instance=instance, **named)
+
+        return WithInstance
+
+    _change(impl, "SensorEvaluationContext", change)
+
+
+INDEX = "index"
+"""The name of the database of all events that Dagster never removes."""
+
+
+def forget_databases(instance: Any) -> None:
+    """Make an instance create the database of a run again that was removed since it was opened. Then it has no events.
+
+    An instance creates the tables of a database when it uses it for the first time. The databases of old runs are
+    removed by another process.
+    """
+    known = getattr(instance.event_log_storage, "_initialized_dbs", None)
+    if isinstance(known, set):
+        known.intersection_update({INDEX})
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise Moved(str(error)) from error
+
+
+def _name(module: str, name: str) -> Any:
+    found = getattr(_module(module), name, None)
+    if found is None:
+        raise Moved(f"{module}.{name}")
+    return found
+
+
+def _change(owner: Any, name: str, change: Change) -> None:
+    """Replace an attribute of a module or a class by what `change` makes of it."""
+    if owner is None or name not in vars(owner):
+        raise Moved(f"{getattr(owner, '__name__', owner)}.{name}")
+    setattr(owner, name, change(getattr(owner, name)))
