@@ -4,8 +4,7 @@ The system's Python runs this file before anything is installed, so it and `inst
 library.
 
 Each step runs once: a stamp file holds the hash of the step's inputs. The stamp is removed before the step starts, so
-an interrupted step runs again. If nothing is to do, a call takes a tenth of a second. `--tests` also downloads what
-only the tests need.
+an interrupted step runs again. If nothing is to do, a call takes a tenth of a second. `--tests` adds what tests need.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 if not __package__:  # run as a file, before the project is installed
     sys.path.insert(0, str(PROJECT))
 
+from lake_assets.services.installation.browser import install_browser  # noqa: E402
 from lake_assets.services.installation.jar_files import LOCK_FILE, SetupError, check_jars, one_at_a_time  # noqa: E402
 
 PYTHON = (3, 11)
@@ -148,13 +148,14 @@ def set_up(project: Path, *, for_tests: bool = False) -> None:
     venv = project / ".venv"
     wanted = steps(project) + (steps_of_tests(project) if for_tests else [])
     missing = [step for step in wanted if not step.is_done(venv)]
-    if not missing:
-        return
-    check_java(java_version())
-    check_disk(shutil.disk_usage(project).free)
-    for step in missing:
-        step.take(venv)
-    say("Ready.")
+    if missing:
+        check_java(java_version())
+        check_disk(shutil.disk_usage(project).free)
+        for step in missing:
+            step.take(venv)
+        say("Ready.")
+    if for_tests:
+        install_browser(say, lambda command: run(command, venv))
 
 
 def python_version() -> str:
@@ -306,8 +307,7 @@ def meaning(output: str, log: Path) -> SetupError:
     for pattern, problem, remedy in SYMPTOMS:
         found = re.search(pattern, output)
         if found:
-            line = output[found.start() :].strip().splitlines()[0]
-            shown = line[:SHOWN_CHARACTERS].strip()
+            shown = output[found.start() :].strip().splitlines()[0][:SHOWN_CHARACTERS].strip()
             return SetupError(f"{problem} ({shown})", f"{remedy} The whole output is in {log}.")
     tail = "\n".join(f"    {line}" for line in output.splitlines()[-SHOWN_LINES:])
     return SetupError(f"A step failed. The end of {log}:\n{tail}", "Correct what it names, then run the command again.")

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from lake_assets.connections.addresses import dagster_folder
 from lake_assets.connections.spark import spark_environment
+from lake_assets.errors import ConfigurationError
 from lake_assets.services.memory.budget import MOST_RUNS
 from lake_assets.services.service import Service, accepts, answers, log_says, python_module
 from lake_assets.settings import CHECKOUT, Settings
@@ -25,7 +26,18 @@ LOCATION = "lake_assets"
 CONFIGURATION = Path(__file__).with_name("configuration")
 """The files of the package that configure Dagster, and name the jars."""
 
+CODE_LOCATION = re.compile(r"(?P<name>[A-Za-z][\w-]*)=(?P<host>[\w.-]+):(?P<port>\d{1,5})")
+FOREIGN_LOCATION = '  - grpc_server: {{host: "{host}", port: {port}, location_name: "{name}"}}\n'
+
 WRITTEN_RUNS = re.compile(r"max_concurrent_runs: \d+")
+
+STORAGE_VARIABLE = "LAKE_DAGSTER_URI"
+POSTGRESQL_STORAGE = f"""
+# LAKE_DAGSTER_URI names a database. Dagster's UI shows this file, so the address is not in it.
+storage:
+  postgres:
+    postgres_url: {{env: {STORAGE_VARIABLE}}}
+"""
 
 LOADED_LOCATIONS_QUERY = (
     "%7BworkspaceOrError%7B...on%20Workspace%7BlocationEntries%7BlocationOrLoadError%7B__typename%7D%7D%7D%7D%7D"
@@ -44,7 +56,7 @@ def code_server(settings: Settings, port: int) -> Service:
     module = ("--module-name", DEFINITIONS, "--working-directory", str(CHECKOUT or settings.home))
     return Service(
         name="code",
-        command=python_module("dagster", "api", "grpc", *place, *module),
+        command=python_module("lake_assets.dagster_processes.dagster.code_server", *place, *module),
         home=settings.home,
         port=port,
         environment=dagster_environment(settings),
@@ -86,7 +98,7 @@ def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
     log = settings.home / "logs" / "daemon.log"
     return Service(
         name="daemon",
-        command=python_module("dagster._daemon", "run", "--workspace", str(_workspace(settings))),
+        command=python_module("lake_assets.dagster_processes.dagster.daemon", "--workspace", str(_workspace(settings))),
         home=settings.home,
         after=ports["code"],
         environment=dagster_environment(settings),
@@ -95,19 +107,38 @@ def daemon(settings: Settings, ports: Mapping[str, int]) -> Service:
 
 
 def write_dagster_files(settings: Settings, code_port: int, *, runs: int = MOST_RUNS) -> None:
-    """Write Dagster's folder in the home: the package's `dagster.yaml`, and the address of the code server.
+    """Write Dagster's folder in the home: the package's `dagster.yaml`, and the addresses of the code servers.
 
     Args:
         settings: The settings of the home.
         code_port: The port of the code server.
         runs: How many runs may be at work at once.
+
+    Raises:
+        ConfigurationError: LAKE_CODE_LOCATIONS names a code server in another form than it should.
     """
+    others = "".join(FOREIGN_LOCATION.format(**each) for each in _foreign_locations(settings.code_locations))
     folder = dagster_home(settings)
     folder.mkdir(parents=True, exist_ok=True)
     configuration = (CONFIGURATION / "dagster.yaml").read_text(encoding="utf-8")
-    (folder / "dagster.yaml").write_text(WRITTEN_RUNS.sub(f"max_concurrent_runs: {runs}", configuration))
+    storage = POSTGRESQL_STORAGE if settings.dagster_uri else ""
+    (folder / "dagster.yaml").write_text(WRITTEN_RUNS.sub(f"max_concurrent_runs: {runs}", configuration) + storage)
     workspace = Template((CONFIGURATION / "workspace.yaml").read_text(encoding="utf-8"))
-    _workspace(settings).write_text(workspace.substitute(port=code_port, location=LOCATION))
+    _workspace(settings).write_text(workspace.substitute(port=code_port, location=LOCATION) + others)
+
+
+def _foreign_locations(setting: str) -> list[dict[str, str]]:
+    """Return name, host and port of each code server of another project."""
+    found = []
+    for part in filter(None, map(str.strip, setting.split(","))):
+        location = CODE_LOCATION.fullmatch(part)
+        if location is None or location["name"] == LOCATION:
+            raise ConfigurationError(
+                f"LAKE_CODE_LOCATIONS has {part!r}, which is not the code server of another project.",
+                remedy=f"Write each one as name=host:port, with another name than {LOCATION}: flights=10.0.0.7:4000.",
+            )
+        found.append(location.groupdict())
+    return found
 
 
 def dagster_home(settings: Settings) -> Path:

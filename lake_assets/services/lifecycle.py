@@ -7,32 +7,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.connections import addresses
-from lake_assets.connections.own_secrets import create_spark_token
+from lake_assets.connections.own_secrets import create_secrets
 from lake_assets.errors import ServiceError
 from lake_assets.services import dagster_services, stack, supervisor
-from lake_assets.services.memory.machine import choose_runs
-from lake_assets.services.service import POLL_SECONDS, STOP_SECONDS, Service, free_port
+from lake_assets.services.memory.machine import choose_runs, memory_bytes
+from lake_assets.services.service import STOP_SECONDS, Service, free_port
+from lake_assets.services.starting.start import Report, start_services
 from lake_assets.services.supervisor import Failures
+from lake_assets.services.zookeeper import apply_login
 
 if TYPE_CHECKING:
     import psutil
 
     from lake_assets.settings import Settings
-
-Report = Callable[[str], None]
-"""Receives one line for the person who waits."""
-
-PROGRESS_SECONDS = 5
-"""A start that is silent for this long reports what it waits for."""
 
 TITLES = {"webserver": "Dagster's UI", "code": "the code server"}
 
@@ -77,7 +71,7 @@ def up(settings: Settings, *, report: Report, patience: float = 1) -> None:
     Raises:
         ServiceError: A service did not become ready, and all were stopped; or another `lake up` is at work.
     """
-    with _start_lock(settings.home):
+    with exclusive(settings.home):
         if _all_ready(settings):
             report("Already up.")
         else:
@@ -140,16 +134,14 @@ def ui_address(settings: Settings) -> str | None:
 
 
 def _start(settings: Settings, report: Report, patience: float) -> None:
-    create_spark_token(settings.home)
+    create_secrets(settings.home, login=settings.service_login)
     ports = _choose_ports(settings, report)
     services = stack.services_of(settings, ports)
     runs = choose_runs(settings, [service.name for service in services], report)
     dagster_services.write_dagster_files(settings, ports["code"], runs=runs)
-    records = [addresses.ServiceRecord(service.name, service.port) for service in services]
     try:
-        addresses.write_records(settings.home, records)
-        process = supervisor.start([*services, supervisor.guard(settings)], settings.home)
-        _Start(services, settings.home, process, report, patience).wait()
+        start_services(services, settings.home, supervisor.guard(settings), report=report, patience=patience)
+        apply_login(settings, ports["zookeeper"])
     except BaseException:  # Ctrl-C too: an interrupted start must leave nothing running
         _stop_all(settings.home, lambda _: None)
         raise
@@ -166,59 +158,6 @@ def _choose_ports(settings: Settings, report: Report) -> Mapping[str, int]:
             report(f"Port {wanted} is in use; {TITLES.get(name, name)} uses port {ports[name]}.")
     addresses.write_ports(settings.home, ports)
     return ports
-
-
-@dataclass
-class _Start:
-    """A start in progress: waits until every service is ready, and reports progress."""
-
-    services: list[Service]
-    home: Path
-    process: subprocess.Popen[bytes]
-    report: Report
-    patience: float
-    began: float = field(default_factory=time.monotonic)
-    reported: float = 0.0
-
-    def wait(self) -> None:
-        names = ", ".join(service.name for service in self.services)
-        self._say(f"Starting {names} ...")
-        waiting = list(self.services)
-        while waiting:
-            self._check_alive()
-            waiting = [service for service in waiting if not self._is_ready(service)]
-            self._check_patience(waiting)
-            self._report_progress(waiting)
-            time.sleep(POLL_SECONDS)
-
-    @property
-    def _seconds(self) -> float:
-        return time.monotonic() - self.began
-
-    def _say(self, line: str) -> None:
-        self.reported = time.monotonic()
-        self.report(line)
-
-    def _check_alive(self) -> None:
-        if self.process.poll() is not None or supervisor.first_to_end(self.home):
-            raise supervisor.died(self.services, self.home)
-
-    def _is_ready(self, service: Service) -> bool:
-        if not service.ready():
-            return False
-        port = f", port {service.port}" if service.port else ""
-        self._say(f"  {service.name:<10} ready after {self._seconds:4.1f} s{port}")
-        return True
-
-    def _check_patience(self, waiting: list[Service]) -> None:
-        for service in waiting:
-            if self._seconds > service.patience * self.patience:
-                raise service.stuck()
-
-    def _report_progress(self, waiting: list[Service]) -> None:
-        if waiting and time.monotonic() - self.reported > PROGRESS_SECONDS:
-            names = ", ".join(service.name for service in waiting)
-            self._say(f"  {self._seconds:4.0f} s: still waiting for {names}")
 
 
 def _stop_all(home: Path, report: Report) -> bool:
@@ -322,13 +261,17 @@ def _memory_mb(process: psutil.Process) -> int:
     with suppress(psutil.Error):
         for part in [process, *process.children(recursive=True)]:
             with suppress(psutil.Error):
-                total += part.memory_info().rss
+                total += memory_bytes(part)
     return total >> 20
 
 
 @contextmanager
-def _start_lock(home: Path) -> Iterator[None]:
-    """Allow one `lake up` of a home at a time. The lock ends with the process that holds it."""
+def exclusive(home: Path) -> Iterator[None]:
+    """Allow one `lake up`, backup or restore of a home at a time. The lock ends with the process that holds it.
+
+    Raises:
+        ServiceError: Another one is at work.
+    """
     folder = addresses.run_folder(home)
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "up.lock").open("w") as lock:
@@ -336,7 +279,7 @@ def _start_lock(home: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ServiceError(
-                f"Another `lake up` is starting the services of {home}.",
+                f"Another `lake up`, `lake backup` or `lake restore` is at work on {home}.",
                 remedy="Wait until it ends.",
             ) from None
         os.set_inheritable(lock.fileno(), False)

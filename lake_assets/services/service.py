@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import random
 import re
 import shlex
 import signal
@@ -20,15 +21,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lake_assets.connections.addresses import OWNER_VARIABLE, run_folder
+from lake_assets.connections.addresses import LOOPBACK, OWNER_VARIABLE, run_folder
 from lake_assets.errors import ServiceError
 from lake_assets.services.bootstrap import java_command
 
 Check = Callable[[], bool]
-LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.1
 STOP_SECONDS = 8
 """Time for a process to end after SIGTERM; then it gets SIGKILL."""
+
+OWNER_FILE = 0o600
+"""A file of a service may contain a password."""
+
+SERVICE_PORTS = range(15_000, 32_768)
+PORT_TRIES = 100
 
 CONNECT_SECONDS = 1
 ANSWER_SECONDS = 2
@@ -94,6 +100,8 @@ class Service:
         """Create the folders and files of the service. The log of the last start becomes `.log.1`."""
         for file, text in self.files.items():
             file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch(mode=OWNER_FILE)
+            file.chmod(OWNER_FILE)
             file.write_text(text)
         run_folder(self.home).mkdir(parents=True, exist_ok=True)
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -136,14 +144,26 @@ class Service:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return `wanted` if no process listens to it on loopback, otherwise any free port."""
+    """Return `wanted` if no process listens to it on loopback, otherwise any free port.
+
+    It is below those that the system gives to connections, one of which could take it before a service listens to it.
+    """
+    candidates = [wanted] if wanted else []
+    candidates += random.SystemRandom().sample(SERVICE_PORTS, PORT_TRIES)
+    for port in candidates:
+        if _is_free(port):
+            return port
+    raise ServiceError(f"None of {PORT_TRIES} ports is free.", remedy="Stop what listens to so many ports.")
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((LOOPBACK, wanted))
+            probe.bind((LOOPBACK, port))
         except OSError:
-            return free_port()
-        return int(probe.getsockname()[1])
+            return False
+        return True
 
 
 def accepts(port: int) -> Check:

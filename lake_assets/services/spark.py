@@ -1,4 +1,7 @@
-"""Spark as a local service: a Spark Connect server on pyspark's own jars."""
+"""Spark as a local service: a Spark Connect server on pyspark's own jars.
+
+Its executors are in the same process, or on the cluster whose master LAKE_SPARK_PROPERTIES names.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def spark(settings: Settings, port: int) -> Service:
         port: Port on loopback.
     """
     conf = {
-        **jvm_conf(settings),
         "spark.connect.grpc.binding.address": "127.0.0.1",
+        **jvm_conf(settings),
         "spark.connect.grpc.binding.port": str(port),
     }
     submit = str(spark_home() / "bin" / "spark-submit")

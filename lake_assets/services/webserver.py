@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
@@ -30,20 +31,60 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from lake_assets.connections.addresses import REPORT_PATH, report_port
+from lake_assets.connections.addresses import (
+    DASHBOARD_PATH,
+    LOOPBACK,
+    REPORT_FILE,
+    REPORT_PATH,
+    dashboard_file,
+    report_port,
+)
+from lake_assets.incremental.declaration import IDENTIFIER
 from lake_assets.services.webserver_guard import Names, RequestGuard, parse_names
 from lake_assets.settings import settings
 
-LOOPBACK = "127.0.0.1"
 POLL_MILLISECONDS = 2000
 """How often the UI asks for the state of assets; the default of Dagster's own command."""
 
 REPORT_HEADERS = {"Content-Security-Policy": "sandbox allow-scripts", "Cache-Control": "no-store"}
-"""Of the written report: it is shown under the origin of Dagster's UI, and must not act as the UI does."""
+"""Of a written page: it is shown under the origin of Dagster's UI, and must not act as the UI does."""
 
 NO_REPORT = """There is no report of this data directory yet.
   → Run `lake report --serve` and reload this page, or `lake report`, whose page is then shown here.
 """
+
+NO_DASHBOARD = """There is no dashboard of {lake} in this data directory yet.
+  → Run `lake engagement dashboard {lake} --serve` and reload this page, or `lake engagement dashboard {lake}`, whose
+    page is then shown here.
+"""
+
+
+@dataclass(frozen=True)
+class ServedPage:
+    """A page that another process of the data directory writes or serves.
+
+    Attributes:
+        record: The file in the run folder that says where the page is served.
+        written: The name of the written page in the data directory.
+        missing: What to do if there is none.
+    """
+
+    record: str
+    written: str
+    missing: str
+
+
+REPORT = ServedPage(REPORT_FILE, "report.html", NO_REPORT)
+
+
+def dashboard_of(lake: str) -> ServedPage:
+    """Return the dashboard of an engagement lake.
+
+    Args:
+        lake: Part of an address that a browser asked for. A name that no lake can have gets no page.
+    """
+    name = lake if IDENTIFIER.fullmatch(lake) else "LAKE"
+    return ServedPage(dashboard_file(name), f"{name}.html", NO_DASHBOARD.format(lake=name))
 
 
 class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
@@ -61,28 +102,33 @@ class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceReques
         def report(request: Request) -> Response:
             return report_response(self._home, self._names, request.headers["host"])
 
-        return [Route(REPORT_PATH, report), *super().build_routes()]  # type: ignore[no-untyped-call]
+        def dashboard(request: Request) -> Response:
+            page = dashboard_of(request.path_params["lake"])
+            return report_response(self._home, self._names, request.headers["host"], page)
+
+        pages = [Route(REPORT_PATH, report), Route(f"{DASHBOARD_PATH}/{{lake}}", dashboard)]
+        return [*pages, *super().build_routes()]  # type: ignore[no-untyped-call]
 
     def make_security_headers(self) -> dict[str, str]:
         """Forbid frames of other origins: a foreign page could lay itself over the UI and steer the clicks."""
         return {**super().make_security_headers(), "X-Frame-Options": "SAMEORIGIN"}
 
 
-def report_response(home: Path, names: Names, host: str) -> Response:
-    """Return the report of a data directory: the live one if it is served, else the written one, else what to do.
+def report_response(home: Path, names: Names, host: str, page: ServedPage = REPORT) -> Response:
+    """Return a page of a data directory: the live one if it is served, else the written one, else what to do.
 
     Args:
         home: The data directory.
         names: The host names of the web server.
-        host: The Host of the request. The live report is on loopback, so only a browser on this machine is sent there.
+        host: The Host of the request. The live page is on loopback, so only a browser on this machine is sent there.
     """
-    port = report_port(home)
+    port = report_port(home, name=page.record)
     if port is not None and host.lower() in names.loopback:
         return RedirectResponse(f"http://{LOOPBACK}:{port}/", headers={"Cache-Control": "no-store"})
-    written = home / "report.html"
+    written = home / page.written
     if written.is_file():
         return FileResponse(written, headers=REPORT_HEADERS)
-    return PlainTextResponse(NO_REPORT, 404, {"Cache-Control": "no-store"})
+    return PlainTextResponse(page.missing, 404, {"Cache-Control": "no-store"})
 
 
 def serve(port: int, workspace: Path, names: Names) -> None:

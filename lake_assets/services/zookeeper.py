@@ -5,9 +5,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from lake_assets.connections.clients.own_login import Login
+from lake_assets.connections.own_secrets import USER, ZOOKEEPER_PASSWORD, zookeeper_password
 from lake_assets.connections.spark import spark_home
 from lake_assets.services.service import CONNECT_SECONDS, Check, Service, free_port, java
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
 
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 HEAP_MB = 256
@@ -91,3 +97,22 @@ def _ask(port: int, command: bytes) -> str:
         connection.sendall(command)
         with connection.makefile("rb") as answer:
             return answer.read().decode(errors="replace")
+
+
+def apply_login(settings: Settings, port: int) -> None:
+    """Close the nodes of the local server to all who do not have its password, or open them to all again.
+
+    Args:
+        settings: Whether the services require a login, and the home.
+        port: Of the server, on loopback.
+    """
+    from lake_assets.connections.zookeeper import access_of, set_access, zookeeper_client
+
+    password = zookeeper_password(settings.home)
+    if settings.zookeeper or password is None:
+        return
+    login = Login(USER, password)
+    with zookeeper_client(f"127.0.0.1:{port}", login=login) as zk:
+        set_access(zk, access_of(login if settings.service_login else None))
+    if not settings.service_login:
+        (settings.home / ZOOKEEPER_PASSWORD).unlink(missing_ok=True)

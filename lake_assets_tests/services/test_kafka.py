@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lake_assets.services.kafka import kafka
+from lake_assets.services.kafka import brokers, kafka
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
 
@@ -32,3 +32,19 @@ def first_value(servers: str) -> bytes | None:
         return message.value() if message else None
     finally:
         consumer.close()
+
+
+def test_brokers_of_a_cluster_know_each_other_and_copy_each_message(bare_home: Settings) -> None:
+    """`make cluster` runs them; here their files are compared, for three brokers take long to start."""
+    found = {}
+    for service in brokers(bare_home):
+        (text,) = service.files.values()
+        found[service.name] = dict(line.split("=", 1) for line in text.splitlines())
+    assert [values["node.id"] for values in found.values()] == ["1", "2", "3"]
+    assert len({values["log.dirs"] for values in found.values()}) == 3
+    (voters,) = {values["controller.quorum.voters"] for values in found.values()}
+    own = [values["listeners"].rpartition("/")[2] for values in found.values()]
+    assert voters.split(",") == [f"{number}@{address}" for number, address in enumerate(own, start=1)]
+    for values in found.values():
+        assert (values["default.replication.factor"], values["min.insync.replicas"]) == ("3", "2")
+        assert values["offsets.topic.replication.factor"] == "3"

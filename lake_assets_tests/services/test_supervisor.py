@@ -71,7 +71,7 @@ def test_a_service_that_ends_is_started_again_and_the_others_go_on(tmp_path: Pat
         assert failing.log.read_text().splitlines()[0] == "50% #;"
     finally:
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert not lives(steady_process)
 
 

@@ -27,7 +27,7 @@ from lake_assets.errors import ServiceError
 from lake_assets.services.dagster_services import code_server, dagster_home, webserver, write_dagster_files
 from lake_assets.services.service import Service, free_port, python_module, running
 from lake_assets.services.stack import PORT_NAMES
-from lake_assets.services.webserver import NO_REPORT, report_response
+from lake_assets.services.webserver import NO_DASHBOARD, NO_REPORT, dashboard_of, report_response
 from lake_assets.services.webserver_guard import parse_names
 from lake_assets.settings import Settings
 
@@ -161,10 +161,29 @@ def test_the_report_is_the_live_one_then_the_written_one_then_what_to_do(tmp_pat
         assert written.headers["content-security-policy"] == "sandbox allow-scripts"
 
 
+def test_the_dashboard_of_a_lake_is_the_live_one_then_the_written_one(tmp_path: Path) -> None:
+    names = parse_names(3000, PROXIED)
+    here = "127.0.0.1:3000"
+    (tmp_path / "email_event.html").write_text("<h1>emails</h1>")
+    (tmp_path / "report.html").write_text("<h1>lake report</h1>")
+    with recorded_report(tmp_path, 4001, name="dashboard-voice_insight-server.json"):
+        live = report_response(tmp_path, names, here, dashboard_of("voice_insight"))
+        written = report_response(tmp_path, names, here, dashboard_of("email_event"))
+    assert live.headers["location"] == "http://127.0.0.1:4001/"
+    assert isinstance(written, FileResponse)
+    assert written.path == tmp_path / "email_event.html"
+    missing = report_response(tmp_path, names, here, dashboard_of("voice_insight"))
+    assert (missing.status_code, b"`lake engagement dashboard voice_insight`" in missing.body) == (404, True)
+    strange = report_response(tmp_path, names, here, dashboard_of("../report"))
+    assert bytes(strange.body).startswith(b"There is no dashboard of LAKE")
+
+
 @pytest.mark.slow
-def test_the_report_has_an_address_under_the_ui(servers: Servers) -> None:
+def test_the_pages_have_addresses_under_the_ui(servers: Servers) -> None:
     assert send(servers.guarded, "GET", "/lake-report").text == NO_REPORT
     assert send(servers.guarded, "GET", "/lake-report", IMAGE).status_code == 403
+    dashboard = send(servers.guarded, "GET", "/lake-dashboard/email_event")
+    assert (dashboard.status_code, dashboard.text) == (404, NO_DASHBOARD.format(lake="email_event"))
 
 
 @pytest.mark.slow

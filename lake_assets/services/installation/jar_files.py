@@ -50,7 +50,7 @@ def check_jars(folder: Path, lock: Path) -> None:
                 f"{lock} has no checksum of {jar.name}.",
                 "Add the line `organisation:name:revision SHA-256`, after you have compared it with its project's.",
             )
-        if _sha256(jar) not in locked[jar.name]:
+        if sha256_of(jar) not in locked[jar.name]:
             raise SetupError(
                 f"The jar {jar.name} is not the one that was locked.",
                 f"Remove Ivy's copy, a file called {jar.name} below {ivy_folder()}, then run the command again.",
@@ -61,7 +61,7 @@ def changed_jars(folder: Path, lock: Path) -> list[str]:
     """Return the jars of a folder that differ from their checksums. Jars that are not locked are somebody's own."""
     locked = locked_checksums(lock)
     jars = sorted(folder.glob("*.jar"))
-    return [jar.name for jar in jars if jar.name in locked and _sha256(jar) not in locked[jar.name]]
+    return [jar.name for jar in jars if jar.name in locked and sha256_of(jar) not in locked[jar.name]]
 
 
 def ivy_folder() -> Path:
@@ -88,6 +88,7 @@ def one_at_a_time(say: Callable[[str], None], folder: Path | None = None) -> Ite
         yield
 
 
-def _sha256(file: Path) -> str:
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file, hexadecimal."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

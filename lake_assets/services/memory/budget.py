@@ -1,4 +1,4 @@
-"""Memory of the services and of runs, in MiB, as measured, and the number of runs that fit a machine. Pure."""
+"""Memory of the services and of runs, in MiB, as measured, and the number of runs that a machine has room for. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ SPARK_MB_BESIDE_HEAP = 500
 """Of Spark's JVM: classes, compiled code, threads and buffers."""
 
 RUN_MB = 340
-"""Of a run's process, with those that capture its output."""
+"""Of a run's process."""
 
 MOST_RUNS = 4
-"""Each run starts in seconds of processor time, so more of them at once make all of them late."""
+"""More runs at once make all of them late."""
+
+LEAST_RUNS = 2
+"""Runs at once on a machine with one processor: a long run does not keep all others waiting."""
 
 LEAST_BUDGET_MB = 4096
 SHARE = 0.5
@@ -57,17 +60,20 @@ def heap_mb(text: str) -> int:
     return round(int(number) * _UNITS_MB[unit.lower()])
 
 
-def runs_that_fit(machine_mb: int, services: int) -> int:
+def runs_that_fit(machine_mb: int, services: int, processors: int) -> int:
     """Return how many runs may be at work at once; the others wait in the queue.
 
-    The lake may take half of the machine's memory, and 4 GB of a smaller machine. One run always may work.
+    The lake may take half of the machine's memory, and 4 GB of a smaller machine. One run always may work. If there are
+    more runs than processors, each of them ends later than if they work one after the other.
 
     Args:
         machine_mb: Memory of the machine, or of the container.
         services: What the services take.
+        processors: Number of processors that the sessions of the runs share.
     """
     budget = max(min(machine_mb, LEAST_BUDGET_MB), round(machine_mb * SHARE))
-    return max(1, min(MOST_RUNS, (budget - services) // RUN_MB))
+    most = min(MOST_RUNS, max(LEAST_RUNS, processors))
+    return max(1, min(most, (budget - services) // RUN_MB))
 
 
 def needs(services: int, runs: int, machine_mb: int) -> str:
