@@ -1,0 +1,113 @@
+"""What moves the inputs of a target, and what does not. Metadata only: no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.inputs import locations
+from lake_assets.incremental.inputs.locations import Locations
+from lake_assets.incremental.inputs.target_inputs import TargetInputs
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.planning.plan import committed_after
+from lake_assets.incremental.planning.session import SessionPlan
+from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks, publish_clicks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+TABLES = ["raw.clicks", "core.click_fact", "core.click_state"]
+
+
+class AskedTableByTable:
+    """A catalog that is no database: it can load tables, and tells no location without that."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self.loaded: list[str] = []
+
+    def load_table(self, name: str) -> object:
+        self.loaded.append(name)
+        return self.catalog.load_table(name)
+
+
+def commit_a_session(catalog: Catalog) -> None:
+    """Move the watermark of click_fact past its next session."""
+    engine = Engine(catalog, CLICKS, clock=lambda: at(8))
+    state, plan = engine.store.state(click_fact.table), engine.decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+    committed = committed_after(click_fact.mode, state.committed, plan, plan.hour_numbers)
+    engine.store.move_watermarks(state, plan, committed, None)
+
+
+def test_inputs_move_for_those_that_a_commit_concerns(catalog: Catalog) -> None:
+    Engine(catalog, CLICKS, clock=lambda: at(8)).create_tables()
+    looked = TargetInputs(CLICKS, CLICKS.targets)
+    before = looked.look(catalog)
+
+    def moved_by(change: Callable[[], object]) -> set[str]:
+        nonlocal before
+        change()
+        now = looked.look(catalog)
+        moved = {table for table, inputs in now.items() if inputs != before[table]}
+        before = now
+        return moved
+
+    both, downstream = {"core.click_fact", "core.click_state"}, {"core.click_state"}
+    assert moved_by(lambda: None) == set()
+    assert moved_by(lambda: land_clicks(catalog, [0], landing=0)) == both  # the state waits for the fact to settle
+    assert moved_by(lambda: commit_a_session(catalog)) == both
+    assert moved_by(lambda: publish_clicks(catalog, [0], complete_through=0)) == both
+    assert moved_by(lambda: catalog.load_table("core.click_state").delete("click_id = 'none'")) <= downstream
+    assert moved_by(lambda: touch(catalog, "core.click_state")) == downstream
+    assert moved_by(lambda: touch(catalog, QUARANTINE)) == set()
+    assert moved_by(lambda: touch(catalog, HIGH_WATERMARK)) == set()  # the log moved, but no process in it
+    assert moved_by(lambda: catalog.drop_table("core.click_state")) == downstream
+
+
+def test_a_log_that_another_program_has_rewritten_moves_everybody(catalog: Catalog) -> None:
+    Engine(catalog, CLICKS, clock=lambda: at(8)).create_tables()
+    land_clicks(catalog, [0], landing=0)
+    commit_a_session(catalog)
+    log = catalog.load_table(HIGH_WATERMARK)
+    with log.update_spec() as spec:
+        spec.add_identity("source")
+    log.append(log.scan().to_arrow())
+    looked = TargetInputs(CLICKS, CLICKS.targets)
+    before = looked.look(catalog)
+    assert looked.look(catalog) == before
+    touch(catalog, HIGH_WATERMARK)
+    now = looked.look(catalog)
+    assert all(now[table] != before[table] for table in now)
+
+
+def touch(catalog: Catalog, name: str) -> None:
+    """A commit to a table that changes no row."""
+    with catalog.load_table(name).transaction() as transaction:
+        transaction.set_properties({"touched": "yes"})
+
+
+def test_any_catalog_tells_the_same_locations_a_bounded_number_at_a_look(
+    catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(catalog, SqlCatalog)
+    Engine(catalog, CLICKS, clock=lambda: at(8)).create_tables()
+    names = [*TABLES, "raw.missing"]
+    expected = {name: catalog.load_table(name).metadata_location for name in TABLES}
+    assert Locations().look(catalog, names) == expected
+
+    monkeypatch.setattr(locations, "LOADS_PER_LOOK", 3)
+    other, looked = AskedTableByTable(catalog), Locations()
+    looked.look(other, names)  # type: ignore[arg-type]
+    assert other.loaded == TABLES
+    assert looked.look(other, names) == expected  # type: ignore[arg-type]
+    land_clicks(catalog, [0], landing=0)
+    touch(catalog, "core.click_fact")
+    for _ in range(2):
+        found = looked.look(other, names)  # type: ignore[arg-type]
+    assert found == {name: catalog.load_table(name).metadata_location for name in TABLES}
+    assert len(other.loaded) == 12
