@@ -6,7 +6,7 @@ Commands, the demo and Dagster's definitions start here.
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
@@ -17,11 +17,9 @@ from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.monitoring.freshness import with_default_max_delay
 from lake_assets.incremental.user_code.places import user_line
-from lake_assets.settings import is_folder, pipeline_names
+from lake_assets.pipeline_names import is_folder, pipeline_names
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from lake_assets.incremental.execution.engine import Engine
     from lake_assets.incremental.maintenance.maintainer import Maintainer
     from lake_assets.settings import Settings
@@ -111,12 +109,8 @@ def open_maintainer(settings: Settings) -> Maintainer:
 def open_engine(settings: Settings) -> Engine:
     """Return the engine on the catalog. It connects to Spark when a session has rows to build, not before."""
     from lake_assets.connections.catalog import open_catalog
+    from lake_assets.connections.spark import KeptSession, open_spark
     from lake_assets.incremental.execution.engine import Engine, utc_now
 
-    @lru_cache(maxsize=1)
-    def spark() -> SparkSession:
-        from lake_assets.connections.spark import open_spark
-
-        return open_spark(settings)
-
-    return Engine(open_catalog(settings), open_pipeline(settings), clock=utc_now, spark=spark)
+    kept = KeptSession(partial(open_spark, settings))
+    return Engine(open_catalog(settings), open_pipeline(settings), clock=utc_now, spark=kept.session)

@@ -201,12 +201,13 @@ class LakeSpark:
     """
 
     def __init__(self, settings: Settings, *, given: SparkSession | None, has_own_catalog: bool) -> None:
+        from lake_assets.connections.spark import KeptSession, open_spark
+
         if given is not None:
             _require_catalog(given)
-        self._settings = settings
         self._given = given
         self._has_own_catalog = has_own_catalog
-        self._opened: SparkSession | None = None
+        self._kept = KeptSession(partial(open_spark, settings))
 
     def session(self) -> SparkSession:
         """Return the session.
@@ -222,17 +223,11 @@ class LakeSpark:
                 "The lake was opened with a catalog of its own and without a Spark session.",
                 remedy="Pass `spark=`, a session whose catalog `lake` is that catalog, to Lake.open.",
             )
-        if self._opened is None:
-            from lake_assets.connections.spark import open_spark
-
-            self._opened = open_spark(self._settings)
-        return self._opened
+        return self._kept.session()
 
     def close(self) -> None:
         """Stop the session that was opened here."""
-        if self._opened is not None:
-            self._opened.stop()
-            self._opened = None
+        self._kept.close()
 
 
 def _reason(record: SessionRecord, hour: int) -> str:

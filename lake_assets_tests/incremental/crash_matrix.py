@@ -223,7 +223,7 @@ TAIL = """
 
 ## Sensors
 
-The evaluation of a target's sensor dies at a named point, and the sensor is evaluated again. The first evaluation
+The evaluation of the sensor of targets dies at a named point, and the sensor is evaluated again. The first evaluation
 has changed nothing: the second one requests the same session under the same run key, with the rows that landed since.
 
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,14 +12,15 @@ import dagster as dg
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from lake_assets.base.hours import hour_key, parse_hour
-from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.asset_specs import asset_key, partitions_of
 from lake_assets.incremental.dagster.assets import incremental_definitions
+from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
+    from lake_assets.incremental.dagster.sensors import Clock
     from lake_assets.incremental.declaration import Pipeline
 
 
@@ -111,12 +112,24 @@ def in_process_daemon(
     end: str,
     timing: SensorTiming | None = None,
     spark: SparkSession | None = None,
+    configuration: Mapping[str, object] | None = None,
 ) -> Iterator[InProcessDaemon]:
-    """The pipeline's own definitions on a fresh Dagster instance, with the test's catalog and Spark as resources."""
+    """The pipeline's own definitions on a fresh Dagster instance, with the test's catalog and Spark as resources.
+
+    configuration: of that instance, as in `dagster.yaml`.
+
+    Each target also has a sensor of its own, `<target>_sensor`, so that a test can look at one of them alone.
+    """
     handed = {"iceberg": SimpleNamespace(catalog=lambda: catalog), "spark": SimpleNamespace(spark_session=spark)}
     resources = {name: dg.ResourceDefinition.hardcoded_resource(value) for name, value in handed.items()}
+    single = []
+    for target in pipeline.targets:
+        sensed = SensedTarget(target, partitions_of(target.grain, pipeline.start, end, clock()))
+        name = f"{target.name}_sensor"
+        single.append(sessions_sensor(pipeline, [sensed], timing or SensorTiming(), clock, name=name))
     definitions = dg.Definitions.merge(
-        incremental_definitions(pipeline, clock=clock, end=end, timing=timing), dg.Definitions(resources=resources)
+        incremental_definitions(pipeline, clock=clock, end=end, timing=timing),
+        dg.Definitions(resources=resources, sensors=single),
     )
-    with dg.instance_for_test() as instance:
+    with dg.instance_for_test(overrides=configuration) as instance:
         yield InProcessDaemon(pipeline, instance, definitions.get_repository_def(), dict(resources))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lake_assets_tests.membership.oracle import Row
 
-HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "32"))
+HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "20"))
 """Random histories on real tables; a longer run sets more."""
 SEED = os.environ.get("LAKE_TEST_SEED", "0")
 """What the histories are drawn from: the same ones, unless another is set."""

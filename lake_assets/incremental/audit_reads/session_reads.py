@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 class SessionReads:
     """Reads the driving source of a session as of its snapshots.
 
-    An append covers the rows that the snapshots of its range appended, in all hours but the held ones. An overwrite
-    covers the rows of its hours.
+    An append covers the rows that the snapshots of its range appended, in all hours but those that are left out. An
+    overwrite covers the rows of its hours.
 
     Attributes:
         table: The source.
         span: The snapshots that the session covers.
         hours: The hours that an overwrite replaces, without held ones.
-        held: The hours whose rows an append leaves out.
+        left_out: The hours whose rows an append leaves out: held and deferred ones.
         start: First hour of the pipeline.
     """
 
@@ -45,7 +45,7 @@ class SessionReads:
     span: SourceRange
     load: Literal["append", "overwrite", "none"]
     hours: tuple[int, ...]
-    held: tuple[int, ...]
+    left_out: tuple[int, ...]
     start: int
 
     def valid_rows(self) -> DataFrame:
@@ -82,14 +82,14 @@ class SessionReads:
         time = self.source.time_column
         if self.load != "append":
             return in_hours(time, self.hours)
-        return f"not coalesce({in_hours(time, self.held)}, false)" if self.held else "true"
+        return f"not coalesce({in_hours(time, self.left_out)}, false)" if self.left_out else "true"
 
     def _count_by_metadata(self) -> int | None:
         up_to = self.span.to_snapshot_id
         if up_to is None:
             return 0
         if self.load == "append":
-            if self.held:
+            if self.left_out:
                 return None
             return row_counts.rows_appended(self.table, self.span.from_snapshot_id, up_to)
         return row_counts.rows_in_hours(self.table, up_to, self.source.time_column, self.hours)

@@ -15,7 +15,7 @@ from lake_assets.incremental.dagster.asset_specs import (
 )
 from lake_assets.incremental.dagster.checks import check_specs
 from lake_assets.incremental.dagster.raw_tables_sensor import raw_tables_sensor
-from lake_assets.incremental.dagster.sensors import Clock, SensorTiming, target_sensor
+from lake_assets.incremental.dagster.sensors import Clock, SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.dagster.session_step import AuditConfig, SessionStep, StepEvent
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
@@ -38,22 +38,19 @@ def incremental_definitions(
         clock: The present moment.
         end: Key of the hour after the last one that Dagster shows. None: the current hour is the last one.
         timing: Of the sensors; None for the defaults.
-        tables: Return the assets and sensors of these tables alone, without the sensor of all raw tables. None: all.
+        tables: Return the assets of these tables alone, without the sensors of the pipeline. None: all.
     """
     timing = timing or SensorTiming()
     partitions = _partitions(pipeline, end, clock())
     wanted = _all_tables(pipeline) if tables is None else set(tables)
     raw_tables = [raw_spec(raw, partitions[HOUR]) for raw in pipeline.raw if raw.table in wanted]
-    targets: list[dg.AssetsDefinition] = []
-    sensors: list[dg.SensorDefinition] = []
-    for target in _targets_of(pipeline, wanted):
-        asset = target_asset(pipeline, target, partitions[target.grain], clock)
-        targets.append(asset)
-        sensors.append(target_sensor(pipeline, target, asset, timing, clock))
-    own = dg.Definitions(assets=[*raw_tables, *targets], sensors=sensors)
+    targets = [
+        target_asset(pipeline, target, partitions[target.grain], clock) for target in _targets_of(pipeline, wanted)
+    ]
+    own = dg.Definitions(assets=[*raw_tables, *targets])
     if tables is not None:
         return own
-    return dg.Definitions.merge(own, raw_sensor_definitions(pipeline, clock=clock, timing=timing))
+    return dg.Definitions.merge(own, sensor_definitions(pipeline, clock=clock, end=end, timing=timing))
 
 
 def _partitions(pipeline: Pipeline, end: str | None, now: datetime) -> dict[Grain, dg.TimeWindowPartitionsDefinition]:
@@ -71,12 +68,22 @@ def _all_tables(pipeline: Pipeline) -> set[str]:
     return names.union(target.table for target in pipeline.targets)
 
 
-def raw_sensor_definitions(pipeline: Pipeline, *, clock: Clock, timing: SensorTiming) -> dg.Definitions:
-    """Return the sensor that reports what landed in the raw tables of a pipeline; none if it has no raw table."""
-    if not pipeline.raw:  # a sensor needs an asset
-        return dg.Definitions()
-    keys = {raw.table: asset_key(raw.table) for raw in pipeline.raw}
-    return dg.Definitions(sensors=[raw_tables_sensor(pipeline, keys, timing, clock)])
+def sensor_definitions(
+    pipeline: Pipeline, *, clock: Clock, timing: SensorTiming, end: str | None = None
+) -> dg.Definitions:
+    """Return the sensors of a pipeline: one reports what landed in raw tables, one requests the sessions of targets.
+
+    A sensor needs an asset, so there is none for raw tables or for targets if the pipeline has none.
+    """
+    partitions = _partitions(pipeline, end, clock())
+    sensors: list[dg.SensorDefinition] = []
+    if pipeline.raw:
+        keys = {raw.table: asset_key(raw.table) for raw in pipeline.raw}
+        sensors.append(raw_tables_sensor(pipeline, keys, timing, clock))
+    if pipeline.targets:
+        sensed = [SensedTarget(target, partitions[target.grain]) for target in pipeline.targets]
+        sensors.append(sessions_sensor(pipeline, sensed, timing, clock))
+    return dg.Definitions(sensors=sensors)
 
 
 def target_asset(

@@ -8,17 +8,22 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import dagster as dg
+from pyiceberg.catalog import Catalog
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
 from lake_assets.incremental.dagster.sensors import Clock, SensorTiming
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.inputs.locations import Locations
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
 
 EVENTS_PER_TICK = 200
 """Materializations. The daemon stores them one by one, and has a minute for each tick."""
+
+SHOWN_SECONDS = 5
+"""Least time between two ticks: what they report is for people, and sessions do not wait for it."""
 
 LATENESS_ROWS = 2_000_000
 """Rows for which one tick computes lateness, which needs their event times: well under a second."""
@@ -28,6 +33,8 @@ def raw_tables_sensor(
     pipeline: Pipeline, keys: Mapping[str, dg.AssetKey], timing: SensorTiming, clock: Clock
 ) -> dg.SensorDefinition:
     """Return a sensor that reports landed partitions and starts nothing.
+
+    One look at the catalog tells which tables have moved; a table that has not is not loaded.
 
     If a raw table cannot be read, the other tables are reported, and the reason names it. A tick fails with its error
     if nothing else is to be reported: what a failed tick has found would be lost.
@@ -39,13 +46,16 @@ def raw_tables_sensor(
         clock: The present moment, for the engine.
     """
 
+    moves = _RawMoves()
+
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         report = _LandedReport(engine, keys, json.loads(context.cursor or "{}"))
         problems: list[LakeError] = []
-        for raw in pipeline.raw:
+        for raw, location in moves.look(engine.catalog, pipeline, report.last_snapshots):
             try:
-                report.add(raw)
+                if report.add(raw) == 0:
+                    moves.note(raw, location, report.last_snapshots.get(raw.table))
             except LakeError as error:  # the other tables are reported all the same
                 context.log.error(str(error))
                 problems.append(error)
@@ -61,11 +71,37 @@ def raw_tables_sensor(
         name="raw_tables_sensor",
         evaluation_fn=evaluate,
         asset_selection=list(keys.values()),
-        minimum_interval_seconds=timing.tick_seconds,
+        minimum_interval_seconds=max(timing.tick_seconds, SHOWN_SECONDS),
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Reports which partitions of the raw tables each new snapshot changed. Starts no runs.",
         required_resource_keys={"iceberg"},
     )
+
+
+class _RawMoves:
+    """Remembers in which state a raw table had nothing to report, so that it is loaded again only when it moved.
+
+    A state is noted with the snapshot that was reported last. If a tick is lost, the next one has another snapshot in
+    its cursor, and loads the table again.
+    """
+
+    def __init__(self) -> None:
+        self._locations = Locations()
+        self._noted: dict[str, tuple[str | None, int | None]] = {}
+
+    def look(
+        self, catalog: Catalog, pipeline: Pipeline, reported: Mapping[str, int]
+    ) -> Iterator[tuple[RawTable, str | None]]:
+        """Yield the raw tables that may have something to report, each with the location of its metadata."""
+        found = self._locations.look(catalog, [raw.table for raw in pipeline.raw])
+        for raw in pipeline.raw:
+            state = (found.get(raw.table), reported.get(raw.table))
+            if state[0] is None or self._noted.get(raw.table) != state:
+                yield raw, state[0]
+
+    def note(self, raw: RawTable, location: str | None, reported: int | None) -> None:
+        """Note that a table has nothing to report at a location, after the snapshot that was reported last."""
+        self._noted[raw.table] = (location, reported)
 
 
 @dataclass
@@ -82,14 +118,15 @@ class _LandedReport:
     events: list[dg.AssetMaterialization] = field(default_factory=list)
     rows_read: int = 0
 
-    def add(self, raw: RawTable) -> None:
-        """Report the new snapshots of a raw table, up to the limits of a tick."""
+    def add(self, raw: RawTable) -> int:
+        """Report the new snapshots of a raw table, up to the limits of a tick; return how many it has."""
         snapshots = self.engine.raw_activity(raw, since=self.last_snapshots.get(raw.table))
         for snapshot in _up_to_limit(snapshots, EVENTS_PER_TICK - len(self.events)):
             self.rows_read += snapshot.rows
             late = self.engine.raw_lateness(raw, snapshot) if self.rows_read <= LATENESS_ROWS else {}
             self.events += raw_events(self.keys[raw.table], snapshot, late)
             self.last_snapshots[raw.table] = snapshot.snapshot_id
+        return len(snapshots)
 
 
 def _reason(reported: int, problems: Sequence[LakeError]) -> str:

@@ -1,48 +1,49 @@
-"""The sensor of a target: requests the target's next session, or gives the reason why there is none.
+"""The sensor of all targets: requests the next session of each target that has one, and says what the others wait for.
 
-A sensor decides from table metadata at every tick and changes nothing but its cursor, so a lost tick costs nothing but
-time. The daemon looks at sensors every 5 s, however small their interval.
+A tick takes one look at the catalog and plans only targets that something has moved for. It decides from table metadata
+and changes nothing but its cursor, so a lost tick costs nothing but time. What it remembers in its process are
+evaluations that changed nothing; to forget them costs an evaluation each.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import dagster as dg
 
 from lake_assets.base.failpoints import reach
-from lake_assets.incremental.dagster.check_history import shown_evaluation
-from lake_assets.incremental.dagster.checks import audit_evaluation, pending_hours_evaluation
-from lake_assets.incremental.dagster.materializations import materializations, rows_of_session
-from lake_assets.incremental.dagster.session_runs import (
-    Attempt,
-    busy_run,
-    describe_attempts,
-    ended_attempts,
-    rest_seconds,
-    retry_remedy,
-    run_request,
-)
+from lake_assets.errors.described import describe
+from lake_assets.incremental.dagster.asset_specs import asset_key
+from lake_assets.incremental.dagster.session_runs import active_runs
+from lake_assets.incremental.dagster.target_look import Seen, SensorEvent, TargetLook
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.planning.plan.pending_hours import pending_hours
-from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
+from lake_assets.incremental.inputs.quiet import FULL_LOOK_SECONDS, Quiet, to_look_at
+from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
+
+SESSIONS_SENSOR = "sessions_sensor"
 
 NOT_WAITING = "{}"
-"""Cursor of a target that waits for nothing. An empty cursor would leave the previous one in place."""
+"""Cursor if no target waits. An empty cursor would leave the previous one in place."""
 
-SESSIONS_PER_TICK = 20
-"""How many of a target's newest sessions are compared with Dagster's materializations."""
+LOOKS_PER_TICK = 25
+"""Targets that one tick evaluates. Dagster gives it a minute, and a landing should not wait for all the others."""
 
-MATERIALIZATIONS_PER_PARTITION = 20
-"""How many of a partition's newest materializations are searched for a session."""
+RUNS_PER_TICK = 20
+"""Runs that one tick requests: the daemon submits them one by one."""
 
-SensorEvent = dg.AssetMaterialization | dg.AssetCheckEvaluation
+EVENTS_PER_TICK = 200
+"""Events after which a tick evaluates no further target: the daemon stores them one by one."""
+
+LINES_PER_TICK = 10
+"""Reasons that a tick lists."""
+
+ERROR_SECONDS = 30
+"""Time until a target whose evaluation failed is evaluated again although nothing has moved."""
+
 
 Clock = Callable[[], datetime]
 """Returns the present moment, with a time zone."""
@@ -57,163 +58,208 @@ class SensorTiming:
         settle_seconds: Longest time that a target waits for upstream targets to settle.
     """
 
-    tick_seconds: int = 2
+    tick_seconds: int = 1
     settle_seconds: int = 60
 
 
-def target_sensor(
+@dataclass(frozen=True)
+class SensedTarget:
+    """A target with the partitions of its asset."""
+
+    target: Target
+    partitions: dg.TimeWindowPartitionsDefinition
+
+
+def sessions_sensor(
     pipeline: Pipeline,
-    target: Target,
-    asset: dg.AssetsDefinition,
+    targets: Sequence[SensedTarget],
     timing: SensorTiming,
     clock: Clock,
+    *,
+    name: str = SESSIONS_SENSOR,
 ) -> dg.SensorDefinition:
-    """Return the sensor that requests the sessions of a target.
+    """Return the sensor that requests the sessions of targets.
 
-    If there is no session to request, the sensor reports which hours are pending, and the hours and checks of sessions
-    that Dagster has no materialization of: those that `lake catch-up` committed, and those of runs that died before
-    they reported.
+    It also reports which hours are pending, and the hours and checks of sessions that Dagster has no materialization
+    of: those that `lake catch-up` committed, and those of runs that died before they reported.
+
+    Args:
+        pipeline: Declares the targets.
+        targets: The targets, at least one.
+        timing: How often it is evaluated, and how long targets wait for each other.
+        clock: The present moment.
+        name: Its name.
     """
+    memory = _Memory(TargetInputs(pipeline, [each.target for each in targets]))
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         reach("tick-started")
-        result = _Evaluation(context, pipeline, target, asset, timing, clock).result()
+        engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        result = _Tick(context, engine, targets, timing, memory).result()
         reach("tick-answered")
         return result
 
     return dg.SensorDefinition(
-        name=f"{target.name}_sensor",
+        name=name,
         evaluation_fn=evaluate,
-        asset_selection=[asset.key],
+        asset_selection=[asset_key(each.target.table) for each in targets],
         minimum_interval_seconds=timing.tick_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Requests a run when {target.table} has hours to build.",
+        description="Requests a run for each target that has hours to build. To pause one target, set the limit of its "
+        "pool to 0 (Deployment, Concurrency).",
         required_resource_keys={"iceberg"},
     )
 
 
-class _Evaluation:
-    """One evaluation of a target's sensor."""
+@dataclass
+class _Memory:
+    """What a sensor remembers in its process.
+
+    Attributes:
+        inputs: Looks at the inputs of the targets.
+        quiet: Target → its last evaluation, if that changed nothing.
+        looked_at: Target → when it was evaluated last, in seconds since 1970-01-01 UTC.
+        shown: Target → the revision of its newest session when Dagster showed all of its sessions, and when that was.
+    """
+
+    inputs: TargetInputs
+    quiet: dict[str, Quiet] = field(default_factory=dict)
+    looked_at: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Have everything looked at again."""
+        self.quiet.clear()
+        self.shown.clear()
+
+    def shown_revision(self, table: str, now: float) -> int | None:
+        """Return the revision up to which Dagster shows a target; None if a person may have wiped it since."""
+        revision, at = self.shown.get(table, (None, 0.0))
+        return revision if abs(now - at) < FULL_LOOK_SECONDS else None
+
+
+class _Tick:
+    """One evaluation of the sensor."""
 
     def __init__(
         self,
         context: dg.SensorEvaluationContext,
-        pipeline: Pipeline,
-        target: Target,
-        asset: dg.AssetsDefinition,
+        engine: Engine,
+        targets: Sequence[SensedTarget],
         timing: SensorTiming,
-        clock: Clock,
+        memory: _Memory,
     ) -> None:
         self.context = context
-        self.target = target
-        self.asset = asset
+        self.engine = engine
+        self.targets = {each.target.table: each for each in targets}
         self.settle_seconds = timing.settle_seconds
-        self.clock = clock
-        self.engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
+        self.memory = memory
+        self.waiting: dict[str, float] = _waiting(context.cursor)
+        self.seen: dict[str, Seen] = {}
+        self.failed: set[str] = set()
 
     def result(self) -> dg.SensorResult:
-        decision = self.engine.decide(self.target)
-        reach("tick-decided")
-        active = busy_run(self.context.instance, self.asset.key)
-        if isinstance(decision, NoSession):
-            return _skip(decision.reason) if active else self.report_state(decision)
-        if active:
-            return _skip(active)
-        attempts = ended_attempts(self.context.instance, decision.session_id)
-        if attempts:
-            return self.retry(decision, attempts)
-        unsettled = self.engine.unsettled(self.target)
-        if unsettled:
-            return self.wait_until_settled(decision, unsettled)
-        # An upstream target may have committed since the first decision. An idle target is spared this second one.
-        settled = self.engine.decide(self.target)
-        if isinstance(settled, NoSession):
-            return _skip(settled.reason)
-        return self.request(settled, attempt=1)
+        if not self.context.cursor:  # of a first tick, or a person has reset it to have everything looked at
+            self.memory.forget()
+        # What an evaluation depends on is looked at before it: what moves meanwhile has moved at the next tick.
+        inputs = self.memory.inputs.look(self.engine.catalog)
+        runs = self._active_runs()
+        due = to_look_at(
+            list(self.targets),
+            self.memory.quiet,
+            inputs=inputs,
+            runs=runs,
+            looked_at=self.memory.looked_at,
+            now=self._now(),
+        )
+        left = self._look_at(due, inputs, runs)
+        return self._answer(left)
 
-    def request(self, plan: SessionPlan, *, attempt: int) -> dg.SensorResult:
-        run = run_request(self.asset, self.target, plan, attempt=attempt)
-        return dg.SensorResult(run_requests=[run], cursor=NOT_WAITING)
+    def _active_runs(self) -> dict[str, tuple[str, ...]]:
+        """Return target → the ids of its active runs, in order; without the targets that have none."""
+        found = active_runs(self.context.instance)
+        keys = {table: asset_key(table) for table in self.targets}
+        return {table: found[key] for table, key in keys.items() if key in found}
 
-    def retry(self, plan: SessionPlan, attempts: Sequence[Attempt]) -> dg.SensorResult:
-        now = self.clock().timestamp()
-        rest = rest_seconds(attempts, self.target.code_version, now)
-        so_far = describe_attempts(plan, attempts)
-        if rest is None:
-            reason = f"{so_far}. There are no more attempts. {retry_remedy(self.target)}"
-            self.context.log.error(reason)
-            return _skip(reason, events=self.pending_events(plan, stuck=reason))
-        if rest > 0:
-            return _skip(
-                f"{so_far}. The next attempt starts in {rest:.0f} s.",
-                events=self.pending_events(plan, stuck=f"{so_far}; it is tried again"),
-            )
-        return self.request(plan, attempt=len(attempts) + 1)
+    def _look_at(self, due: Sequence[str], inputs: Mapping[str, Inputs], runs: Mapping[str, tuple[str, ...]]) -> int:
+        """Evaluate targets up to the limits of a tick; return how many are left for the next one."""
+        for number, table in enumerate(due):
+            if number == LOOKS_PER_TICK or self._is_full():
+                return len(due) - number
+            seen = self._see(table)
+            self._remember(table, seen, inputs[table], runs.get(table))
+            self.seen[table] = seen
+        return 0
 
-    def wait_until_settled(self, plan: SessionPlan, reason: str) -> dg.SensorResult:
-        """Wait from the first tick on that found upstream unsettled.
+    def _is_full(self) -> bool:
+        requests = sum(seen.request is not None for seen in self.seen.values())
+        events = sum(len(seen.events) for seen in self.seen.values())
+        return requests >= RUNS_PER_TICK or events >= EVENTS_PER_TICK
 
-        The wait continues when the plan changes; otherwise busy sources would delay the target forever.
-        """
-        now = self.clock().timestamp()
-        since = float(self.cursor().get("waiting_since", now))
-        remaining = self.settle_seconds - (now - since)
-        if remaining <= 0:
-            return self.request(plan, attempt=1)
-        cursor = json.dumps({"waiting_since": since, "session_id": plan.session_id})
-        return _skip(f"{plan} waits for upstream to settle, {remaining:.0f} s at most: {reason}", cursor=cursor)
+    def _see(self, table: str) -> Seen:
+        sensed = self.targets[table]
+        look = TargetLook(
+            self.engine,
+            self.context.instance,
+            sensed.target,
+            sensed.partitions,
+            asset_key(table),
+            settle_seconds=self.settle_seconds,
+            waiting_since=self.waiting.get(table),
+            shown_revision=self.memory.shown_revision(table, self._now()),
+        )
+        try:
+            return look.see()
+        except Exception as error:  # of any kind, also of a user's declaration: the other targets are looked at
+            text = describe(error)
+            self.failed.add(table)
+            return Seen(f"{text.problem} {text.remedy}".strip(), again_at=self._now() + ERROR_SECONDS)
 
-    def report_state(self, decision: NoSession) -> dg.SensorResult:
-        """Skip, and report what Dagster does not show yet: pending hours, and sessions that no run of it has shown."""
-        events = self.pending_events(decision)
-        newest = self.engine.store.state(self.target.table).session
-        if newest is None or self.cursor().get("marked") == newest.plan.session_id:
-            return _skip(decision.reason, cursor=self.context.cursor or NOT_WAITING, events=events)
-        materialized = [event for record in self.unmarked_sessions() for event in self.session_events(record)]
-        cursor = json.dumps({"marked": newest.plan.session_id})
-        return _skip(decision.reason, cursor=cursor, events=[*materialized, *events])
+    def _remember(self, table: str, seen: Seen, inputs: Inputs, runs: tuple[str, ...] | None) -> None:
+        is_same_wait = self.waiting.get(table) == seen.waiting_since
+        self.memory.quiet.pop(table, None)
+        self.memory.looked_at[table] = now = self._now()
+        if seen.is_idle and is_same_wait:
+            self.memory.quiet[table] = Quiet(inputs, runs, now, seen.again_at, seen.reason)
+        if seen.shown_revision not in (None, self.memory.shown_revision(table, now)):
+            self.memory.shown[table] = (seen.shown_revision, now)
+        self.waiting.pop(table, None)
+        if seen.waiting_since is not None:
+            self.waiting[table] = seen.waiting_since
 
-    def pending_events(self, decision: Decision, *, stuck: str = "") -> list[dg.AssetCheckEvaluation]:
-        """Return the evaluation of pending hours, if it differs from the one that Dagster shows."""
-        committed = self.engine.store.state(self.target.table).committed
-        pending = pending_hours(committed, decision, stuck=stuck)
-        found = pending_hours_evaluation(self.asset.key, self.target.grain, pending)
-        shown = shown_evaluation(self.context.instance, found.asset_check_key)
-        if shown is not None and shown.passed == found.passed and shown.metadata == found.metadata:
-            return []
-        return [found]
+    def _answer(self, left: int) -> dg.SensorResult:
+        for table in sorted(self.failed):
+            self.context.log.error(f"{table}: {self.seen[table].reason}")
+        events: list[SensorEvent] = [event for seen in self.seen.values() for event in seen.events]
+        requests = [seen.request for seen in self.seen.values() if seen.request is not None]
+        cursor = json.dumps(dict(sorted(self.waiting.items()))) if self.waiting else NOT_WAITING
+        if requests:
+            return dg.SensorResult(run_requests=requests, cursor=cursor, asset_events=events)
+        return dg.SensorResult(skip_reason=self._reason(left), cursor=cursor, asset_events=events)
 
-    def unmarked_sessions(self) -> list[SessionRecord]:
-        """Return the newest committed sessions that Dagster has no materialization of, oldest first."""
-        newest = self.engine.store.history(self.target.table, newest=SESSIONS_PER_TICK)
-        built = [record for record in newest if record.state == "committed" and record.built]
-        return [record for record in built if not self.is_marked(record)]
+    def _reason(self, left: int) -> str:
+        """Return why no run is requested: of a single target its own reason, of many those that were looked at."""
+        quiet = {table: last.reason for table, last in self.memory.quiet.items()}
+        reasons = quiet | {table: seen.reason for table, seen in self.seen.items()}
+        if len(self.targets) == 1:
+            return next(iter(reasons.values()))
+        looked = f"{len(self.seen)} of {len(self.targets)} targets had to be looked at; none has a session to request."
+        lines = [looked] if not left else [looked, f"{left} more are looked at by the next tick."]
+        return "\n".join([*lines, *_lines(reasons, first=[*self.failed, *self.seen])])
 
-    def session_events(self, record: SessionRecord) -> Iterator[SensorEvent]:
-        """Yield the materializations of a session, then its evaluations of the asset."""
-        report = record.report()
-        rows = rows_of_session(self.engine.catalog, self.target, report, record.built)
-        yield from materializations(self.target, report, record.built, rows)
-        held = self.engine.store.state(self.target.table).committed.held
-        for audit in report.audits:
-            yield audit_evaluation(self.asset.key, audit, held)
-
-    def is_marked(self, record: SessionRecord) -> bool:
-        """Return whether the first partition of a session has a materialization of that session."""
-        partition = self.target.grain.key(record.built[0])
-        of_partition = dg.AssetRecordsFilter(self.asset.key, asset_partitions=[partition])
-        found = self.context.instance.fetch_materializations(of_partition, limit=MATERIALIZATIONS_PER_PARTITION)
-        for stored in found.records:
-            event = stored.asset_materialization
-            session = event.metadata.get("session") if event else None
-            if session is not None and session.value == record.plan.session_id:
-                return True
-        return False
-
-    def cursor(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.context.cursor or NOT_WAITING)
-        return found
+    def _now(self) -> float:
+        return self.engine.clock().timestamp()
 
 
-def _skip(reason: str, *, cursor: str = NOT_WAITING, events: Sequence[SensorEvent] = ()) -> dg.SensorResult:
-    return dg.SensorResult(skip_reason=reason, cursor=cursor, asset_events=list(events))
+def _lines(reasons: Mapping[str, str], *, first: Iterable[str]) -> list[str]:
+    """Return the first reasons, one line for each target: of those that failed, then of those looked at."""
+    order = dict.fromkeys([*first, *reasons])
+    lines = [f"{table}: {reasons[table]}" for table in order]
+    hidden = len(lines) - LINES_PER_TICK
+    return lines if hidden <= 0 else [*lines[:LINES_PER_TICK], f"and {hidden} more targets"]
+
+
+def _waiting(cursor: str | None) -> dict[str, float]:
+    """Return target → since when it waits for upstream, of a cursor."""
+    found = json.loads(cursor or NOT_WAITING)
+    return {table: float(since) for table, since in found.items()}

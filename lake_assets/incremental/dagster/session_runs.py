@@ -18,7 +18,7 @@ from lake_assets.base.grain import Grain
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.execution.planner import Heads
+from lake_assets.incremental.execution.source_heads import Heads
 from lake_assets.incremental.planning.session import SessionPlan
 
 SESSION_TAG = "lake/session_id"
@@ -64,18 +64,24 @@ class Attempt:
     by_infrastructure: bool = False
 
 
-def run_request(asset: dg.AssetsDefinition, target: Target, plan: SessionPlan, *, attempt: int) -> dg.RunRequest:
+def run_request(
+    key: dg.AssetKey,
+    partitions: dg.TimeWindowPartitionsDefinition,
+    target: Target,
+    plan: SessionPlan,
+    *,
+    attempt: int,
+) -> dg.RunRequest:
     """Return the request of one attempt at a session.
 
     The code version is the target's present one, which may differ from the version that the session was planned with.
     """
-    assert isinstance(asset.partitions_def, dg.TimeWindowPartitionsDefinition)
     tags = {SESSION_TAG: plan.session_id, CODE_VERSION_TAG: target.code_version, **head_tags(plan)}
     return dg.RunRequest(
         run_key=f"{plan.session_id}:{attempt}",
-        asset_selection=[asset.key],
+        asset_selection=[key],
         asset_check_keys=[],  # a planned check that the session does not evaluate would be shown as skipped
-        tags=envelope_tags(plan, target.grain, asset.partitions_def) | tags,
+        tags=envelope_tags(plan, target.grain, partitions) | tags,
     )
 
 
@@ -133,6 +139,15 @@ def busy_run(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
         if key in (run.asset_selection or ()):
             return f"Run {run.run_id} of {key.to_user_string()} is {run.status.value.lower()}."
     return None
+
+
+def active_runs(instance: dg.DagsterInstance) -> dict[dg.AssetKey, tuple[str, ...]]:
+    """Return asset → the ids of its queued and running runs, in order. One query answers for all assets."""
+    found: dict[dg.AssetKey, list[str]] = {}
+    for run in instance.get_runs(RunsFilter(statuses=ACTIVE)):
+        for key in run.asset_selection or ():
+            found.setdefault(key, []).append(run.run_id)
+    return {key: tuple(sorted(runs)) for key, runs in found.items()}
 
 
 def ended_attempts(

@@ -6,7 +6,7 @@ May import `base` and `errors`, and nothing of the engine.
 """
 
 from lake_assets.incremental.declaration.decorator import incremental_asset
-from lake_assets.incremental.declaration.modes import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import IDENTIFIER, TABLE
 from lake_assets.incremental.declaration.pipeline import Pipeline, merge
 from lake_assets.incremental.declaration.tables import LANDED, LANDING_COLUMNS, RawTable, Rule, Source, Subject, Topic
@@ -17,6 +17,7 @@ __all__ = [
     "LANDED",
     "LANDING_COLUMNS",
     "TABLE",
+    "Defer",
     "Mode",
     "Pipeline",
     "RawTable",

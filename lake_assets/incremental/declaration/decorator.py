@@ -12,7 +12,7 @@ from typing import Literal
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import check_arguments
 from lake_assets.incremental.declaration.grains import declared_grain
-from lake_assets.incremental.declaration.modes import Mode, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
 from lake_assets.incremental.declaration.target import Audit, Served, Target, Transform
 from lake_assets.incremental.declaration.validation import check_target
@@ -39,6 +39,7 @@ def incremental_asset(
     timezone: str = "UTC",
     descriptions: Mapping[str, str] | None = None,
     served: bool | Served = False,
+    late: Defer | None = None,
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`. The function's docstring describes it.
 
@@ -62,6 +63,7 @@ def incremental_asset(
             days must begin at full hours of UTC. A day then has 23 to 25 hours.
         descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
         served: Whether the serving part pushes the target, so that readers can query it; or how it does.
+        late: Which hours of a stateless target wait if late rows change them, and how long: `Defer(...)`.
 
     Raises:
         ConfigurationError: Something in the declaration cannot work.
@@ -82,10 +84,9 @@ def incremental_asset(
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
             code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
-            owners=tuple(owners),
-            max_delay=max_delay,
             grain=declared_grain(table, grain, timezone),
         )
+        target = replace(target, owners=tuple(owners), max_delay=max_delay, late=late)
         return _checked(_served(_described(target, descriptions, lineage), served))
 
     return declare

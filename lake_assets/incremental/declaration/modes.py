@@ -1,11 +1,13 @@
-"""How a target is built: row by row, from a range of hours, or hour by hour from its own earlier rows."""
+"""How a target is built: row by row, from a range of hours, or hour by hour from its own earlier rows; and when."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Literal
 
 from lake_assets.errors import ConfigurationError
+from lake_assets.incremental.declaration.durations import parse_duration
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_hours, require_name
 
 
@@ -27,11 +29,15 @@ class Stateful:
             for no limit.
         chunk_hours: A longer range that contains hours built before is cut into sessions: new hours first, so that old
             data do not delay them, then this many hours at a time, from the earliest on. None for no limit.
+        entity: A column of every source, such as an account's id. The rows of an hour depend on source rows of those
+            entities alone that have a row of the first source in the hour. In a table of many files, their rows are
+            then found by an index. None: all rows of the sources are read, up to the last hour of the session.
     """
 
     load: Literal["range", "changed"] = "range"
     catchup_threshold: int | None = None
     chunk_hours: int | None = 12
+    entity: str | None = None
     pattern_id = 2
 
     def __post_init__(self) -> None:
@@ -39,6 +45,8 @@ class Stateful:
             raise ConfigurationError(f"The load type is {self.load!r}.", remedy="Use 'range' or 'changed'.")
         require_hours("catch-up threshold", self.catchup_threshold)
         require_hours("chunk", self.chunk_hours)
+        if self.entity is not None:
+            require_name(IDENTIFIER, self.entity, "The entity")
 
 
 @dataclass(frozen=True)
@@ -98,3 +106,50 @@ def _check_load_of_sequential(mode: Sequential) -> None:
 
 
 Mode = Stateless | Stateful | Sequential
+
+
+@dataclass(frozen=True)
+class Defer:
+    """Late rows of older hours wait, so that many small late arrivals cost one session and not one each.
+
+    New hours, and hours that are not older than `older_than`, are published at once. All hours that wait are built in
+    one session as soon as one of them has waited for `at_most`, or `or_rows` rows wait. Erased and corrected rows never
+    wait.
+
+    Attributes:
+        older_than: An hour may wait if it ended at least this long before the end of the last complete hour of the
+            source: a timedelta, or a text such as `6 hours`. Parts of an hour are rounded up.
+        at_most: The longest time from the commit of late rows to the session that builds them, likewise.
+        or_rows: The number of waiting rows, by metadata, at which they are built earlier; None for no limit.
+    """
+
+    older_than: timedelta | str
+    at_most: timedelta | str
+    or_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if _duration("older_than", self.older_than) < timedelta(0):
+            raise ConfigurationError(f"older_than of Defer is {self.older_than}.", remedy="Use 0 hours or more.")
+        if self.longest_wait <= timedelta(0):
+            raise ConfigurationError(
+                f"at_most of Defer is {self.at_most}, so nothing would wait.",
+                remedy="Use a longer time, or drop late=.",
+            )
+        if self.or_rows is not None and (not isinstance(self.or_rows, int) or self.or_rows < 1):
+            raise ConfigurationError(f"or_rows of Defer is {self.or_rows!r}.", remedy="Use 1 or more rows, or None.")
+
+    @property
+    def older_than_hours(self) -> int:
+        """The age from which on an hour may wait, in hours, rounded up."""
+        return -(-_duration("older_than", self.older_than) // timedelta(hours=1))
+
+    @property
+    def longest_wait(self) -> timedelta:
+        """The longest time that rows wait."""
+        return _duration("at_most", self.at_most)
+
+
+def _duration(name: str, declared: timedelta | str) -> timedelta:
+    if isinstance(declared, timedelta):
+        return declared
+    return parse_duration(declared, where=f"{name} of Defer")

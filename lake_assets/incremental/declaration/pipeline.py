@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 from lake_assets.base.hours import parse_hour
@@ -93,6 +94,11 @@ class Pipeline:
 
     def in_order(self) -> list[Target]:
         """Return the targets in topological order: each after those that it is built from."""
+        return list(self._ordered)
+
+    @cached_property
+    def _ordered(self) -> tuple[Target, ...]:
+        """The targets in topological order. It is asked for again for each target, of which there may be hundreds."""
         by_table = self._targets_by_table()
         upstream: dict[str, list[str]] = {}
         for target in self.targets:
@@ -104,7 +110,7 @@ class Pipeline:
                 f"Targets are built from each other in a circle: {' → '.join(error.args[1])}.",
                 remedy="A target that needs its own earlier hours is Sequential, and does not name itself as a source.",
             ) from None
-        return [by_table[table] for table in ordered]
+        return tuple(by_table[table] for table in ordered)
 
     def upstream_of(self, target: Target) -> list[Target]:
         """Return the targets that a target is built from, directly or indirectly, in topological order."""
@@ -179,6 +185,7 @@ class Pipeline:
     def _check_sources(self) -> None:
         targets = self._targets_by_table()
         raw_tables = {raw.table: raw for raw in self.raw}
+        columns = self._declared_columns()
         for target in self.targets:
             for source in target.sources:
                 raw = raw_tables.get(source.table)
@@ -186,7 +193,13 @@ class Pipeline:
                     check_raw_source(target, source, raw)
                 elif source.table in targets:
                     check_source_columns(target, source, targets[source.table].columns)
-            check_entity(target, targets)
+            check_entity(target, columns)
+
+    def _declared_columns(self) -> dict[str, Collection[str]]:
+        """Return table → columns; without the tables whose columns only the catalog knows."""
+        columns: dict[str, Collection[str]] = {target.table: target.columns for target in self.targets}
+        columns |= {raw.table: raw.all_columns for raw in self.raw if not raw.exists_already}
+        return columns
 
     def _targets_by_table(self) -> dict[str, Target]:
         return {target.table: target for target in self.targets}

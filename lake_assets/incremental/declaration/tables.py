@@ -121,8 +121,9 @@ class Topic:
         id_column: The column with the id of the person or account of a message. A message without it is a dead letter.
             If the table has columns of a subject, it is one of them.
         name: The topic, without any prefix; None for the name of the raw table after `LAKE_LANDING_PREFIX`.
-        retention_hours: `lake landing init` lets Kafka delete messages that are older, landed or not. None leaves the
-            topic as it is.
+        retention_hours: Time, in hours, for which Kafka keeps messages after both zones have landed them. None:
+            `LAKE_LANDING_RETENTION_HOURS` applies to topics that `lake landing init` creates; for other topics, the
+            retention that Kafka is configured with.
     """
 
     id_column: str
@@ -133,7 +134,7 @@ class Topic:
         if self.retention_hours is not None and self.retention_hours < 1:
             raise ConfigurationError(
                 f"retention_hours of a topic is {self.retention_hours}.",
-                remedy="Name the hours for which landing may be behind, such as 168, or leave it out.",
+                remedy="Name the hours for which Kafka keeps landed messages, such as 168, or leave it out.",
             )
         require_name(IDENTIFIER, self.id_column, "The id column of a topic")
         if self.name is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from lake_assets.base.grain import DAY, HOUR, Grain
 from lake_assets.errors import ConfigurationError
-from lake_assets.incremental.declaration.modes import Mode, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
 from lake_assets.incremental.declaration.names import SERVED_TABLE, require_name
 from lake_assets.incremental.declaration.tables import Source
 
@@ -134,6 +134,7 @@ class Target:
         descriptions: Column → what is in it, for people. Columns may be left out.
         served: How readers see it in the serving part; None: it is not served.
         unknown_lineage: Columns of which it is not known what they come from.
+        late: Which hours wait if late rows change them, and how long; None: none waits.
     """
 
     table: str
@@ -154,6 +155,7 @@ class Target:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     served: Served | None = None
     unknown_lineage: tuple[str, ...] = ()
+    late: Defer | None = None
 
     @property
     def name(self) -> str:
@@ -208,6 +210,15 @@ class Offenders:
     counted: str
 
 
+RowsWith = Callable[[str, str, "DataFrame"], "DataFrame | None"]
+"""Table, column, and rows with a column of that name → the values that the table has; None if no index finds them."""
+
+
+def no_rows_with(table: str, column: str, wanted: DataFrame) -> DataFrame | None:
+    """Return None: there is no index."""
+    return None
+
+
 @dataclass(frozen=True)
 class AuditScope:
     """What an audit can read.
@@ -231,6 +242,8 @@ class AuditScope:
         staged_rows: Rows of the staged snapshot by hour; of any hours.
         earlier_rows: Rows of the target before this session by hour; of any hours.
         few: Whether `staged` and `kept` are few rows, in one Spark partition each.
+        rows_with: Returns the values of a column of another table that occur in rows with a column of that name, one
+            row for each row that has one, as this session reads the table; None if no index finds them.
     """
 
     target: Target
@@ -245,6 +258,7 @@ class AuditScope:
     staged_rows: RowsByHour
     earlier_rows: RowsByHour
     few: bool = False
+    rows_with: RowsWith = no_rows_with
 
 
 @dataclass(frozen=True)

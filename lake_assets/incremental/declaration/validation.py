@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
-from lake_assets.incremental.declaration.modes import Sequential, Stateful, Stateless
+from lake_assets.incremental.declaration.modes import Defer, Sequential, Stateful, Stateless
 from lake_assets.incremental.declaration.names import TABLE, require_columns, require_described, require_name
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
@@ -75,25 +75,65 @@ def check_versions(target: Target) -> None:
             )
 
 
-def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
-    """Check that the target and all its sources have the entity's column.
+def check_late(target: Target) -> None:
+    """Check that hours of a target may wait for its late rows.
 
-    The rows of the sources must be validated already: otherwise a delivery of one entity could replace one of another.
+    An hour of a sequential target builds on the hour before it, and one of a stateful target on earlier events: they
+    would build on rows that are known to be incomplete. A new version of a key changes the hour that it leaves and the
+    one that it enters, which must be published together.
+
+    Raises:
+        ConfigurationError: They may not, or late= is no policy.
+    """
+    if target.late is None:
+        return
+    if not isinstance(target.late, Defer):
+        raise ConfigurationError(
+            f"late= of {target.table} is {target.late!r}.",
+            remedy='Write late=Defer(older_than="6 hours", at_most="4 hours").',
+        )
+    if not isinstance(target.mode, Stateless):
+        raise ConfigurationError(
+            f"{target.table} has late=Defer(...), but is {type(target.mode).__name__.lower()}: its later hours are"
+            " built from the earlier ones, so none of them may wait.",
+            remedy="Remove late=, and declare it on the stateless targets that this one is built from.",
+        )
+    for source in target.sources:
+        if source.has_versions:
+            raise ConfigurationError(
+                f"{target.table} has late=Defer(...), and reads {source.table} with keep={source.keep!r}: a correction"
+                " changes two hours, which must be published together.",
+                remedy="Remove late=, or keep every row of the source.",
+            )
+
+
+def check_entity(target: Target, columns: Mapping[str, Collection[str]]) -> None:
+    """Check that all sources of a target have the entity's column, and a sequential target, too.
+
+    The rows of the sources of a sequential target must be validated already: otherwise a delivery of one entity could
+    replace one of another.
 
     Args:
         target: The target.
-        targets: Table → target, for all targets of the pipeline.
+        columns: Table → its declared columns; without the tables whose columns only the catalog knows.
 
     Raises:
         ConfigurationError: A column is missing, or the target validates the rows of a source, by a key or rules.
     """
-    entity = target.mode.entity if isinstance(target.mode, Sequential) else None
+    entity = None if isinstance(target.mode, Stateless) else target.mode.entity
     if entity is None:
         return
-    _check_has_entity(target, target, entity)
+    if isinstance(target.mode, Sequential):
+        _check_has_entity(target.table, target.columns, target, entity)
     for source in target.sources:
-        if source.table in targets:
-            _check_has_entity(targets[source.table], target, entity)
+        if source.table in columns:
+            _check_has_entity(source.table, columns[source.table], target, entity)
+    if isinstance(target.mode, Sequential):
+        _check_validates_no_source(target, entity)
+
+
+def _check_validates_no_source(target: Target, entity: str) -> None:
+    for source in target.sources:
         if not source.trusted:
             raise ConfigurationError(
                 f"{target.table} has the entity {entity!r}, but validates the rows of {source.table} itself.",
@@ -101,11 +141,12 @@ def check_entity(target: Target, targets: Mapping[str, Target]) -> None:
             )
 
 
-def _check_has_entity(read: Target, target: Target, entity: str) -> None:
-    if entity not in read.columns:
+def _check_has_entity(table: str, columns: Collection[str], target: Target, entity: str) -> None:
+    if entity not in columns:
+        whose = "the target and all its sources have" if isinstance(target.mode, Sequential) else "all its sources have"
         raise ConfigurationError(
-            f"{read.table} has no column {entity!r}, which is the entity of {target.table}.",
-            remedy="Name a column that the target and all its sources have, or drop entity=.",
+            f"{table} has no column {entity!r}, which is the entity of {target.table}.",
+            remedy=f"Name a column that {whose}, or drop entity=.",
         )
 
 
@@ -186,6 +227,7 @@ def check_target(target: Target) -> None:
             remedy="A stateless target is built from each row of one source; use Stateful() for more.",
         )
     check_versions(target)
+    check_late(target)
     _check_audits(target)
     _check_options(target)
     _check_transform(target)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from lake_assets.base.findings import Check, Finding, run_checks
+from lake_assets.connections.clients.sql_catalog import one_look
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.diagnosis import catalog_check, leftover_check, session_check, table_check
 from lake_assets.incremental.diagnosis.context import Context
@@ -43,7 +44,8 @@ def diagnose_lake(
             Check(session_check.OPEN_SESSIONS, lambda: session_check.check_open_sessions(context, references)),
             Check(leftover_check.CHECK, lambda: leftover_check.check_leftovers(context)),
         ]
-    return found + run_checks(checks)
+    with one_look(context.catalog):
+        return found + run_checks(checks)
 
 
 def _has_tables(context: Context) -> bool:

@@ -19,8 +19,10 @@ CHECK = "leftovers"
 def check_leftovers(context: Context) -> Iterator[Finding]:
     """Yield the targets with staged snapshots that were never published and that no session needs."""
     any_found = False
-    for name in sorted(context.targets & context.present):
-        ids = _leftovers(context, name)
+    loaded = {name: _load(context, name) for name in sorted(context.targets & context.present)}
+    references = read_references(context.catalog)  # only now: see there
+    for name, table in loaded.items():
+        ids = leftover_snapshots(table, name, references) if table else []
         if ids:
             any_found = True
             what = f"expires {len(ids)} staged snapshots of {name}"
@@ -50,17 +52,17 @@ def leftover_snapshots(table: Table, name: str, references: SnapshotReferences) 
     return found
 
 
-def _leftovers(context: Context, name: str) -> list[int]:
+def _load(context: Context, name: str) -> Table | None:
     try:
-        table = tables.load(context.catalog, name)
+        return tables.load(context.catalog, name)
     except TableDamaged:  # the check of tables reports it
-        return []
-    return leftover_snapshots(table, name, read_references(context.catalog))
+        return None
 
 
 def _expire(context: Context, name: str) -> None:
     for attempt in tables.retrying():
         with attempt:
-            ids = _leftovers(context, name)
+            table = tables.load(context.catalog, name)
+            ids = leftover_snapshots(table, name, read_references(context.catalog))
             if ids:
-                tables.load(context.catalog, name).maintenance.expire_snapshots().by_ids(ids).commit()
+                table.maintenance.expire_snapshots().by_ids(ids).commit()

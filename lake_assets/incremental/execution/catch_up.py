@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
@@ -24,7 +25,7 @@ from lake_assets.incremental.planning.verdicts import in_words
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.planner import Heads
+    from lake_assets.incremental.execution.source_heads import Heads
 
 MAX_OVERTAKEN = 20
 """How often in a row a target's session may be overtaken by other processes before the target fails."""
@@ -59,6 +60,9 @@ class Outcome:
     overtaken: str | None = None
 
 
+Run = Callable[..., SessionReport | NoSession]
+"""Runs the next session of a target, up to given heads."""
+
 Step = tuple[Outcome, Exception | None]
 """An outcome, and the error that it comes from."""
 
@@ -72,6 +76,7 @@ def catch_up(
     run_id: str = "catch-up",
     again: bool = False,
     force: bool = False,
+    deferred: bool = False,
 ) -> list[Outcome]:
     """Run every session of the targets that is due when the call starts. An error of one does not stop the others.
 
@@ -83,11 +88,13 @@ def catch_up(
         run_id: Recorded with each session.
         again: Also run sessions that an audit has stopped.
         force: Also run sessions that build more than a day beyond the newest rows.
+        deferred: Also build hours that wait by the policy for late rows.
     """
     outcomes: list[Outcome] = []
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
-    for outcome, error in _steps(engine, in_order, run_id, again=again, force=force):
+    run = partial(engine.run, again=again, force=force, deferred=deferred, run_id=run_id)
+    for outcome, error in _steps(engine, in_order, run):
         outcomes.append(outcome)
         if report is not None:
             report(outcome)
@@ -96,12 +103,12 @@ def catch_up(
     return outcomes
 
 
-def _steps(engine: Engine, targets: Sequence[Target], run_id: str, *, again: bool, force: bool) -> Iterator[Step]:
+def _steps(engine: Engine, targets: Sequence[Target], run: Run) -> Iterator[Step]:
     raw_heads = _heads(engine, targets, derived=False)
     for target in targets:
         try:
             up_to = _up_to(engine, target, raw_heads)
-            for outcome in _run_due_sessions(engine, target, up_to, run_id, again=again, force=force):
+            for outcome in _run_due_sessions(engine, target, up_to, run):
                 yield outcome, None
         except Exception as error:  # also of Spark and of libraries: the other targets go on
             yield Outcome(target.table, failure=_failure_of(target, error)), error
@@ -124,19 +131,11 @@ def _heads(engine: Engine, targets: Iterable[Target], *, derived: bool) -> Heads
     return present_heads(engine.catalog, engine.pipeline, sorted(names))
 
 
-def _run_due_sessions(
-    engine: Engine,
-    target: Target,
-    up_to: Heads,
-    run_id: str,
-    *,
-    again: bool,
-    force: bool,
-) -> Iterator[Outcome]:
+def _run_due_sessions(engine: Engine, target: Target, up_to: Heads, run: Run) -> Iterator[Outcome]:
     overtaken = 0
     while True:
         try:
-            result = engine.run(target, up_to=up_to, again=again, force=force, run_id=run_id)
+            result = run(target, up_to=up_to)
         except _Overtaken as error:
             overtaken += 1
             if overtaken > MAX_OVERTAKEN:

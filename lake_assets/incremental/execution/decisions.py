@@ -15,6 +15,7 @@ from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.planning.changes import Head
+from lake_assets.incremental.planning.deferred import due_at
 from lake_assets.incremental.planning.outside_changes import OutsideChanges
 from lake_assets.incremental.planning.plan import PlanningInput, another, last_buildable_hour
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
@@ -102,6 +103,7 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
         f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
         f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
         " the hours",
+        deferred=decision.deferred,
     )
 
 
@@ -126,7 +128,7 @@ def _completeness(decision: SessionPlan) -> str:
     return ", ".join(through)
 
 
-def wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
+def wait_if_blocked(state: ProcessState, decision: Decision, target: Target) -> Decision:
     """Return the decision; a wait if an audit has stopped just this plan of this code before."""
     last = state.session
     if last is None or last.state != "blocked" or not isinstance(decision, SessionPlan):
@@ -140,4 +142,6 @@ def wait_if_blocked(state: ProcessState, decision: Decision) -> Decision:
         "blocked",
         f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
         f" or with `lake catch-up {decision.process} --again`",
+        look_again_at=due_at(decision.deferred, target.late),
+        deferred=decision.deferred,
     )

@@ -81,13 +81,15 @@ class Driver:
             The result of `execute`, or why there is no session.
         """
         began = time.perf_counter()
-        unfinished = self.settle()
-        if unfinished is not None:
-            unfinished.seconds["plan"] = time.perf_counter() - began
-            finished = execute(unfinished)
-            if not after_open_session:
-                return finished
         state = self.store.state(self.target.table)
+        if state.open_session is not None:
+            unfinished = self._take_up(state, state.open_session)
+            if unfinished is not None:
+                unfinished.seconds["plan"] = time.perf_counter() - began
+                finished = execute(unfinished)
+                if not after_open_session:
+                    return finished
+            state = self.store.state(self.target.table)
         decision = decide(state)
         if self.erasure_guard.delete_erased_rows(decision):
             return self.drive(
@@ -125,7 +127,10 @@ class Driver:
         state = self.store.state(self.target.table)
         if state.open_session is None:
             return None
-        attempt = _attempt(self.target, state, state.open_session)
+        return self._take_up(state, state.open_session)
+
+    def _take_up(self, state: ProcessState, opened: SessionRecord) -> Attempt | None:
+        attempt = _attempt(self.target, state, opened)
         if self._can_be_finished(attempt):
             return attempt
         abandoned = replace(attempt.record, state="abandoned", ended_at=self.clock())

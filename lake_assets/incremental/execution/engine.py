@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.catalog import Catalog
 
+from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import TargetChanged, TargetError, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.execution.driver import Driver
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
-from lake_assets.incremental.execution.planner import Heads, Planner
+from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.published_audit import PublishedAudit, PublishedAuditor
 from lake_assets.incremental.execution.run import Runner
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore, create_tables
+from lake_assets.incremental.execution.source_heads import Heads
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.run_context import RunContext, is_published
 from lake_assets.incremental.execution.stray_rows import delete_stray_rows
@@ -56,7 +59,7 @@ class Engine:
         """Make an engine.
 
         Args:
-            clock: Gives the times that sessions and erasures are recorded with; no decision depends on it.
+            clock: Gives the times that sessions and erasures are recorded with, and by which deferred hours are due.
             spark: Called when a session has rows to read, not before; None for an engine that only decides.
             erasure_key: Gives the key that ids of erased subjects are hashed with; None for the key of the settings.
         """
@@ -68,26 +71,24 @@ class Engine:
         self.erasures = Erasures(catalog, key=erasure_key)
         self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures)
 
-    def create_tables(self) -> list[str]:
-        """Create every table of the pipeline and of the engine that does not exist.
+    def create_tables(self, progress: Progress = unseen) -> list[str]:
+        """Create every table of the pipeline and of the engine that does not exist. Return the names of those created.
 
         A target that was dropped is left out, because it would look like an empty one: see `problem`.
-
-        Returns:
-            The names of the tables that were created.
 
         Raises:
             ConfigurationError: A source is neither declared nor in the catalog. No table was created.
         """
         self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
-        for raw in self.pipeline.raw:
-            if not raw.exists_already and tables.create_raw(self.catalog, raw):
-                created.append(raw.table)
-        for target in self.pipeline.targets:
-            if not self._was_dropped(target) and tables.create_target(self.catalog, target):
-                created.append(target.table)
+        declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]
+        created += [each.table for each in progress(declared) if self._create(each)]
         return created
+
+    def _create(self, declared: RawTable | Target) -> bool:
+        if isinstance(declared, RawTable):
+            return not declared.exists_already and tables.create_raw(self.catalog, declared)
+        return not self._was_dropped(declared) and tables.create_target(self.catalog, declared)
 
     def decide(self, target: Target) -> Decision:
         """Return the plan of the open session, or of the next one, or why there is none. Reads metadata only."""
@@ -112,6 +113,7 @@ class Engine:
         only: str | None = None,
         again: bool = False,
         force: bool = False,
+        deferred: bool = False,
         run_id: str = "",
     ) -> SessionReport | NoSession:
         """Finish the open session of a target, or plan and run the next one.
@@ -121,6 +123,7 @@ class Engine:
             only: Id that the next session must have. Heads that the watermark has passed would take the target back.
             again: Also run a session that an audit has stopped, though nothing has changed since.
             force: Also run a session that builds more than a day beyond the newest rows.
+            deferred: Also build hours that wait by the policy for late rows.
             run_id: Recorded with a new session.
 
         Raises:
@@ -129,17 +132,14 @@ class Engine:
             SourceError: A source cannot be read as declared.
             TargetError: The target cannot be published to.
         """
-        planner = self._planner(target)
+        # After the guard has deleted rows, the given heads are not the newest any more.
+        decide_again = partial(self._planner(target).next_session, retry_blocked=again, force=force, deferred=deferred)
 
         def decide(state: ProcessState) -> Decision:
-            decision = planner.next_session(state, up_to=up_to, retry_blocked=again, force=force)
+            decision = decide_again(state, up_to=up_to)
             if only is not None and isinstance(decision, SessionPlan) and decision.session_id != only:
                 return NoSession("idle", f"{only} is committed already, or another session has taken its place")
             return decision
-
-        def decide_again(state: ProcessState) -> Decision:
-            # The guard has deleted rows: the given heads are not the newest any more.
-            return planner.next_session(state, retry_blocked=again, force=force)
 
         return self._driver(target).drive(
             decide,
@@ -319,7 +319,7 @@ class Engine:
         return self._runner().run(attempt)
 
     def _planner(self, target: Target) -> Planner:
-        return self.planner(self.catalog, self.pipeline, target)
+        return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
     def _driver(self, target: Target) -> Driver:
         return Driver(

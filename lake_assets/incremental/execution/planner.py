@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -24,7 +25,7 @@ from lake_assets.incremental.execution.decisions import (
     with_unpublished_id,
 )
 from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.source_heads import usable_head
+from lake_assets.incremental.execution.source_heads import Heads, usable_heads
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
@@ -51,14 +52,12 @@ from lake_assets.incremental.planning.plan import (
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 from lake_assets.settings import settings
 
-Heads = Mapping[str, tuple[int | None, int | None]]
-"""Source → (snapshot id, complete-through) to plan up to."""
-
 
 class Planner:
     """Plans the sessions of one target.
 
     Args:
+        clock: Gives the present moment, by which deferred hours are due; None defers none.
         exact_hours_bytes: Size up to which a source's data file is opened to plan the hours of its rows; None for that
             of the settings.
     """
@@ -69,11 +68,13 @@ class Planner:
         pipeline: Pipeline,
         target: Target,
         *,
+        clock: Callable[[], datetime] | None = None,
         exact_hours_bytes: int | None = None,
     ) -> None:
         self.catalog = catalog
         self.pipeline = pipeline
         self.target = target
+        self.clock = clock
         self.exact_hours_bytes = exact_hours_bytes
 
     def next_session(
@@ -83,6 +84,7 @@ class Planner:
         up_to: Heads | None = None,
         retry_blocked: bool = False,
         force: bool = False,
+        deferred: bool = False,
     ) -> Decision:
         """Plan the next session.
 
@@ -91,14 +93,16 @@ class Planner:
                 passed, or that does not exist any more, does not count.
             retry_blocked: Also plan a session that an audit has stopped, though nothing has changed since.
             force: Also plan a session that builds more than a day beyond the newest rows.
+            deferred: Also plan hours that wait by the policy for late rows.
         """
-        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
+        known = self._planning_input(state, usable_heads(self.catalog, state.watermarks, up_to or {}))
+        known = replace(known, late=None) if deferred else known
         decision = self._completed(state, self._cheapest(known, state))
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
         if retry_blocked:
             return decision
-        return wait_if_blocked(state, decision)
+        return wait_if_blocked(state, decision, self.target)
 
     def external_session(self, state: ProcessState) -> Decision:
         """Plan the next session for another program, which recomputes all entities.
@@ -106,7 +110,7 @@ class Planner:
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
         known = self._planning_input(state)
-        return self._completed(state, plan(known))
+        return self._completed(state, plan(replace(known, late=None)))
 
     def acknowledgement(self, state: ProcessState) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
@@ -231,6 +235,8 @@ class Planner:
             revision=state.revision,
             grain=self.target.grain,
             start=self.pipeline.start_hour,
+            late=self.target.late,
+            now=self.clock() if self.clock and self.target.late else None,
         )
 
     def _committed(self, state: ProcessState, *, reset: bool) -> Committed:
@@ -280,15 +286,6 @@ class Planner:
             up_to=up_to or present,
             budget=budget,
         )
-
-    def _usable_heads(self, state: ProcessState, up_to: Heads) -> dict[str, Head]:
-        heads: dict[str, Head] = {}
-        for source, (snapshot_id, complete_through) in up_to.items():
-            table = tables.load(self.catalog, source)
-            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
-            if head is not None:
-                heads[source] = head
-        return heads
 
     def _cheapest(self, known: PlanningInput, state: ProcessState) -> Decision:
         """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.

@@ -6,7 +6,7 @@ second target. So the heads are read once, and every session plans up to them, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -16,6 +16,9 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.planning.changes import Head, Watermark
+
+Heads = Mapping[str, tuple[int | None, int | None]]
+"""Source → (snapshot id, complete-through) to plan up to."""
 
 
 def present_heads(
@@ -33,6 +36,17 @@ def present_heads(
                 heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
         except (InvalidHourKey, TableDamaged, TimeColumnUnusable):
             continue
+    return heads
+
+
+def usable_heads(catalog: Catalog, watermarks: Mapping[str, Watermark], up_to: Heads) -> dict[str, Head]:
+    """Return the heads to plan up to, for heads that were read earlier: see `usable_head`."""
+    heads: dict[str, Head] = {}
+    for source, (snapshot_id, complete_through) in up_to.items():
+        table = tables.load(catalog, source)
+        head = usable_head(table, Head(snapshot_id, complete_through), watermarks.get(source))
+        if head is not None:
+            heads[source] = head
     return heads
 
 

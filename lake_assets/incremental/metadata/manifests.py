@@ -1,4 +1,6 @@
-"""Reading the entries of manifests as pyiceberg does, but resolving each Avro schema once.
+"""Reading the entries of manifests as pyiceberg does, but small ones once, and resolving each Avro schema once.
+
+A manifest never changes. A session looks into the same small ones many times: those of the log of sessions.
 
 pyiceberg resolves the schema again for each file, which takes longer than reading the few entries of a small manifest.
 A plan over many new snapshots reads many small manifests of one schema. This module uses internal parts of pyiceberg.
@@ -7,7 +9,7 @@ A plan over many new snapshots reads many small manifests of one schema. This mo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Self
 
@@ -30,8 +32,16 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
+from lake_assets.base.recent import Recent
+
 CACHED_SCHEMAS = 256
 """Number of schemas in the cache. Each partitioning of each table has one."""
+
+REMEMBERED_ENTRIES = 8_192
+ENTRIES_OF_SMALL = 32
+"""Most entries that are kept, some 10 MB, and most entries of a manifest that is small. Others are not kept."""
+
+_remembered: Recent[tuple[object, ...], tuple[ManifestEntry, ...]] = Recent(REMEMBERED_ENTRIES)
 
 
 def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> list[ManifestEntry]:
@@ -43,10 +53,24 @@ def entries(manifest: ManifestFile, io: FileIO, *, discard_deleted: bool) -> lis
         discard_deleted: Whether entries of deleted files are left out.
     """
     found = []
-    with _EntriesFile(io.new_input(manifest.manifest_path)) as file:
-        for entry in file:
-            if not discard_deleted or entry.status is not ManifestEntryStatus.DELETED:
-                found.append(_inherit_from_manifest(entry, manifest))
+    for entry in _all_entries(manifest, io):
+        if not discard_deleted or entry.status is not ManifestEntryStatus.DELETED:
+            found.append(entry)
+    return found
+
+
+def _all_entries(manifest: ManifestFile, io: FileIO) -> Sequence[ManifestEntry]:
+    """Return the entries of a manifest. Nobody may change them: several readers share those of a small one."""
+    file = io.new_input(manifest.manifest_path)
+    # Its size shows whether a file that was read before is gone, or damaged since.
+    key = (manifest.manifest_path, len(file), manifest.added_snapshot_id, manifest.sequence_number)
+    known = _remembered.find(key)
+    if known is not None:
+        return known
+    with _EntriesFile(file) as opened:
+        found = tuple(_inherit_from_manifest(entry, manifest) for entry in opened)
+    if len(found) <= ENTRIES_OF_SMALL:
+        _remembered.keep(key, found, weight=1 + len(found))
     return found
 
 

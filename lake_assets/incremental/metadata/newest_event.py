@@ -20,6 +20,7 @@ from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import PrimitiveType
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.base.recent import Recent
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.metadata.source_tables import check_time_columns
@@ -31,7 +32,7 @@ MILLISECOND_MICROSECONDS = 1000
 CACHED_FILES = 1024
 """Number of files whose newest event is remembered: a sensor asks for the same files again and again."""
 
-_cache: dict[tuple[str, str, int], int | None] = {}
+_cache: Recent[tuple[str, str, int], tuple[int | None]] = Recent(CACHED_FILES)
 
 
 def source_complete_through(table: Table, name: str, pipeline: Pipeline) -> int | None:
@@ -138,11 +139,11 @@ class _NewestEvent:
 
     def _newest_in(self, unread: _Unread) -> int | None:
         key = (unread.file.file_path, self.time_column, unread.limit)
-        if key not in _cache:
-            while len(_cache) >= CACHED_FILES:
-                _cache.pop(next(iter(_cache)), None)
-            _cache[key] = self._read(unread)
-        return _cache[key]
+        known = _cache.find(key)
+        if known is None:
+            known = (self._read(unread),)
+            _cache.keep(key, known)
+        return known[0]
 
     def _read(self, unread: _Unread) -> int | None:
         schema = self.table.schema().select(self.time_column)

@@ -112,10 +112,9 @@ def create(
         partitions: Column → transform.
         properties: Table properties besides those that every table has.
     """
-    namespace = name.split(".")[0]
-    catalog.create_namespace_if_not_exists(namespace)
     if catalog.table_exists(name):
         return False
+    catalog.create_namespace_if_not_exists(name.split(".")[0])
     schema = _schema(columns)
     try:
         catalog.create_table(

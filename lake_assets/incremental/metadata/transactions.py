@@ -25,6 +25,8 @@ class OneCopyTransaction(Transaction):
         """The table's metadata with the updates so far; nobody may change it."""
         # Metadata and tuples of updates are replaced, never changed, so that they are the same says that all is.
         metadata, updates = self._table.metadata, self._updates
+        if not updates:
+            return metadata
         if self._computed is not None:
             (known_metadata, known_updates), result = self._computed
             if known_metadata is metadata and known_updates is updates:

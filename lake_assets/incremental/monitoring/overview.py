@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask, Table
 
+from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import LakeError, TableMissing, TargetDropped
 from lake_assets.errors.described import describe
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
@@ -24,7 +25,7 @@ from lake_assets.incremental.execution.target_check import find_problem, target_
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import rows_by_hour
-from lake_assets.incremental.metadata.source_tables import load_existing
+from lake_assets.incremental.metadata.source_tables import check_time_columns, load_raw
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.monitoring.session_costs import (
     LookbackComparison,
@@ -147,7 +148,7 @@ class _Raw:
     arrivals: Arrivals | None
 
 
-def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview:
+def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: Progress = unseen) -> Overview:
     """Return the present overview of a pipeline.
 
     A table that is missing, damaged or not as declared has a problem in the overview; the others are read all the same.
@@ -156,16 +157,18 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
         TableMissing: The engine's own tables are not in the catalog: nobody has run `lake init`.
     """
     quarantine = _quarantine(catalog)
-    raw = [_read_raw(catalog, pipeline, table) for table in pipeline.raw]
+    store = SessionStore(catalog)
+    states = {target.table: store.state(target.table) for target in pipeline.in_order()}
+    raw = [_read_raw(catalog, pipeline, table) for table in progress(pipeline.raw)]
     targets = []
-    for target in pipeline.in_order():
+    for target in progress(pipeline.in_order()):
         quarantined = quarantine.get(target.table, ())
-        found = _target_overview(catalog, target, pipeline.start_hour, quarantined)
+        found = _target_overview(store, target, states[target.table], pipeline.start_hour, quarantined)
         targets.append(replace(found, columns=tuple(_columns(pipeline, target))))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
-        standings=(*(found.progress for found in raw), *_target_progress(catalog, pipeline)),
+        standings=(*(found.progress for found in raw), *_target_progress(catalog, pipeline, states)),
         arrivals=tuple(found.arrivals for found in raw if found.arrivals),
         targets=tuple(targets),
     )
@@ -173,14 +176,17 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime) -> Overview
 
 def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
     """Return when the rows of a raw table arrived; `start` is the pipeline's first event hour."""
+    return arrivals_of(load_raw(catalog, raw), raw, start=start)
+
+
+def arrivals_of(table: Table, raw: RawTable, *, start: int) -> Arrivals:
+    """Return when the rows of a raw table that is loaded arrived; `start` is the pipeline's first event hour."""
     counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
     if raw.exists_already:
-        table = load_existing(catalog, raw)
         if not has_landing(table):
             count_by_commit(table, raw, counter)
             return counter.result()
     else:
-        table = tables.load(catalog, raw.table)
         tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
     for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED))):
         counter.add(batch)
@@ -216,18 +222,21 @@ def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> _Raw:
         progress = TableProgress(raw.table, "raw", source_complete_through(table, raw.table, pipeline))
         if not raw.exists_already and LANDED not in table.schema().column_names:  # nobody knows when its rows arrived
             return _Raw(progress, None)
-        return _Raw(progress, arrivals(catalog, raw, start=pipeline.start_hour))
+        if raw.exists_already:
+            check_time_columns(table, raw)
+        return _Raw(progress, arrivals_of(table, raw, start=pipeline.start_hour))
     except (LakeError, OSError) as error:  # concerns only this table
         text = describe(error)
         return _Raw(TableProgress(raw.table, "raw", None, text.problem, text.remedy), None)
 
 
-def _target_progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
-    store = SessionStore(catalog)
+def _target_progress(
+    catalog: Catalog, pipeline: Pipeline, states: Mapping[str, ProcessState]
+) -> Iterator[TableProgress]:
     for target in pipeline.in_order():
         kind = type(target.mode).__name__.lower()
         try:
-            table = _built_table(catalog, store.state(target.table))
+            table = _built_table(catalog, states[target.table])
             through = tables.complete_through(table, target.table) if table else None
             yield TableProgress(target.table, kind, through)
         except LakeError as error:  # concerns only this target
@@ -243,11 +252,9 @@ def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
 
 
 def _target_overview(
-    catalog: Catalog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
+    store: SessionStore, target: Target, state: ProcessState, start: int, quarantine: Iterable[QuarantinedRows]
 ) -> TargetOverview:
-    store = SessionStore(catalog)
-    state = store.state(target.table)
-    table, problem = _target_table(catalog, target, state)
+    table, problem = _target_table(store.catalog, target, state)
     sessions = costs(
         store.history(target.table, newest=SESSIONS),
         rows_by_hour=rows_by_hour(table, target.time_column) if table else {},

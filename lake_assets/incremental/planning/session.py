@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Literal
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import Totals
+from lake_assets.incremental.planning.deferred import DeferredHour
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ class SessionPlan:
             the session was planned, or an earlier one if others have changed it since and this session does not repair
             that. None if the table did not exist.
         starts_anew: Whether the session forgets what the target had committed, and reads its sources from the start.
+        deferred: Those of the pending hours that wait by the policy for late rows. An append leaves out their rows.
     """
 
     process: str
@@ -124,6 +127,7 @@ class SessionPlan:
     code_version: str = ""
     target: TargetVersion | None = None
     starts_anew: bool = False
+    deferred: tuple[DeferredHour, ...] = ()
 
     @property
     def hour_numbers(self) -> tuple[int, ...]:
@@ -136,6 +140,11 @@ class SessionPlan:
         if self.hours:
             return self.hours[0].reason
         return "; ".join(self.notes) or "complete-through moved"
+
+    @property
+    def left_out(self) -> tuple[int, ...]:
+        """The hours whose rows an append leaves out: those that an audit holds back, and those that are deferred."""
+        return *self.held, *(each.hour for each in self.deferred)
 
     @property
     def envelope(self) -> tuple[int, int] | None:
@@ -189,11 +198,16 @@ class NoSession:
         kind: `idle` (nothing new), `wait` (something is missing that will come), `blocked` (an audit stopped the
             session; it needs a change of a source or of the code, or a person), or `beyond` (it would build more than a
             day beyond the newest rows; a person has to decide).
-        reason: Why, for people.
+        reason: Why, for people. It contains no age, so it is the same at each look.
+        look_again_at: The earliest moment at which the decision may change although no table changes. None if only a
+            change of a table can change it.
+        deferred: Hours that wait by the policy for late rows, ascending.
     """
 
     kind: Literal["idle", "wait", "blocked", "beyond"]
     reason: str
+    look_again_at: datetime | None = None
+    deferred: tuple[DeferredHour, ...] = ()
 
 
 Decision = SessionPlan | NoSession

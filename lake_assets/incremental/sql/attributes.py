@@ -36,6 +36,14 @@ class SourceAttributes(Attributes):
         return self.name or self.table.rpartition(".")[2]
 
 
+class LateAttributes(Attributes):
+    """Which hours of a table wait if late rows change them, and how long."""
+
+    older_than: str = Field(description="An hour may wait if it ended so long before the last complete one: 6 hours.")
+    at_most: str = Field(description="The longest time that late rows wait: 4 hours.")
+    or_rows: int | None = Field(None, description="The number of waiting rows at which they are built earlier.")
+
+
 class TableAttributes(Attributes):
     """A table that is built by SQL: the attributes of `lake_assets.IncrementalTable`."""
 
@@ -58,6 +66,7 @@ class TableAttributes(Attributes):
     timezone: str = Field("UTC", description="The IANA time zone of the days, if the grain is day.")
     quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
     max_delay_minutes: int | None = Field(None, description="Minutes after which an incomplete hour or day is late.")
+    late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
 
     @property

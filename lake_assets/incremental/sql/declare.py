@@ -12,6 +12,7 @@ from typing import Any
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration import (
     IDENTIFIER,
+    Defer,
     Mode,
     RawTable,
     Rule,
@@ -58,6 +59,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
     _check_time_column(attributes, sql, stored.columns[attributes.time_column])
     _check_audit_columns(declaration, audits, tuple(stored.columns))
     delay = attributes.max_delay_minutes
+    late = late_of(declaration)
     with located(declaration, "timezone"):
         declared_grain(attributes.table, attributes.grain, attributes.timezone)
     with located(declaration):
@@ -77,6 +79,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             grain=attributes.grain,
             timezone=attributes.timezone,
             descriptions=attributes.descriptions,
+            late=late,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
     return replace(target, unknown_lineage=stored.unknown_lineage)
@@ -133,6 +136,20 @@ def mode_of(declaration: Declaration) -> Mode:
                 f"The options of the mode {name} are {options!r}.",
                 remedy="Numbers of hours are whole numbers; `load` and `entity` are texts.",
             ) from None
+
+
+def late_of(declaration: Declaration) -> Defer | None:
+    """Return the policy of a table for late rows; None if it has none.
+
+    Raises:
+        ConfigurationError: A duration or a number of rows is wrong.
+    """
+    attributes = declaration.attributes
+    assert isinstance(attributes, TableAttributes)
+    if attributes.late is None:
+        return None
+    with located(declaration, "late"):
+        return Defer(**attributes.late.model_dump())
 
 
 def _check_options(declaration: Declaration, mode: str, options: Mapping[str, Any]) -> None:

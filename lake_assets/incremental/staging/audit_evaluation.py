@@ -23,6 +23,10 @@ MAX_REPORTED_PARTITIONS = 100
 
 AUDIT = "i"
 """Column of offenders: the number of the audit."""
+ROWS = "n"
+"""Column of counts: the number of offenders."""
+SAMPLED = "s"
+"""Column of counts: keys of the sample."""
 
 
 def evaluate(audits: Sequence[Audit], scope: AuditScope) -> tuple[AuditResult, ...]:
@@ -120,36 +124,43 @@ def _count_offenders(
 ) -> dict[int, _Counted]:
     """Count the offenders of all audits: number of the audit → counts; without audits that have no offenders.
 
-    The rows of all audits are computed once and kept: they are counted, and sampled for the audits that fail.
+    One job computes the rows of all audits, counts them, and takes the first keys of each audit.
     """
-    from pyspark.sql import functions as F
-
-    from lake_assets.connections.row_checkpoint import checkpoint_rows
-
     numbered = []
     for number, found in offenders.items():
-        audit_number = F.lit(number).alias(AUDIT)
-        numbered.append(found.rows.select(audit_number, KEY, HOUR))
+        numbered.append(_numbered(found.rows, number))
     if not numbered:
         return {}
     rows = reduce(lambda left, right: left.unionByName(right), numbered)
     if few:
         rows = rows.coalesce(1)
-    rows = checkpoint_rows(rows)
     counted: dict[int, _Counted] = {}
-    for row in rows.groupBy(AUDIT, HOUR).count().collect():
+    for row in _counts_and_first_keys(rows).collect():
         of_audit = counted.setdefault(row[AUDIT], _Counted())
-        of_audit.hours[row[HOUR]] = row["count"]
-    for number, each in counted.items():
-        each.sample = _sample(rows, number)
+        of_audit.hours[row[HOUR]] = row[ROWS]
+        # Sorted, so that the sample does not depend on the order of the rows.
+        known = {*of_audit.sample, *row[SAMPLED]}
+        of_audit.sample = tuple(sorted(known)[:SAMPLE])
     return counted
 
 
-def _sample(rows: DataFrame, number: int) -> tuple[str, ...]:
-    # Sorted, so that the sample does not depend on the order of the rows.
-    keys = rows.where(f"{AUDIT} = {number}").select(KEY).distinct()
-    first_keys = keys.orderBy(KEY).limit(SAMPLE).collect()
-    return tuple(row[KEY] for row in first_keys)
+def _numbered(rows: DataFrame, number: int) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.select(F.lit(number).alias(AUDIT), KEY, HOUR)
+
+
+def _counts_and_first_keys(rows: DataFrame) -> DataFrame:
+    """Return audit, hour, its offenders, and which of the first `SAMPLE` keys of the audit it has."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    by_key = rows.groupBy(AUDIT, HOUR, KEY).agg(F.count("*").alias(ROWS))
+    place = F.dense_rank().over(Window.partitionBy(AUDIT).orderBy(KEY))
+    first_key = F.when(place <= SAMPLE, F.col(KEY)).alias(SAMPLED)
+    ranked = by_key.select(AUDIT, HOUR, ROWS, first_key)
+    counts = F.sum(ROWS).alias(ROWS)
+    return ranked.groupBy(AUDIT, HOUR).agg(counts, F.collect_set(SAMPLED).alias(SAMPLED))
 
 
 def _result_of(audit: Audit, verdict: Verdict, scope: AuditScope) -> AuditResult:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from lake_assets.incremental.audit_reads.session_reads import SessionReads
 from lake_assets.incremental.audit_reads.source_rows import in_hours, rows_at
-from lake_assets.incremental.declaration.target import AuditScope, RowsByHour
+from lake_assets.incremental.declaration.target import AuditScope, RowsByHour, RowsWith, no_rows_with
+from lake_assets.incremental.key_index.lookup import KeyIndex
+from lake_assets.incremental.key_index.spark_rows import distinct_values, local_rows
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import rows_in_hours
 from lake_assets.incremental.staging.audits import rows_by_hour
@@ -44,6 +46,7 @@ def audit_scope(
         start: First hour of the pipeline.
     """
     from lake_assets.connections.row_checkpoint import checkpoint_rows
+    from lake_assets.incremental.staging.reading import is_few
 
     evaluated_id = snapshot_id or parent
     staged = checkpoint_rows(_staged_rows(spark, target, prepared, evaluated_id, hours))
@@ -63,6 +66,7 @@ def audit_scope(
         staged_rows=_rows_by_hour(catalog, spark, target, evaluated_id),
         earlier_rows=_rows_by_hour(catalog, spark, target, parent),
         few=prepared.single_partition,
+        rows_with=_index(catalog, spark, snapshots_read) if is_few(rows) else no_rows_with,
     )
 
 
@@ -77,7 +81,7 @@ def _session_reads(
         span=prepared.plan.sources[0],
         load=prepared.load,
         hours=prepared.plan.hour_numbers,
-        held=prepared.plan.held,
+        left_out=prepared.plan.left_out,
         start=start,
     )
 
@@ -135,6 +139,23 @@ def _reader(
         return coalesce_if_few(rows, publish.rows_of(table, snapshot_id))
 
     return read
+
+
+def _index(catalog: Catalog, spark: SparkSession, snapshots_read: Mapping[str, int | None]) -> RowsWith:
+    """Return a function that finds values in tables by their indexes, in the same snapshots as `_reader`."""
+    index = KeyIndex(catalog)
+
+    def rows_with(name: str, column: str, wanted: DataFrame) -> DataFrame | None:
+        snapshot_id = snapshots_read.get(name) or publish.main_id(tables.load(catalog, name))
+        if not index.covers(name, snapshot_id, column):
+            return None
+        values = distinct_values(wanted, column)
+        if values is None:
+            return None
+        found = index.rows(name, snapshot_id, column, values - {None}, columns=[column])
+        return None if found is None else local_rows(spark, found)
+
+    return rows_with
 
 
 def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapshot_id: int | None) -> RowsByHour:

@@ -157,14 +157,7 @@ def referential(column: str, *, to: str, ref_column: str, blocking: bool = False
     """
 
     def run(scope: AuditScope) -> Offenders:
-        from pyspark.sql import functions as F
-
-        known = scope.table(to).select(F.col(ref_column).alias(column))
-        if scope.few:
-            # The other table may be large. It is filtered where it is read; only the values looked for are sent.
-            wanted = F.broadcast(scope.staged.select(column))
-            found = known.join(wanted, column, "left_semi")
-            known = F.broadcast(found.distinct())
+        known = _known_values(scope, column, to, ref_column)
         unknown = scope.staged.join(known, column, "left_anti")
         return Offenders(_keys(scope, unknown), "unknown")
 
@@ -270,6 +263,22 @@ def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
     timed = rows.where(F.col(time_column).isNotNull())
     counts = timed.groupBy(_hour(time_column).alias(HOUR)).count()
     return {row[HOUR]: row["count"] for row in counts.collect()}
+
+
+def _known_values(scope: AuditScope, column: str, to: str, ref_column: str) -> DataFrame:
+    """Return the values of a column of another table, or those that are in the staged rows, too, as `column`."""
+    from pyspark.sql import functions as F
+
+    staged = scope.staged.select(column)
+    indexed = scope.rows_with(to, ref_column, staged.select(F.col(column).alias(ref_column)))
+    if indexed is not None:
+        return indexed.select(F.col(ref_column).alias(column))
+    known = scope.table(to).select(F.col(ref_column).alias(column))
+    if not scope.few:
+        return known
+    # The other table may be large. It is filtered where it is read; only the values looked for are sent.
+    found = known.join(F.broadcast(staged), column, "left_semi")
+    return F.broadcast(found.distinct())
 
 
 def _same_hour_of_earlier_days(hour: int, days: int) -> list[int]:

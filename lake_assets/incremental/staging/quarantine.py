@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.base.time_filters import hours_condition
+from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
@@ -29,10 +29,14 @@ def classified_rows_in_scope(
     """
     rows = build.read(source.table, span.to_snapshot_id)
     columns = rows.columns
-    in_scope = hours_condition(source.time_column, plan.hour_numbers)
+    in_hours = hours_condition(source.time_column, plan.hour_numbers)
+    in_scope = in_hours
     if not source.trusted and span.from_snapshot_id != span.to_snapshot_id:
         without_hour = row_validation.has_no_hour(source, columns, start=build.start)
-        in_scope = in_scope | (without_hour & _landed_with_session(plan, span, columns))
+        landed = _landed_with_session(plan, span, columns)
+        in_scope = in_hours | (without_hour & landed)
+        if not source.has_versions:
+            rows = rows.where(_may_be_in(source, plan.hour_numbers) | landed)
     if source.has_versions:
         rows = _rows_of_same_keys(build, rows, rows.where(in_scope), source)
     else:
@@ -41,6 +45,18 @@ def classified_rows_in_scope(
     if source.has_versions:
         classified = classified.where(in_scope)  # only now: a version outside may supersede one of the scope
     return classified, columns
+
+
+def _may_be_in(source: Source, hours: Sequence[int]) -> Column:
+    """Return a wider condition than that a time is in any of the hours. Iceberg leaves out files by it.
+
+    The exact condition of a scope compares columns, which Iceberg cannot evaluate. If this one contained the condition
+    on the hours as it is there, Spark would factor it out, and hand Iceberg neither.
+    """
+    if not hours:
+        return F.lit(False)
+    time = F.col(source.time_column)
+    return (time >= moment(hours[0] - 1)) & (time < moment(hours[-1] + 2))
 
 
 def _rows_of_same_keys(build: TargetBuild, rows: DataFrame, in_scope: DataFrame, source: Source) -> DataFrame:

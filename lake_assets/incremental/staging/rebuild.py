@@ -12,7 +12,7 @@ from lake_assets.connections.row_checkpoint import checkpoint_rows
 from lake_assets.incremental.declaration import Sequential, Stateless
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
-from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
+from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of, rows_of_entities
 from lake_assets.incremental.staging.reading import coalesce_if_few, read_appended
 from lake_assets.incremental.staging.target_build import TargetBuild
 from lake_assets.incremental.staging.unchanged_hours import unchanged_partitions
@@ -83,10 +83,10 @@ class Rebuild:
         if isinstance(mode, Stateless):
             inputs = [row_validation.drop_classification(kept)]
             return self.build.transform(plan.session_id, hours, inputs)
-        published = None
         if isinstance(mode, Sequential):
-            published = self.build.published()
-        return self.build.build_hours(plan, hours, published=published)
+            return self.build.build_hours(plan, hours, published=self.build.published())
+        found = None if mode.entity is None else rows_of_entities(self.build, plan, kept, mode.entity)
+        return self.build.build_hours(plan, hours, published=None, found=found)
 
     def _built_before(self, hours: Sequence[int]) -> list[int]:
         if self.build.main is None or self.last_built is None:

@@ -6,14 +6,15 @@ The columns of the rows are an argument, because asking Spark for them takes a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_key
 from lake_assets.base.time_filters import hours_condition, moment
+from lake_assets.connections.row_checkpoint import aggregate
 from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.planning.session import RowCounts
 
@@ -156,12 +157,24 @@ def count_rows(
         complete_through: The target's before the session; rows of hours up to it count as late.
         hours: Hours that an overwrite replaces; rows in none of them count as outside. None: no row does.
     """
+    aggregates = count_aggregates(source, columns=columns, complete_through=complete_through, hours=hours)
+    return row_counts(aggregate(rows, aggregates))
+
+
+def count_aggregates(
+    source: Source,
+    *,
+    columns: Sequence[str],
+    complete_through: int | None,
+    hours: Sequence[int] | None = None,
+) -> list[Column]:
+    """Return the aggregates of classified rows that `row_counts` takes. The arguments are those of `count_rows`."""
     is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
     is_contested = is_valid() & (F.col(DELIVERY) == CONTESTED)
     is_late = is_counted() & _is_late(complete_through)
     counted_hour = F.when(is_counted(), F.col(HOUR))
     lateness = F.when(is_counted(), _lateness_minutes(source, columns))
-    row = rows.agg(
+    return [
         F.count("*").alias("read"),
         F.count_if(_is_outside(source, hours)).alias("outside"),
         F.count_if(is_duplicate).alias("duplicates"),
@@ -171,20 +184,23 @@ def count_rows(
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
         F.max(lateness).alias("lateness_max"),
-    ).first()
-    assert row is not None  # an aggregate without groups always has one row
-    p50, p95 = row["lateness"] or (None, None)
+    ]
+
+
+def row_counts(values: Mapping[str, Any]) -> RowCounts:
+    """Return the counts that the values of `count_aggregates` say, by their aliases."""
+    p50, p95 = values["lateness"] or (None, None)
     return RowCounts(
-        read=row["read"],
-        outside=row["outside"],
-        duplicates=row["duplicates"],
-        quarantined=row["quarantined"],
-        contested=row["contested"],
-        late=row["late"],
-        hours=tuple(row["hours"]),
+        read=values["read"],
+        outside=values["outside"],
+        duplicates=values["duplicates"],
+        quarantined=values["quarantined"],
+        contested=values["contested"],
+        late=values["late"],
+        hours=tuple(values["hours"]),
         lateness_p50=p50,
         lateness_p95=p95,
-        lateness_max=row["lateness_max"],
+        lateness_max=values["lateness_max"],
     )
 
 

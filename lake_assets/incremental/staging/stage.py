@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lake_assets.base.time_filters import hours_condition, within
-from lake_assets.connections.row_checkpoint import checkpoint_rows
+from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
 from lake_assets.incremental.declaration import Source, Target
+from lake_assets.incremental.key_index.lookup import KeyIndex
 from lake_assets.incremental.planning.session import RowCounts, SessionPlan
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.prepared_rows import PreparedRows
@@ -41,6 +42,7 @@ class Stager:
         last_built: float | None = None,
         overdue: Container[int] = (),
         max_rows: float = inf,
+        index: KeyIndex | None = None,
     ) -> None:
         """Make a stager.
 
@@ -52,11 +54,12 @@ class Stager:
                 are left out; None leaves none out.
             overdue: Hours to be built in any case, even if they have no rows.
             max_rows: About how many rows the session reads of any table, at most.
+            index: Finds rows by a column's values; None to read tables whole.
         """
         self.target = target
         self.complete_through = complete_through
         self.single_partition = is_few(max_rows)
-        self.build = TargetBuild(spark, target, start=start, main=main, max_rows=max_rows)
+        self.build = TargetBuild(spark, target, start=start, main=main, max_rows=max_rows, index=index)
         self.hours = Rebuild(self.build, last_built=last_built, overdue=overdue)
 
     def prepare(self, plan: SessionPlan) -> PreparedRows:
@@ -71,7 +74,11 @@ class Stager:
         return self._prepare_overwrite(plan)
 
     def _prepare_append(self, plan: SessionPlan) -> PreparedRows | None:
-        """Prepare the new rows, without those of held hours; None if a new row may replace a stored one."""
+        """Prepare the new rows, without those of held and deferred hours.
+
+        Returns:
+            None if a new row may replace a stored one.
+        """
         source = self.target.sources[0]
         rows, columns = self._classified_new_rows(source, plan)
         if self._can_repeat_stored_rows(source, plan):
@@ -84,8 +91,7 @@ class Stager:
                 self.target,
                 columns=columns,
             )
-        rows = checkpoint_rows(rows)
-        counts = self._count_rows(rows, source, columns)
+        rows, counts = self._computed_and_counted(rows, source, columns)
         if counts.contested:
             return None
         kept = rows.where(row_validation.is_counted())
@@ -109,27 +115,31 @@ class Stager:
         appended = read_appended(self.build.spark, plan.sources[0])
         rows = coalesce_if_few(appended, self.build.max_rows)
         columns = rows.columns
-        # Rows are classified first: a version in a held hour may supersede one of another hour.
+        # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
         classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
-        if plan.held:
-            in_held_hours = hours_condition(source.time_column, plan.held)
-            classified = classified.where(~F.coalesce(in_held_hours, F.lit(False)))
+        if plan.left_out:
+            is_left_out = hours_condition(source.time_column, plan.left_out)
+            classified = classified.where(~F.coalesce(is_left_out, F.lit(False)))
         return classified, columns
 
-    def _count_rows(
+    def _computed_and_counted(
         self,
         rows: DataFrame,
         source: Source,
         columns: Sequence[str],
         hours: Sequence[int] | None = None,
-    ) -> RowCounts:
-        return row_validation.count_rows(
-            rows,
+    ) -> tuple[DataFrame, RowCounts]:
+        """Return classified rows, computed except those of a trusted source that are overwritten, and their counts."""
+        aggregates = row_validation.count_aggregates(
             source,
             columns=columns,
             complete_through=self.complete_through,
             hours=hours,
         )
+        if hours is not None and source.trusted:
+            return rows, row_validation.row_counts(aggregate(rows, aggregates))
+        kept, values = checkpoint_and_aggregate(rows, aggregates)
+        return kept, row_validation.row_counts(values)
 
     def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
         if source.has_versions:
@@ -142,9 +152,7 @@ class Stager:
         source = self.target.sources[0]
         hours = plan.hour_numbers
         rows, columns = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
-        if not source.trusted:
-            rows = checkpoint_rows(rows)
-        counts = self._count_rows(rows, source, columns, hours)
+        rows, counts = self._computed_and_counted(rows, source, columns, hours)
         in_hours = within(rows, source.time_column, hours)
         kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)

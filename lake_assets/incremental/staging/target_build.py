@@ -9,10 +9,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lake_assets.base.time_filters import before
 from lake_assets.incremental.declaration import SessionContext, Source, Target
+from lake_assets.incremental.key_index.lookup import KeyIndex
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
 from lake_assets.incremental.staging import row_validation
 from lake_assets.incremental.staging.reading import coalesce_if_few, read_at
 from lake_assets.incremental.user_code.call_function import call_function
+
+FoundRows = Sequence[DataFrame]
+"""Rows of each source, in the order of the declaration; of each row, all deliveries."""
 
 LimitRows = Callable[[DataFrame], DataFrame]
 """Limits the rows of a source to those of some entities."""
@@ -26,6 +30,7 @@ class TargetBuild:
         start: First hour of the pipeline; rows before it are not valid.
         main: The target's published snapshot to build on; None for an empty target.
         max_rows: About how many rows a session reads of any table, at most.
+        index: Finds rows by a column's values; None to read tables whole.
     """
 
     spark: SparkSession
@@ -33,6 +38,7 @@ class TargetBuild:
     start: int
     main: int | None
     max_rows: float
+    index: KeyIndex | None = None
 
     def published(self) -> DataFrame:
         """Return the published rows of the target."""
@@ -53,6 +59,7 @@ class TargetBuild:
         *,
         published: DataFrame | None,
         limit: LimitRows | None = None,
+        found: FoundRows | None = None,
     ) -> DataFrame:
         """Build hours from all rows of the sources up to the last of them.
 
@@ -60,10 +67,12 @@ class TargetBuild:
             hours: Ascending.
             published: The target's rows before the session, for a sequential target.
             limit: Limits the rows of each source; None for all rows.
+            found: The rows of each source that the hours depend on; None to read all rows.
         """
         inputs = []
-        for source, span in self.sources(plan):
-            rows = self._counted_rows(source, span, through=hours[-1])
+        for place, (source, span) in enumerate(self.sources(plan)):
+            rows = self.read(source.table, span.to_snapshot_id) if found is None else found[place]
+            rows = self.counted_rows(source, rows, through=hours[-1])
             if limit is not None:
                 rows = limit(rows)
             inputs.append(rows)
@@ -85,12 +94,14 @@ class TargetBuild:
         context = SessionContext(session_id, tuple(hours), published, self.target.grain)
         return call_function(self.target, context, inputs)
 
-    def _counted_rows(self, source: Source, span: SourceRange, *, through: int) -> DataFrame:
+    def counted_rows(self, source: Source, rows: DataFrame, *, through: int) -> DataFrame:
         """Return the valid rows of a source up to the end of an hour, each delivery once.
 
         If the source keeps all versions, those of later hours and deletions, too: a version is valid until the next.
+
+        Args:
+            rows: Rows of the source; of each row, all deliveries.
         """
-        rows = self.read(source.table, span.to_snapshot_id)
         if not source.has_versions:
             rows = before(rows, source.time_column, through + 1)
         if source.trusted:

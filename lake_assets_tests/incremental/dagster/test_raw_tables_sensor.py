@@ -20,6 +20,8 @@ from lake_assets_tests.incremental.tick_matrix import clicks_daemon
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from lake_assets.incremental.planning.landed import RawSnapshot
+
 KEYS = [hour_key(START + hour) for hour in range(24)]
 
 
@@ -106,3 +108,25 @@ def test_a_missing_table_is_named_and_does_not_hide_what_landed_in_others(catalo
 
         Engine(catalog, pipeline, clock=utc_now).create_tables()
         assert daemon.tick("raw_tables_sensor").skip_message == "No raw table has a new snapshot."
+
+
+def test_a_table_that_has_not_moved_is_not_read(
+    daemon: InProcessDaemon, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    activity = Engine.raw_activity
+
+    def noted(engine: Engine, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
+        read.append(raw.table)
+        return activity(engine, raw, since=since)
+
+    land_clicks(catalog, [0], landing=0)
+    assert [len(daemon.tick("raw_tables_sensor").asset_events) for _ in range(2)] == [1, 0]
+    monkeypatch.setattr(Engine, "raw_activity", noted)
+    assert not daemon.tick("raw_tables_sensor").asset_events
+    assert read == []
+    land_clicks(catalog, [1], landing=1)
+    assert [event.partition for event in daemon.tick("raw_tables_sensor").asset_events] == [KEYS[1]]
+    assert read == ["raw.clicks"]
+    daemon.cursors["raw_tables_sensor"] = None
+    assert len(daemon.tick("raw_tables_sensor").asset_events) == 2

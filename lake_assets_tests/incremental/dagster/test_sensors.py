@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -23,6 +23,7 @@ from lake_assets.incremental.planning.plan import committed_after
 from lake_assets.incremental.planning.session import OpenedSession, SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.crash_matrix import told
+from lake_assets_tests.incremental.dagster.conftest import Hands
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon
 from lake_assets_tests.incremental.scenario import with_target
 from lake_assets_tests.incremental.tick_matrix import TICK_SCENARIOS, clicks_daemon
@@ -33,21 +34,6 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
 
 KEYS = [hour_key(START + hour) for hour in range(24)]
-
-
-@dataclass
-class Hands:
-    """A clock that a test moves; Dagster's own times are those of the real one."""
-
-    now: datetime
-
-    def __call__(self) -> datetime:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Hands:
-    return Hands(utc_now())
 
 
 @pytest.fixture

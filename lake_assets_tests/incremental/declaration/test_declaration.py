@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from lake_assets.base.grain import DAY, HOUR, days_in
 from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import (
+    Defer,
     Mode,
     Pipeline,
     RawTable,
@@ -33,6 +35,7 @@ from lake_assets_tests.incremental import clicks
 
 RAW = RawTable("raw.clicks", {"click_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
 CLICKS = Source("raw.clicks", time_column="event_ts", key="click_id")
+LATE = Defer(older_than="6 hours", at_most="4 hours")
 
 
 def declare(mode: Mode | None = None, sources: tuple[Source, ...] = (CLICKS,), **changed: Any) -> Target:
@@ -155,6 +158,7 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: RawTable("prod.clicks", ["id"], time_column="at"), r"columns= of prod\.clicks is \['id'\]"),  # type: ignore[arg-type]
         (lambda: RawTable("prod.clicks", time_column="at;"), r"The time column of prod\.clicks is called 'at;'"),
         (lambda: Stateful("all"), r"The load type is 'all'"),  # type: ignore[arg-type]
+        (lambda: Stateful(entity="Account"), r"The entity is called 'Account'"),
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),
         (lambda: Sequential(catchup_threshold=-2), r"The catch-up threshold is -2 hours"),
         (lambda: Sequential(entity="Account"), r"The entity is called 'Account'"),
@@ -162,6 +166,17 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
         (lambda: Sequential(load="all"), r"has no catch-up threshold"),
         (lambda: Sequential(load="all", catchup_threshold=2, entity="account_id"), r"the entity 'account_id'"),
         (lambda: Sequential(few_rows=-1), r"few_rows is -1"),
+        (lambda: Defer("6 hour s", "4 hours"), r"older_than of Defer is '6 hour s', which is no duration"),
+        (lambda: Defer(timedelta(hours=-1), "4 hours"), r"older_than of Defer is -1 day, 23:00:00"),
+        (lambda: Defer("6 hours", "0 hours"), r"at_most of Defer is 0 hours, so nothing would wait"),
+        (lambda: Defer("6 hours", "4 hours", 0), r"or_rows of Defer is 0"),
+        (lambda: declare(late="4 hours"), r"late= of core\.click_fact is '4 hours'"),
+        (lambda: declare(Stateful(), late=LATE), r"core\.click_fact has late=Defer\(\.\.\.\), but is stateful"),
+        (lambda: declare(Sequential(), late=LATE), r"core\.click_fact has late=Defer\(\.\.\.\), but is sequential"),
+        (
+            lambda: declare(sources=(replace(CLICKS, keep="last", order_by="event_ts"),), late=LATE),
+            r"core\.click_fact has late=Defer\(\.\.\.\), and reads raw\.clicks with keep='last'",
+        ),
         (lambda: Pipeline((RAW,), (declare(),), start="yesterday"), r"The pipeline starts at 'yesterday'"),
         (lambda: pipeline(declare(), declare()), r"core\.click_fact is declared 2 times"),
         (lambda: Pipeline((RAW, RAW), (), start="2026-01-01-00:00"), r"raw\.clicks is declared 2 times"),
@@ -170,6 +185,14 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
 def test_what_cannot_work_is_named(bad: Callable[[], object], culprit: str) -> None:
     with pytest.raises(ConfigurationError, match=culprit):
         bad()
+
+
+def test_a_policy_for_late_rows_rounds_an_age_up_to_hours_and_is_no_change_of_rows() -> None:
+    policy = Defer(older_than="61 minutes", at_most=timedelta(minutes=90), or_rows=7)
+    assert (policy.older_than_hours, policy.longest_wait) == (2, timedelta(minutes=90))
+    assert Defer("0 hours", "1 day").older_than_hours == 0
+    assert declare(late=policy).late == policy
+    assert declare(late=policy).code_version == declare().code_version
 
 
 def test_a_transform_must_take_the_session_and_each_source() -> None:
@@ -207,6 +230,14 @@ def test_an_entity_is_a_column_of_the_target_and_of_all_its_sources_which_are_fa
         ConfigurationError, match=r"core\.state has the entity 'click_id', but validates the rows of raw"
     ):
         pipeline(by("click_id", CLICKS))
+
+
+def test_an_entity_of_a_stateful_target_is_a_column_of_all_its_sources() -> None:
+    pipeline(declare(Stateful(entity="click_id")))
+    with pytest.raises(
+        ConfigurationError, match=r"raw\.clicks has no column 'visitor_id', which is the entity of core"
+    ):
+        pipeline(declare(Stateful(entity="visitor_id")))
 
 
 def named(name: str, *sources: str) -> Target:

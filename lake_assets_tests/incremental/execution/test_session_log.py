@@ -9,9 +9,11 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ from typer.testing import CliRunner
 from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.cli.main import app
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.errors import StateMoved
+from lake_assets.errors import StateMoved, StoredByNewerVersion, TableDamaged
 from lake_assets.incremental.execution.session_log import (
     KEEP_SNAPSHOTS,
     MERGE_FILES,
@@ -34,12 +36,13 @@ from lake_assets.incremental.execution.session_log import (
     session_rows,
 )
 from lake_assets.incremental.execution.session_log.records import State
-from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES, WATERMARK_COLUMNS
+from lake_assets.incremental.execution.session_log.schemas import FORMAT_PROPERTY, LOG_PROPERTIES, WATERMARK_COLUMNS
 from lake_assets.incremental.execution.session_log.watermark_rows import decode_committed, encode_committed
 from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import manifests, tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 from lake_assets.incremental.planning.changes import Totals
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import (
     AuditResult,
@@ -115,11 +118,13 @@ def test_a_process_that_never_ran_has_an_empty_state(store: SessionStore) -> Non
     assert store.state("core.fact") == ProcessState("core.fact")
     assert store.history("core.fact") == []
     assert store.watermark_session("core.fact") is None
+    assert (store.last_move("core.fact"), store.session_revision("core.fact")) == ((0, None), 0)
 
 
 def test_a_record_comes_back_as_it_was_written(store: SessionStore) -> None:
     first = store.record(record_of(planned()), after=None)
     assert (first.revision, store.state("core.fact").open_session) == (1, first)
+    assert (store.session_revision("core.fact"), store.session_revision("core.other")) == (1, 0)
     audits = (
         AuditResult("unique_key", False, True, {"duplicates": 2}, ("a", "b"), "no key twice"),
         AuditResult("quarantine", True, False),
@@ -173,7 +178,7 @@ def test_a_record_tells_the_hours_that_its_session_held_back(store: SessionStore
 
 def test_what_was_committed_before_hours_were_held_back_or_chunks_grew_is_read() -> None:
     metadata = encode_committed(Committed(last_built=START), None)
-    for later in ("held", "following", "chunk_hours"):
+    for later in ("held", "following", "chunk_hours", "deferred"):
         del metadata[later]
     assert decode_committed(metadata) == Committed(last_built=START)
 
@@ -189,6 +194,7 @@ def test_watermarks_come_back_as_they_were_moved(store: SessionStore) -> None:
         uniform_from=START + 1,
         following=frozenset({START + 7}),
         chunk_hours=4,
+        deferred=(DeferredHour(START + 7, 1767243600123, 12),),
     )
     move(store, planned(), committed, published=11)
     state = store.state("core.fact")
@@ -264,7 +270,8 @@ def test_a_table_of_an_older_version_gets_the_columns_with_the_next_move(store: 
     store.catalog.drop_table(HIGH_WATERMARK)
     partitions = {"process_name": IdentityTransform[Any]()}
     columns = {name: kind for name, kind in WATERMARK_COLUMNS.items() if name not in LATER_COLUMNS}
-    tables.create(store.catalog, HIGH_WATERMARK, columns, partitions, LOG_PROPERTIES)
+    former = {name: value for name, value in LOG_PROPERTIES.items() if name != FORMAT_PROPERTY}
+    tables.create(store.catalog, HIGH_WATERMARK, columns, partitions, former)
     tables.load(store.catalog, HIGH_WATERMARK).append(old)
 
     state = store.state("core.fact")
@@ -279,6 +286,21 @@ def test_a_table_of_an_older_version_gets_the_columns_with_the_next_move(store: 
     numbers = {(r["source"], r["revision"]): r["previous_sequence_number"] for r in rows}
     assert numbers[("raw.a", 2)] == 7
     assert numbers[("raw.a", 1)] is None
+
+
+def test_a_log_that_a_later_version_has_changed_is_neither_read_nor_moved(store: SessionStore) -> None:
+    move(store, planned())
+    state = store.state("core.fact")
+    for name in (HIGH_WATERMARK, SESSION):
+        log = tables.load(store.catalog, name)
+        assert log.properties[FORMAT_PROPERTY] == "1"
+        with log.transaction() as change:
+            change.set_properties({FORMAT_PROPERTY: "2"})
+        refusal = f"The table {name} of the session log has format 2, and this version reads formats up to 1"
+        with pytest.raises(StoredByNewerVersion, match=refusal):
+            store.state("core.fact")
+    with pytest.raises(StoredByNewerVersion, match=HIGH_WATERMARK):
+        store.move_watermarks(state, planned(number=2), Committed(), None)
 
 
 def test_a_rebuild_ends_where_it_started_and_a_reset_where_the_sources_are(store: SessionStore) -> None:
@@ -353,13 +375,38 @@ def test_after_many_moves_a_lookup_reads_few_files(store: SessionStore) -> None:
     assert len(table.metadata.snapshots) <= 2 * KEEP_SNAPSHOTS + 2
 
 
-def test_a_lookup_resolves_no_schema_of_a_manifest_again(store: SessionStore) -> None:
+def test_a_lookup_reads_no_manifest_again(store: SessionStore) -> None:
     for number in (1, 2, 3):
         move(store, planned(number=number))
+    store.watermark_session("core.fact")
     before = manifests._reader.cache_info()
     store.watermark_session("core.fact")
-    after = manifests._reader.cache_info()
-    assert (after.hits - before.hits, after.misses - before.misses) == (3, 0)
+    assert manifests._reader.cache_info() == before
+
+
+def test_a_state_is_read_from_its_files_once_until_one_is_damaged_or_gone(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    read_table = pq.read_table
+
+    def recorded(file: Any, **named: Any) -> Any:
+        opened.append("file")
+        return read_table(file, **named)
+
+    monkeypatch.setattr(pq, "read_table", recorded)
+    move(store, planned(number=1))
+    first = store.state("core.fact")
+    assert store.state("core.fact") == first
+    assert len(opened) == 1
+    move(store, planned(number=2))
+    assert store.state("core.fact").revision == first.revision + 1
+    assert len(opened) == 2
+
+    for task in tables.load(store.catalog, HIGH_WATERMARK).scan().plan_files():
+        Path(task.file.file_path.removeprefix("file://")).write_bytes(b"damaged")
+    with pytest.raises(TableDamaged):
+        store.state("core.fact")
 
 
 def test_a_lookup_finds_the_newest_move_in_a_merged_file_and_large_files_stay(

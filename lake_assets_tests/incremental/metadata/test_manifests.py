@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,6 +31,24 @@ def test_entries_are_those_that_pyiceberg_reads(catalog: Catalog, discard_delete
                 assert entries(manifest, table.io, discard_deleted=discard_deleted) == theirs
                 found += len(theirs)
         assert found
+
+
+def test_a_small_manifest_is_read_once_unless_its_file_is_another_one(catalog: Catalog) -> None:
+    table = filled(catalog, "signup_fact")
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    manifest = snapshot.manifests(table.io)[0]
+    first = entries(manifest, table.io, discard_deleted=False)
+    second = entries(manifest, table.io, discard_deleted=False)
+    assert first
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    file = Path(manifest.manifest_path.removeprefix("file://"))
+    file.write_bytes(b"not Avro")
+    with pytest.raises((ValueError, AssertionError, EOFError)):
+        entries(manifest, table.io, discard_deleted=False)
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        entries(manifest, table.io, discard_deleted=False)
 
 
 def filled(catalog: Catalog, name: str) -> Table:

@@ -24,8 +24,8 @@ def hook() -> Iterator[Receiver]:
         yield found
 
 
-def quick(url: SecretStr) -> Webhook:
-    return Webhook(url, timeout=0.3, wait=0.01)
+def quick(url: SecretStr, timeout: float = 30) -> Webhook:
+    return Webhook(url, timeout=timeout, wait=0.01)
 
 
 def test_an_alert_says_what_is_wrong_where_and_what_to_do(hook: Receiver) -> None:
@@ -61,7 +61,7 @@ def test_what_is_refused_for_good_is_not_tried_again(hook: Receiver, caplog: pyt
 
 def test_a_receiver_that_is_slow_gone_or_none_at_all_harms_nobody(hook: Receiver) -> None:
     hook.seconds = 0.6
-    assert quick(hook.url).send(ALERT) == "absent"
+    assert quick(hook.url, timeout=0.3).send(ALERT) == "absent"
     assert quick(SecretStr(f"http://127.0.0.1:{free_port()}/")).send(ALERT) == "absent"
     for nonsense in ("not an address", "http://[", "http://\udc80", "http://host:port/"):
         assert quick(SecretStr(nonsense)).send(ALERT) == "absent"

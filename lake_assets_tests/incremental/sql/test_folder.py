@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.refusals import Refusal
-from lake_assets.incremental.declaration import Rule, Sequential, Stateful, Subject
+from lake_assets.incremental.declaration import Defer, Rule, Sequential, Stateful, Subject
 from lake_assets.incremental.declaration.target import Audit
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.sql.analysis import check_folder
@@ -52,7 +52,8 @@ def no_spark() -> None:
 
 def test_a_folder_is_a_pipeline(tmp_path: Path, bare_home: Settings) -> None:
     folder = tmp_path / "tables"
-    subjects = PAYMENTS + "  subjects: {account: [account_id]}\n"
+    late = "  late: {older_than: 6 hours, at_most: 1 day, or_rows: 10}\n"
+    subjects = PAYMENTS + late + "  subjects: {account: [account_id]}\n"
     payments(folder, declaration=f"type: other.Component\n---\n{subjects}---\n{TOTALS}")
     write(folder, "balance_dim", BALANCES)
     store(folder)
@@ -66,6 +67,7 @@ def test_a_folder_is_a_pipeline(tmp_path: Path, bare_home: Settings) -> None:
         "unique_key",
         "not_null_account_id",
     ]
+    assert fact.late == Defer("6 hours", "1 day", 10)
     assert fact.sources[0].rules == (Rule("amount is negative", "amount < 0"),)
     assert (fact.key, fact.time_column, fact.columns) == (("payment_id",), "paid_at", OF_QUERY["core.payment_fact"])
     assert pipeline.target("balance_dim").mode == Sequential(chunk_hours=24)
@@ -160,6 +162,12 @@ MISTAKES = {
         14,
         "has the timezone 'America/New_Yrok', which is no IANA time zone",
         "Did you mean 'America/New_York'?",
+    ),
+    "\n  sql: payment_fact": (
+        "\n  late: {older_than: 6 hours, at_most: soon}\n  sql: payment_fact",
+        13,
+        "at_most of Defer is 'soon', which is no duration",
+        "Write a whole number and a unit",
     ),
     "table: core.payment_fact\n": ("table: core.Payment\n", 3, "is called 'core.Payment'", "lower-case"),
 }

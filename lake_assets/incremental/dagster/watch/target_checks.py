@@ -9,6 +9,7 @@ from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
 
 INTACT = "intact"
 DESCRIPTION = "The table is as its sessions left it: not dropped, replaced, rolled back, or changed by others."
@@ -36,12 +37,21 @@ def intact_check(pipeline: Pipeline, target: Target, clock: Clock) -> dg.AssetCh
 
 
 def targets_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
-    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes."""
+    """Return a sensor that evaluates the check of each target, and reports an evaluation when its result changes.
+
+    A target that is as its sessions left it is evaluated again when something has moved that its evaluation reads.
+    """
+    inputs = TargetInputs(pipeline, pipeline.targets)
+    known: dict[str, tuple[Inputs, str | None]] = {}
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
         reported = json.loads(context.cursor or "{}")
-        found = {target.table: _problem(engine, target) for target in pipeline.targets}
+        moved = inputs.look(engine.catalog)
+        for target in pipeline.targets:
+            if known.get(target.table) != (moved[target.table], None):
+                known[target.table] = (moved[target.table], _problem(engine, target))
+        found = {table: problem for table, (_, problem) in known.items()}
         events = []
         for table, problem in found.items():
             if table not in reported or reported[table] != problem:

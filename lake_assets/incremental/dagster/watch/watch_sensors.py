@@ -6,6 +6,7 @@ again. A tick that dies after a delivery sends the alert twice: an alert is deli
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 
@@ -34,12 +35,16 @@ from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.execution.steps.audit_rows import failures
+from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
 from lake_assets.incremental.monitoring.alerts import Alert, Webhook
-from lake_assets.incremental.monitoring.freshness import freshness, with_max_delay
-from lake_assets.incremental.planning.session import HeldHour, SessionPlan
+from lake_assets.incremental.monitoring.freshness import Freshness, freshness, with_max_delay
+from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import in_words
 
 TICK_SECONDS = 30
+
+CALM = timedelta(minutes=15)
+"""How long a target without a problem is not looked at for alerts if nothing has moved."""
 
 
 def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
@@ -79,10 +84,11 @@ def freshness_sensor(pipeline: Pipeline, clock: Clock) -> dg.SensorDefinition:
 
 def alerts_sensor(pipeline: Pipeline, webhook: Webhook, clock: Clock) -> dg.SensorDefinition:
     """Return a sensor that sends each alert once, until its problem is over. `alerts` lists the problems."""
+    calm = CalmTargets(pipeline)
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         engine = Engine(context.resources.iceberg.catalog(), pipeline, clock=clock)
-        due = {_key(alert): alert for alert in alerts(engine, context.instance)}
+        due = {_key(alert): alert for alert in alerts(engine, context.instance, calm)}
         sent_before = set(json.loads(context.cursor or "[]")) & due.keys()
         unsent = {key: alert for key, alert in due.items() if key not in sent_before}
         sent = set(_deliver(webhook, unsent))
@@ -118,28 +124,96 @@ def _deliver(webhook: Webhook, due: Mapping[str, Alert]) -> Iterator[str]:
             return
 
 
-def alerts(engine: Engine, instance: dg.DagsterInstance) -> Iterator[Alert]:
+class CalmTargets:
+    """Remembers the targets without a problem of their tables, until something has moved or their time is over."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._inputs = TargetInputs(pipeline, pipeline.targets)
+        self._moved: Mapping[str, Inputs] = {}
+        self._until: dict[str, tuple[Inputs, datetime]] = {}
+
+    def look(self, engine: Engine) -> None:
+        """Look at what has moved."""
+        self._moved = self._inputs.look(engine.catalog)
+
+    def is_calm(self, target: Target, now: datetime) -> bool:
+        """Return whether a target has no problem, as far as tables and the time tell."""
+        inputs, until = self._until.get(target.table, (None, now))
+        return inputs == self._moved.get(target.table) and now < until
+
+    def note(self, target: Target, until: datetime) -> None:
+        """Note that a target has no problem up to a moment, if nothing moves."""
+        self._until[target.table] = (self._moved[target.table], until)
+
+    def forget(self, target: Target) -> None:
+        """Note that a target may have a problem at any time."""
+        self._until.pop(target.table, None)
+
+
+def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | None = None) -> Iterator[Alert]:
     """Yield all present problems, target by target.
 
     These are failed audits, hours that audits hold back, sessions without attempts left, late targets, targets that
     others have changed or that differ from a rebuild, and targets that cannot be planned.
+
+    Args:
+        engine: Decides.
+        instance: Has the runs and the evaluations of checks.
+        calm: The targets that had no problem at an earlier call; None to look at all.
     """
+    calm = calm or CalmTargets(engine.pipeline)
+    calm.look(engine)
     for target in engine.pipeline.targets:
         try:
-            yield from _changed_target_alerts(engine, target)
-            yield from _session_alerts(engine, target, instance)
-            yield from _freshness_alerts(engine, target)
+            if not calm.is_calm(target, engine.clock()):
+                yield from _table_alerts(engine, target, instance, calm)
             yield from _verification_alerts(target, instance)
         except LakeError as error:
+            calm.forget(target)
             yield Alert(target.table, "cannot_plan", error.problem, error.remedy)
 
 
-def _session_alerts(engine: Engine, target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:
+def _table_alerts(engine: Engine, target: Target, instance: dg.DagsterInstance, calm: CalmTargets) -> Iterator[Alert]:
+    """Yield the problems that tables, runs and the time tell; note the target as calm if it has none.
+
+    A problem that is found is yielded before the next one is looked for, which may raise.
+    """
+    calm.forget(target)
+    of_table = [*_changed_target_alerts(engine, target), *_state_alerts(engine, target)]
+    yield from of_table
+    decision = engine.decide(target)
+    of_runs = [*_attempts_alerts(engine, target, decision, instance)]
+    yield from of_runs
+    now = engine.clock()
+    fresh = _freshness(engine, target, now)
+    if fresh is not None and not fresh.fresh:
+        yield Alert(target.table, "not_fresh", f"{fresh.what}.", fresh.remedy)
+    elif not of_table and not of_runs and isinstance(decision, NoSession):
+        calm.note(target, now + _calm_time(fresh))
+
+
+def _freshness(engine: Engine, target: Target, now: datetime) -> Freshness | None:
+    if target.max_delay is None:
+        return None
+    return freshness(engine.catalog, engine.pipeline, target, now)
+
+
+def _calm_time(fresh: Freshness | None) -> timedelta:
+    """Return how long a target without a problem stays without one by the clock alone."""
+    return CALM if fresh is None else min(CALM, fresh.max_delay - fresh.delay)
+
+
+def _state_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
     state = engine.store.state(target.table)
     if state.session and state.session.state == "blocked":
         yield _failed_audit_alert(state.session)
     yield from _held_hours_alerts(target, state.committed.held)
-    decision = engine.decide(target)
+
+
+def _attempts_alerts(
+    engine: Engine, target: Target, decision: Decision, instance: dg.DagsterInstance
+) -> Iterator[Alert]:
+    """Yield an alert if the session that is due has no attempts left."""
     if not isinstance(decision, SessionPlan):
         return
     attempts = ended_attempts(instance, decision.session_id)
@@ -180,14 +254,6 @@ def _changed_target_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
     problem = engine.problem(target)
     if isinstance(problem, TargetChanged):
         yield Alert(target.table, "target_changed", problem.problem, problem.remedy)
-
-
-def _freshness_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
-    if target.max_delay is None:
-        return
-    found = freshness(engine.catalog, engine.pipeline, target, engine.clock())
-    if not found.fresh:
-        yield Alert(target.table, "not_fresh", f"{found.what}.", found.remedy)
 
 
 def _verification_alerts(target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:

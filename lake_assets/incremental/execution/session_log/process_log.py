@@ -15,18 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
-from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.update.snapshot import ExpireSnapshots
-from pyiceberg.types import PrimitiveType
 
+from lake_assets.base.recent import Recent
 from lake_assets.errors import StateMoved
+from lake_assets.incremental.execution.session_log.log_files import files_by_process
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.metadata.transactions import OneCopyTransaction
 
 KEEP_SNAPSHOTS = 5
@@ -42,7 +40,12 @@ COMMIT_SECONDS = 30
 """How long a commit is tried again while others commit first."""
 
 
+REMEMBERED_ROWS = 4096
+"""Rows of newest revisions that are kept, some 10 MB: a process has one for each of its sources, and one session."""
+
 Row = dict[str, Any]
+
+_remembered: Recent[tuple[str, int, str, int], tuple[Row, ...]] = Recent(REMEMBERED_ROWS)
 
 
 class ProcessLog:
@@ -52,10 +55,9 @@ class ProcessLog:
         self.table = table
         self.process = process
         self._process_filter = equal_to("process_name", process)
-        self._revision_field = table.schema().find_field("revision")
-        files = _files_of(table, process)
-        self._files = files or []
-        self._last_revisions = [self._bound(file.upper_bounds) for file in self._files]
+        files = files_by_process(table)
+        self._files = files.get(process, ()) if files else ()
+        self._last_revisions = [file.last for file in self._files]
         self._has_bounds = files is not None and None not in self._last_revisions
 
     @property
@@ -76,18 +78,30 @@ class ProcessLog:
         if not self._has_bounds:
             return [row for row in self._scan(self._process_filter) if row["revision"] == revision]
         file = self._files[self._last_revisions.index(revision)]
+        return [dict(row) for row in self._rows_in(file.path, revision)]
+
+    def _rows_in(self, path: str, revision: int) -> tuple[Row, ...]:
+        """Return the rows of a revision in a data file. The file never changes, so they are read once."""
+        file = self.table.io.new_input(path)
+        # Its size shows whether a file that was read before is gone, or damaged since.
+        key = (path, len(file), self.process, revision)
+        known = _remembered.find(key)
+        if known is not None:
+            return known
         of_process = pc.field("process_name") == self.process
         of_revision = pc.field("revision") == revision
-        with self.table.io.new_input(file.file_path).open() as opened:
+        with file.open() as opened:
             rows = pq.read_table(opened, filters=of_process & of_revision)
-        return cast("list[Row]", rows.to_pylist())
+        found = tuple(rows.to_pylist())
+        _remembered.keep(key, found, weight=1 + len(found))
+        return found
 
     def merge_small_files(self) -> None:
         """Rewrite the newest files as one if they are many. No row changes; a large file is not rewritten again."""
-        small = [file for file in self._files if file.record_count < MERGE_ROWS]
+        small = [file for file in self._files if file.rows < MERGE_ROWS]
         if len(small) < MERGE_FILES:
             return
-        first_revision = min(self._bound(file.lower_bounds) or 0 for file in small)
+        first_revision = min(file.first or 0 for file in small)
         newer = GreaterThanOrEqual("revision", first_revision)  # type: ignore[call-arg, arg-type]
         rows = And(self._process_filter, newer)
         merged = self.table.scan(rows).to_arrow()
@@ -96,13 +110,6 @@ class ProcessLog:
     def _scan(self, rows: BooleanExpression) -> list[Row]:
         found = self.table.scan(rows).to_arrow()
         return cast("list[Row]", found.to_pylist())
-
-    def _bound(self, bounds: Mapping[int, bytes] | None) -> int | None:
-        encoded = (bounds or {}).get(self._revision_field.field_id)
-        if encoded is None:
-            return None
-        column_type = cast("PrimitiveType", self._revision_field.field_type)
-        return cast("int", from_bytes(column_type, encoded))
 
 
 def append_revision(
@@ -152,22 +159,6 @@ def arrow_rows(table: Table, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Return rows with the columns and types of a table."""
     schema = schema_to_pyarrow(table.schema(), include_field_ids=False)
     return pa.Table.from_pylist(list(rows), schema=schema)
-
-
-def _files_of(table: Table, process: str) -> list[DataFile] | None:
-    """Return the data files of a process; None if another program has rewritten the table in a form of its own."""
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io) if snapshot else []
-    for manifest in manifests:
-        if manifest.content is not ManifestContent.DATA or manifest.partition_spec_id != 0:
-            return None
-    found = []
-    # A scan would evaluate the filter file by file; the partition value alone is enough.
-    for manifest in manifests:
-        for entry in entries(manifest, table.io, discard_deleted=True):
-            if entry.data_file.partition[0] == process:
-                found.append(entry.data_file)
-    return found
 
 
 def _expire_old_snapshots(transaction: Transaction, table: Table) -> None:

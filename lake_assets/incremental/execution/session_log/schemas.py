@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
+from lake_assets.errors import StoredByNewerVersion
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 
@@ -77,7 +79,12 @@ QUARANTINE_COLUMNS = {
     "row": "string",
 }
 _COLUMN_TYPES = {"long": LongType(), "string": StringType()}
+FORMAT = 1
+"""Of these tables. A version reads all formats up to its own; a table of an earlier version has the first."""
+
+FORMAT_PROPERTY = "lake.log-format"
 LOG_PROPERTIES = {
+    FORMAT_PROPERTY: str(FORMAT),
     # One attempt only: a retried append would follow a state that nobody has compared.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -106,11 +113,28 @@ def create_tables(catalog: Catalog) -> list[str]:
     return created
 
 
+def check_format(table: Table) -> None:
+    """Refuse a table of the log that a later version has changed.
+
+    Raises:
+        StoredByNewerVersion: Its format is later than this version's.
+    """
+    found = int(table.properties.get(FORMAT_PROPERTY, FORMAT))
+    if found > FORMAT:
+        name = ".".join(table.name())
+        raise StoredByNewerVersion(f"The table {name} of the session log", found=found, readable=FORMAT)
+
+
 def add_missing_columns(catalog: Catalog) -> None:
-    """Add the columns of later versions to `etl.high_watermark`, all optional. Do nothing if it has them."""
+    """Add the columns of later versions to `etl.high_watermark`, all optional. Do nothing if it has them.
+
+    Raises:
+        StoredByNewerVersion: A later version has changed the table.
+    """
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(catalog, HIGH_WATERMARK)
+            check_format(table)
             missing = WATERMARK_COLUMNS.keys() - set(table.schema().column_names)
             if not missing:
                 return

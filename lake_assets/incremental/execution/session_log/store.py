@@ -21,7 +21,7 @@ from lake_assets.incremental.execution.session_log.process_log import (
     equal_to,
 )
 from lake_assets.incremental.execution.session_log.records import ProcessState, SessionRecord
-from lake_assets.incremental.execution.session_log.schemas import add_missing_columns
+from lake_assets.incremental.execution.session_log.schemas import add_missing_columns, check_format
 from lake_assets.incremental.execution.session_log.session_rows import session_record, session_row
 from lake_assets.incremental.execution.session_log.watermark_rows import (
     decode_committed,
@@ -51,6 +51,7 @@ class SessionStore:
         """Return the current state of a process; an empty one if it never ran or the tables do not exist.
 
         Raises:
+            StoredByNewerVersion: A later version has changed the tables.
             TableDamaged: A file of the log cannot be read.
         """
         sessions = self._newest_rows(SESSION, process)
@@ -74,8 +75,23 @@ class SessionStore:
 
     def watermark_session(self, process: str) -> str | None:
         """Return the id of the session that moved the watermarks of a process last."""
+        _, session_id = self.last_move(process)
+        return session_id
+
+    def last_move(self, process: str) -> tuple[int, str | None]:
+        """Return the revision of the watermarks of a process, 0 before the first, and the session that moved them."""
         marks = self._newest_rows(HIGH_WATERMARK, process)
-        return marks[0]["session_id"] if marks else None
+        return (marks[0]["revision"], marks[0]["session_id"]) if marks else (0, None)
+
+    def session_revision(self, process: str) -> int:
+        """Return the revision of the newest record of a process, 0 before the first; by the bounds of the files alone.
+
+        Raises:
+            TableDamaged: A file of the log cannot be read.
+        """
+        with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
+            table = tables.find(self.catalog, SESSION)
+            return 0 if table is None else ProcessLog(table, process).revision
 
     def record(self, record: SessionRecord, *, after: SessionRecord | None) -> SessionRecord:
         """Append the next state of a session.
@@ -168,6 +184,7 @@ class SessionStore:
             table = tables.find(self.catalog, name)
             if table is None:
                 return []
+            check_format(table)
             return ProcessLog(table, process).newest_rows()
 
     def _append(self, name: str, process: str, rows: Sequence[Row], *, expected: int) -> None:

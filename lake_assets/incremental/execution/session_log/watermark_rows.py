@@ -14,6 +14,7 @@ from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.incremental.execution.session_log.records import ProcessState
 from lake_assets.incremental.execution.session_log.session_rows import held_hours_as_json, optional_hour_key
 from lake_assets.incremental.planning.changes import Totals, Watermark
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import HeldHour, SessionPlan, SourceRange, TargetVersion
 
@@ -83,6 +84,7 @@ def encode_committed(committed: Committed, published_snapshot_id: int | None) ->
         "held": held_hours_as_json(committed.held),
         "following": _hour_keys(committed.following),
         "chunk_hours": committed.chunk_hours,
+        "deferred": [{**asdict(each), "hour": hour_key(each.hour)} for each in committed.deferred],
     }
 
 
@@ -92,6 +94,9 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
     for stored in metadata.get("held", ()):
         hour = parse_hour(stored["hour"])
         held.append(HeldHour(**{**stored, "hour": hour}))
+    deferred = []
+    for stored in metadata.get("deferred", ()):
+        deferred.append(DeferredHour(parse_hour(stored["hour"]), stored["since_ms"], stored["rows"]))
     return Committed(
         pending=_parse_hours(metadata["pending"]),
         skipped=_parse_hours(metadata["skipped"]),
@@ -102,6 +107,7 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
         uniform_from=_parse_optional_hour(metadata.get("uniform_from")),
         following=_parse_hours(metadata.get("following", ())),
         chunk_hours=metadata.get("chunk_hours", 0),
+        deferred=tuple(deferred),
     )
 
 

@@ -22,10 +22,10 @@ def commit_watermarks(context: RunContext, attempt: Attempt, staged: Staged) -> 
         StateMoved: Another run has moved the process meanwhile.
     """
     with attempt.timed("commit"):
-        state = context.store.state(attempt.target.table)
+        revision, moved_by = context.store.last_move(attempt.target.table)
         # An earlier attempt may have moved the watermarks and died; then they name this session.
-        if context.store.watermark_session(attempt.target.table) != attempt.plan.session_id:
-            _move_watermarks(context, attempt, staged, state)
+        if moved_by != attempt.plan.session_id:
+            _move_watermarks(context, attempt, staged, revision)
         reach("after-watermark")
         context.record_progress(
             attempt,
@@ -37,13 +37,13 @@ def commit_watermarks(context: RunContext, attempt: Attempt, staged: Staged) -> 
         reach("after-committed")
 
 
-def _move_watermarks(context: RunContext, attempt: Attempt, staged: Staged, state: ProcessState) -> None:
+def _move_watermarks(context: RunContext, attempt: Attempt, staged: Staged, revision: int) -> None:
     planned_from = attempt.state
-    if state.revision != planned_from.revision:
+    if revision != planned_from.revision:
         raise StateMoved(
             attempt.target.table,
             expected=planned_from.revision,
-            found=state.revision,
+            found=revision,
         )
     committed = committed_after(
         attempt.target.mode,

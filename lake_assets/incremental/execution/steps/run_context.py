@@ -57,8 +57,7 @@ class RunContext:
         Raises:
             StateMoved: Another run has moved the process meanwhile.
         """
-        newest = self.store.state(attempt.target.table).session
-        found = newest.revision if newest else None
+        found = self.store.session_revision(attempt.target.table)
         expected = attempt.record.revision
         if found != expected:
             raise StateMoved(attempt.target.table, expected=expected, found=found)

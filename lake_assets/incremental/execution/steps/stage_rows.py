@@ -16,6 +16,7 @@ from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
 from lake_assets.incremental.execution.steps.external_writes import check_written
 from lake_assets.incremental.execution.steps.run_context import RunContext, has_no_rows
+from lake_assets.incremental.key_index.lookup import KeyIndex
 from lake_assets.incremental.metadata import publish
 from lake_assets.incremental.metadata.partitions import hours_added, rows_between
 from lake_assets.incremental.planning.session import SessionPlan
@@ -128,6 +129,7 @@ def _prepare_rows(context: RunContext, attempt: Attempt, table: Table, options: 
         last_built=_last_built(attempt) if options.leave_out_unchanged else None,
         overdue=committed.pending | committed.skipped | committed.held_hours,
         max_rows=_estimated_rows(attempt, table),
+        index=KeyIndex(context.catalog),
     )
     plan = _plan_as_valid_now(attempt, table)
     return stager.prepare(plan.without(options.held))

@@ -9,7 +9,7 @@ one after its commit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import Any
 
@@ -22,10 +22,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import DateType, NestedField, PrimitiveType
 
-from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.base.hours import HOUR_MICROSECONDS, ranges
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.metadata.tables import complete_through
-from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget, RowHours
+from lake_assets.incremental.planning.changes.row_hours import HourRange, HourRows, ReadBudget, RowHours
 
 HOUR_MILLISECONDS = 3_600_000
 HOURS_OF_DAY = 24
@@ -49,6 +49,7 @@ class FileChange:
         hours: The event hours that its rows may lie in; None if no row lies in an hour that counts.
         times: Bounds of the time column; None if the metadata have none.
         row_hours: The event hours of its rows, if the file was opened; empty otherwise.
+        rows_by_hour: Event hour and number of its rows, likewise; ascending.
     """
 
     path: str
@@ -58,6 +59,7 @@ class FileChange:
     hours: HourRange | None
     times: TimeRange | None = None
     row_hours: tuple[HourRange, ...] = ()
+    rows_by_hour: HourRows = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class DataFiles:
             return described
         try:
             if self._must_be_read(file, hours, snapshot, times) or self._is_worth_reading(file, hours):
-                return _with_row_hours(described, self.row_hours.of(file))
+                return _with_row_hours(described, self.row_hours.counts(file))
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
             hours = self._until_landed(file, hours)
@@ -236,12 +238,12 @@ def _layout(spec: PartitionSpec, schema: Schema, time_field_id: int) -> _Partiti
     names: list[str] = []
     is_date: list[bool] = []
     hour_position: int | None = None
-    for position, field in enumerate(spec.fields):
-        names.append(field.name)
-        source_type = types.get(field.source_id)
-        result_type = field.transform.result_type(source_type) if source_type is not None else None
+    for position, of_spec in enumerate(spec.fields):
+        names.append(of_spec.name)
+        source_type = types.get(of_spec.source_id)
+        result_type = of_spec.transform.result_type(source_type) if source_type is not None else None
         is_date.append(isinstance(result_type, DateType))
-        is_hour = field.source_id == time_field_id and isinstance(field.transform, HourTransform)
+        is_hour = of_spec.source_id == time_field_id and isinstance(of_spec.transform, HourTransform)
         if is_hour and hour_position is None:
             hour_position = position
     return _PartitionLayout(tuple(names), tuple(is_date), hour_position)
@@ -260,11 +262,11 @@ def _bounds(file: DataFile, column: NestedField) -> TimeRange | None:
     return int(first), int(last)
 
 
-def _with_row_hours(file: FileChange, found: tuple[HourRange, ...]) -> FileChange:
+def _with_row_hours(file: FileChange, found: HourRows) -> FileChange:
     if not found:
         return file
-    first, last = found[0][0], found[-1][1]
-    return replace(file, hours=(first, last), row_hours=found)
+    hours = [hour for hour, _ in found]
+    return replace(file, hours=(hours[0], hours[-1]), row_hours=tuple(ranges(hours)), rows_by_hour=found)
 
 
 def _as_text(partition: Mapping[str, Any]) -> dict[str, object]:

@@ -5,6 +5,7 @@ Bounds give the first and the last hour of a file. If these are far apart, most 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.base.hours import HOUR_MICROSECONDS, ranges
+from lake_assets.base.recent import Recent
 
 HourRange = tuple[int, int]
 """First and last event hour, both inclusive."""
@@ -32,7 +34,10 @@ LARGEST_FILES_IN_PLAN = 8
 CACHED_FILES = 1024
 """Number of files whose hours are remembered: a sensor plans the same files again and again."""
 
-_cache: dict[tuple[str, int, bool], tuple[HourRange, ...]] = {}
+HourRows = tuple[tuple[int, int], ...]
+"""Event hours and their numbers of rows, ascending."""
+
+_cache: Recent[tuple[str, int, bool], HourRows] = Recent(CACHED_FILES)
 
 
 @dataclass
@@ -97,24 +102,33 @@ class RowHours:
         Raises:
             FileNotFoundError: The file is gone from the storage.
         """
+        return tuple(ranges(hour for hour, _ in self.counts(file)))
+
+    def counts(self, file: DataFile) -> HourRows:
+        """Return the hours of the rows of a file that quarantine accepts, each with its number of rows; ascending.
+
+        Raises:
+            FileNotFoundError: The file is gone from the storage.
+        """
         key = (file.file_path, self.start, self.landed_column is not None)
-        known = _cache.get(key)
+        known = _cache.find(key)
         if known is None:
-            known = tuple(ranges(self._read(file)))
-            while len(_cache) >= CACHED_FILES:
-                _cache.pop(next(iter(_cache)), None)
-            _cache[key] = known
+            known = tuple(sorted(self._read(file).items()))
+            _cache.keep(key, known)
         return known
 
-    def _read(self, file: DataFile) -> set[int]:
+    def _read(self, file: DataFile) -> Counter[int]:
         # By field id, so that a column that was renamed since the file was written is found.
         schema = self.table.schema().select(*self.columns)
         scan = ArrowScan(self.table.metadata, self.table.io, schema, ALWAYS_TRUE)
-        return self.accepted(scan.to_record_batches([FileScanTask(file)]))
+        return self._accepted_rows(scan.to_record_batches([FileScanTask(file)]))
 
     def accepted(self, batches: Iterable[pa.RecordBatch]) -> set[int]:
         """Return the hours of those rows that quarantine accepts. The rows have the columns of the time and landing."""
-        found: set[int] = set()
+        return set(self._accepted_rows(batches))
+
+    def _accepted_rows(self, batches: Iterable[pa.RecordBatch]) -> Counter[int]:
+        found: Counter[int] = Counter()
         for batch in batches:
             times = _microseconds(batch, self.time_column)
             is_accepted = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
@@ -123,7 +137,8 @@ class RowHours:
                 is_accepted = pc.and_(is_accepted, pc.less_equal(times, latest))
             accepted = times.filter(pc.fill_null(is_accepted, False))
             numbers = accepted.to_numpy(zero_copy_only=False)
-            found.update(np.unique(numbers // HOUR_MICROSECONDS).tolist())
+            hours, rows = np.unique(numbers // HOUR_MICROSECONDS, return_counts=True)
+            found.update(dict(zip(hours.tolist(), rows.tolist(), strict=True)))
         return found
 
 

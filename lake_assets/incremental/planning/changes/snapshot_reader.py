@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntryStatus, ManifestFile
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
@@ -14,6 +21,7 @@ from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.metadata.tables import complete_through
 from lake_assets.incremental.planning.changes.data_files import DataFiles, FileChange
+from lake_assets.incremental.planning.changes.merged_manifests import MergedManifests
 from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget
 from lake_assets.incremental.planning.changes.source_changes import Effect, Head, SnapshotChange, Totals, Watermark
 
@@ -129,21 +137,40 @@ class SnapshotReader:
         """Yield what each snapshot of a chain (newest first) did, oldest first.
 
         A manifest list names all manifests of the table, so the newest list is usually enough. An older one is read
-        only if some of its snapshot's manifests were replaced since.
+        only if some of its snapshot's manifests were replaced since, and the files are not all in merged manifests.
         """
         if not chain:
             return
         newest: dict[int | None, list[ManifestFile]] = {}
         for manifest in chain[0].manifests(self.io):
             newest.setdefault(manifest.added_snapshot_id, []).append(manifest)
+        merged = self._merged_manifests(chain, newest)
         for snapshot in reversed(chain):
             if _operation(snapshot) is Operation.REPLACE:
                 yield ChangeBuilder().build(snapshot, Operation.REPLACE.value, "none")
                 continue
             manifests = newest.get(snapshot.snapshot_id, [])
-            if not _lists_all_appended(snapshot, manifests):
-                manifests = own_manifests(snapshot, self.io)
+            if _lists_all_appended(snapshot, manifests):
+                yield self._change(snapshot, manifests)
+                continue
+            added = merged.added_by(snapshot.snapshot_id)
+            if added and len(added) == _appended_files(snapshot):
+                yield self._change_by(snapshot, added)
+                continue
+            manifests = own_manifests(snapshot, self.io)
             yield self._change(snapshot, manifests)
+
+    def _merged_manifests(
+        self, chain: Sequence[Snapshot], newest: Mapping[int | None, list[ManifestFile]]
+    ) -> MergedManifests:
+        of_chain: list[ManifestFile] = []
+        missing: list[int] = []
+        for snapshot in chain:
+            manifests = newest.get(snapshot.snapshot_id, [])
+            of_chain += manifests
+            if _appended_files(snapshot) and not _lists_all_appended(snapshot, manifests):
+                missing.append(snapshot.snapshot_id)
+        return MergedManifests(of_chain, self.io, missing)
 
     def live_files(self, snapshot: Snapshot) -> list[DataFile]:
         """Return the live data files of a snapshot."""
@@ -198,20 +225,24 @@ class SnapshotReader:
 
     def _change(self, snapshot: Snapshot, manifests: list[ManifestFile]) -> SnapshotChange:
         """Return what one snapshot did. manifests: those that it wrote."""
+        return self._change_by(snapshot, changed_entries(manifests, self.io, snapshot.snapshot_id))
+
+    def _change_by(self, snapshot: Snapshot, changed: Iterable[ManifestEntry]) -> SnapshotChange:
+        """Return what one snapshot did. changed: the entries of the files that it added and removed."""
         operation = _operation(snapshot)
         found = ChangeBuilder()
         only_added = True
-        for entry in changed_entries(manifests, self.io, snapshot.snapshot_id):
+        for entry in changed:
             file = entry.data_file
             if file.content is not DataFileContent.DATA:
                 only_added = False
                 found.rows_gone += file.record_count
                 self._touch_deleted(found, file, snapshot)
-            elif entry.status is ManifestEntryStatus.ADDED:
-                found.add(self.files.change(file, snapshot))
-            else:
+            elif entry.status is ManifestEntryStatus.DELETED:
                 only_added = False
                 found.remove(self.files.change(file, snapshot))
+            else:
+                found.add(self.files.change(file, snapshot))
         is_append = operation is Operation.APPEND and only_added
         return found.build(snapshot, operation.value, "append" if is_append else "rewrite")
 
@@ -267,15 +298,19 @@ def _operation(snapshot: Snapshot) -> Operation:
 
 def _lists_all_appended(snapshot: Snapshot, manifests: Iterable[ManifestFile]) -> bool:
     """Whether the manifests contain all files that a snapshot appended, by its summary; False if it is no append."""
+    listed = sum(manifest.added_files_count or 0 for manifest in manifests)
+    return _appended_files(snapshot) == listed
+
+
+def _appended_files(snapshot: Snapshot) -> int | None:
+    """Return the number of files that a snapshot appended, by its summary; None if it is no append."""
     if snapshot.summary is None or _operation(snapshot) is not Operation.APPEND:
-        return False
+        return None
     summary = snapshot.summary.additional_properties
     added_data = summary.get("added-data-files")
     if added_data is None:
-        return False
-    added_deletes = summary.get("added-delete-files") or "0"
-    listed = sum(manifest.added_files_count or 0 for manifest in manifests)
-    return int(added_data) + int(added_deletes) == listed
+        return None
+    return int(added_data) + int(summary.get("added-delete-files") or "0")
 
 
 def _named_data_file(delete: DataFile) -> str | None:

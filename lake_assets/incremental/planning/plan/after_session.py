@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.planning.deferred import still_deferred
 from lake_assets.incremental.planning.plan.planning_input import Committed
 from lake_assets.incremental.planning.session import HeldHour, SessionPlan
 from lake_assets.incremental.planning.verdicts import capped, still_held
@@ -30,8 +31,9 @@ def committed_after(
     """
     follows = () if _converged(planned, unchanged) else planned.follows
     complete_through = _complete_through(before, planned, held)
+    pending = frozenset([*planned.pending, *follows])
     return Committed(
-        pending=frozenset([*planned.pending, *follows]),
+        pending=pending,
         skipped=before.skipped.union(planned.skipped).difference(built),
         last_built=_last_built(mode, before, built, complete_through),
         complete_through=complete_through,
@@ -40,6 +42,7 @@ def committed_after(
         uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
         following=_following(planned, follows),
         chunk_hours=len(planned.hours) if follows else 0,
+        deferred=still_deferred(before.deferred, planned.deferred, pending),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from lake_assets.incremental.declaration import Sequential, Stateless
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.plan.changed_hours import (
     changed_hours,
     has_new_rows,
@@ -27,6 +29,7 @@ from lake_assets.incremental.planning.plan.hour_ranges import (
     first_chunk,
     hours_to_rebuild,
 )
+from lake_assets.incremental.planning.plan.lanes import wait_for_due, waiting_hours, why_due
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held, in_words
@@ -59,9 +62,11 @@ def plan_acknowledged(inputs: PlanningInput) -> Decision:
         return decision
     if not isinstance(inputs.mode, Stateless) and last_buildable_hour(inputs) is None:
         return decision
+    # The watermark passes rows without an hour, too: no other session would put them into quarantine.
+    is_stateless = isinstance(inputs.mode, Stateless)
     return new_session(
         inputs,
-        "none",
+        "append" if is_stateless and _can_append_bad_rows(inputs) else "none",
         {},
         pending=changed_hours(inputs).keys() | inputs.committed.pending,
         complete_through=next_complete_through(inputs),
@@ -76,36 +81,42 @@ def _plan_changes(inputs: PlanningInput) -> Decision:
 
 
 def _plan_stateless(inputs: PlanningInput) -> Decision:
-    pending, held = inputs.committed.pending, inputs.committed.held_hours
-    changed = changed_hours(inputs)
-    hours = with_pending(changed, pending)
-    held_back = held.intersection(hours)
-    for hour in held_back:
+    waiting = waiting_hours(inputs)
+    hours = {**with_pending(changed_hours(inputs), inputs.committed.pending), **why_due(inputs)}
+    left = inputs.committed.held_hours.intersection(hours).union(each.hour for each in waiting)
+    for hour in left:
         del hours[hour]
     through = next_complete_through(inputs)
-    moves_on = bool(changed) or has_new_snapshots(inputs) or advances(inputs, through)
-
-    load: Load
     if hours:
-        load = _load_of(inputs)
-    elif not changed and _can_append_bad_rows(inputs):
-        load = "append"
-    elif moves_on:
-        load = "none"
-    else:
+        return new_session(inputs, _load_of(inputs, hours), hours, pending=left, complete_through=through)
+    if waiting and not advances(inputs, through):
+        return wait_for_due(inputs, waiting)
+    load = _load_without_hours(inputs, waiting, through)
+    if load is None:
         return _nothing_new(inputs)
-    return new_session(inputs, load, hours, pending=held_back, complete_through=through)
+    return new_session(inputs, load, {}, pending=left, complete_through=through)
 
 
-def _load_of(inputs: PlanningInput) -> Load:
+def _load_without_hours(
+    inputs: PlanningInput, waiting: Collection[DeferredHour], through: int | None
+) -> Literal["append", "none"] | None:
+    """Return what a session does that builds no hour; None if there is none."""
+    changed = changed_hours(inputs)
+    if (waiting or not changed) and _can_append_bad_rows(inputs):
+        return "append"
+    if changed or has_new_snapshots(inputs) or advances(inputs, through):
+        return "none"
+    return None
+
+
+def _load_of(inputs: PlanningInput, hours: Collection[int]) -> Load:
     """Return how changed or pending hours are written."""
-    committed = inputs.committed
-    can_append = only_appends(inputs) and committed.pending <= committed.held_hours
+    can_append = only_appends(inputs) and inputs.committed.pending.isdisjoint(hours)
     return "append" if can_append else "overwrite"
 
 
 def _can_append_bad_rows(inputs: PlanningInput) -> bool:
-    # No hour that counts has changed, so new rows lie in no such hour. A session puts them into quarantine.
+    # No hour to build has changed, so new rows lie in no such hour, or wait. A session puts the others into quarantine.
     return has_new_rows(inputs) and all(c.appends_only for c in inputs.changes)
 
 

@@ -9,7 +9,10 @@ from typing import Literal
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import SourceChanges
+from lake_assets.incremental.planning.deferred import DeferredHour
+from lake_assets.incremental.planning.deferred import in_words as deferred_in_words
 from lake_assets.incremental.planning.plan.complete_hours import advances
+from lake_assets.incremental.planning.plan.lanes import waiting_hours
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
 from lake_assets.incremental.planning.verdicts import in_words
@@ -43,7 +46,8 @@ def new_session(
         follows: Hours that will be pending unless the last hour comes out unchanged.
     """
     still_held = [held for held in inputs.committed.held if held.hour not in hours]
-    notes = _notes(inputs, skipped, follows, still_held)
+    deferred = tuple(waiting for waiting in waiting_hours(inputs) if waiting.hour in pending)
+    notes = _notes(inputs, skipped, follows, still_held, deferred)
     draft = SessionPlan(
         process=inputs.process,
         session_id="",
@@ -60,6 +64,7 @@ def new_session(
         cost=_cost(inputs.changes),
         notes=tuple(notes),
         code_version=inputs.code_version,
+        deferred=deferred,
     )
     return identified(draft, inputs.revision)
 
@@ -149,6 +154,7 @@ def _notes(
     skipped: Collection[int],
     follows: Collection[int],
     still_held: Sequence[HeldHour],
+    deferred: Sequence[DeferredHour],
 ) -> Iterator[str]:
     for source in inputs.changes:
         yield from _notes_on_source(source)
@@ -162,6 +168,8 @@ def _notes(
         yield f"skipped, beyond the catch-up threshold, open to a backfill: {grain.format_hours(skipped)}"
     if still_held:
         yield in_words(still_held)
+    if deferred:
+        yield deferred_in_words(deferred, inputs.late, grain)
 
 
 def _notes_on_source(source: SourceChanges) -> Iterator[str]:

@@ -32,7 +32,8 @@ def pending_hours(committed: Committed, decision: Decision, *, stuck: str = "") 
     if isinstance(decision, NoSession):
         if decision.kind == "idle" and not committed.pending:
             return PendingHours()
-        return PendingHours(tuple(sorted(committed.pending)), decision.reason)
+        waiting = committed.pending.union(each.hour for each in decision.deferred)
+        return PendingHours(tuple(sorted(waiting)), decision.reason)
     hours = committed.pending.union(decision.hour_numbers, decision.pending)
     if not hours and not stuck:
         return PendingHours()

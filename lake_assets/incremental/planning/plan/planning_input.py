@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
+from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SourceChanges
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.session import HeldHour
 
 
@@ -27,6 +29,7 @@ class Committed:
             an earlier hour, and are left as published if the hour before them comes out unchanged.
         chunk_hours: Of a sequential target: the number of hours, built before, of the last session if its last hour
             came out changed; otherwise 0. The next chunk is twice as long.
+        deferred: Those of the pending hours that wait by the policy for late rows, ascending.
     """
 
     pending: frozenset[int] = frozenset()
@@ -38,6 +41,7 @@ class Committed:
     uniform_from: int | None = None
     following: frozenset[int] = frozenset()
     chunk_hours: int = 0
+    deferred: tuple[DeferredHour, ...] = ()
 
     @property
     def held_hours(self) -> frozenset[int]:
@@ -78,6 +82,8 @@ class PlanningInput:
         grain: The target's grain. All hours that are planned, pending or skipped are those of whole partitions.
         start: The pipeline's first hour. No earlier hour counts as complete.
         whole_chunks: Whether a chunk of a sequential target has its full length at once, and does not begin small.
+        late: The target's policy for late rows; None if all changed hours are built now.
+        now: The present moment, by which deferred hours are due; None defers none. Nothing else depends on it.
     """
 
     process: str
@@ -89,6 +95,8 @@ class PlanningInput:
     grain: Grain = HOUR
     start: int = 0
     whole_chunks: bool = False
+    late: Defer | None = None
+    now: datetime | None = None
 
     @property
     def source_names(self) -> str:

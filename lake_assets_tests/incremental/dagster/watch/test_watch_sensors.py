@@ -31,6 +31,9 @@ from lake_assets_tests.incremental.receiver import Receiver, receiver
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
+    from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.planning.session import Decision
+
 PUNCTUAL = replace(click_fact, max_delay=timedelta(minutes=30))
 PIPELINE = replace(CLICKS, targets=(PUNCTUAL, click_state))
 FACT = asset_key("core.click_fact")
@@ -202,6 +205,29 @@ def test_a_session_without_attempts_left_is_told_with_its_last_run(watch: Watch)
         plan.session_id,
         runs[-1].run_id,
     )
+
+
+def test_a_target_without_a_problem_is_looked_at_when_something_moves(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+    decide = Engine.decide
+
+    def noted(engine: Engine, target: Target) -> Decision:
+        planned.append(target.name)
+        return decide(engine, target)
+
+    assert watch.alerts() == []
+    monkeypatch.setattr(Engine, "decide", noted)
+    assert watch.alerts() == []
+    assert planned == []
+    publish_clicks(watch.catalog, [3], complete_through=3)
+    assert watch.alerts() == []
+    assert set(planned) == {"click_fact", "click_state"}
+    planned.clear()
+    watch.now = at(5, 40)  # from 05:30 on, the fact is late
+    assert [alert["kind"] for alert in watch.alerts()] == ["not_fresh"]
+    assert "click_fact" in planned
 
 
 def test_what_cannot_be_planned_is_told(watch: Watch) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.expressions import EqualTo
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from lake_assets.base.hours import hour_key, hour_start, parse_hour
@@ -187,6 +188,37 @@ def test_of_appends_the_newest_manifest_list_is_read_and_no_other(events: Table)
     found = read(events, since)
     assert [[h - START for h, _ in s.hours] for s in found.snapshots] == [[2], [3], [4]]
     assert found.appends_only
+
+
+def test_of_appends_whose_manifests_were_merged_no_older_list_is_read(events: Table) -> None:
+    with events.transaction() as transaction:
+        transaction.set_properties({"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "3"})
+    append(events, 0)
+    since = head(events)
+    for hour in range(1, 9):
+        append(events, hour)
+    *older, newest = [s for s in events.metadata.snapshots if s.snapshot_id != since.snapshot_id]
+    written_by = {manifest.added_snapshot_id for manifest in newest.manifests(events.io)}
+    assert not {older[0].snapshot_id, older[1].snapshot_id} & written_by
+    expected = read(events, since)
+    for snapshot in older:
+        Path(snapshot.manifest_list.removeprefix("file://")).unlink()
+    found = read(events, since)
+    assert found == expected
+    assert [[h - START for h, _ in s.hours] for s in found.snapshots] == [[hour] for hour in range(1, 9)]
+
+
+def test_a_file_of_a_merged_manifest_that_is_gone_counts_where_it_was_added(events: Table) -> None:
+    with events.transaction() as transaction:
+        transaction.set_properties({"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "2"})
+    append(events, 0)
+    since = head(events)
+    for hour in range(1, 5):
+        append(events, hour)
+    events.delete(EqualTo("event_id", "e2"))  # type: ignore[call-arg, arg-type]
+    append(events, 6)
+    found = read(events, since)
+    assert [[h - START for h, _ in s.hours] for s in found.snapshots] == [[1], [2], [3], [4], [2], [6]]
 
 
 def test_r3_an_expired_watermark_leaves_the_files_that_are_newer(events: Table) -> None:

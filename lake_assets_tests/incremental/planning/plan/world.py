@@ -98,7 +98,7 @@ class World:
         effects = {"append"} if any(before.values()) else {"append", "rewrite"}
         for token in self.tokens(before, end, effects):
             _, _, hour = token
-            if hour not in left.held:
+            if hour not in left.left_out:
                 assert hour in left.hour_numbers
                 self.target[hour] = self.target.get(hour, frozenset()) | {token}
 

@@ -1,0 +1,143 @@
+"""Which changed hours of a stateless target wait, by its policy for late rows (`Defer`). Pure: the clock is an input.
+
+An hour may wait if the target was complete through it, it is old enough, and all that changed it are appended rows.
+Deletions, corrections and everything that a history does not show in full are never deferred. All hours that wait are
+due together: when one of them has waited for the declared time, or when too many rows or hours wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.incremental.declaration import Defer
+from lake_assets.incremental.planning.changes import SnapshotChange
+from lake_assets.incremental.planning.changes.data_files import FileChange
+from lake_assets.incremental.planning.deferred import DeferredHour, due_at, in_words
+from lake_assets.incremental.planning.plan.complete_hours import sources_complete_through
+from lake_assets.incremental.planning.plan.planning_input import PlanningInput
+from lake_assets.incremental.planning.session import NoSession
+
+CLOCK_TOLERANCE = timedelta(minutes=1)
+"""How far a commit may be ahead of the planner's clock. One that is further ahead tells no time to wait from."""
+
+MOST_HOURS = 1_000
+"""The most hours that wait. The state of a target lists them one by one."""
+
+
+def waiting_hours(inputs: PlanningInput) -> tuple[DeferredHour, ...]:
+    """Return the hours that are not built now, ascending; none if the target defers none, or all of them are due."""
+    if inputs.late is None or inputs.now is None:
+        return ()
+    found = _deferrable(inputs, inputs.late, inputs.now)
+    if _are_due(found, inputs.late, inputs.now):
+        return ()
+    return tuple(found[hour] for hour in sorted(found))
+
+
+def why_due(inputs: PlanningInput) -> dict[int, str]:
+    """Return hour → reason, for the hours that an earlier session deferred and that are pending."""
+    reasons: dict[int, str] = {}
+    for hour, each in _deferred_before(inputs).items():
+        reasons[hour] = f"late rows, deferred since {each.since:%Y-%m-%d %H:%M} UTC, are due"
+    return reasons
+
+
+def wait_for_due(inputs: PlanningInput, waiting: Collection[DeferredHour]) -> NoSession:
+    """Return that there is no session now, because only hours that wait have changed."""
+    return NoSession(
+        "wait",
+        in_words(waiting, inputs.late, inputs.grain),
+        look_again_at=due_at(waiting, inputs.late),
+        deferred=tuple(waiting),
+    )
+
+
+def _are_due(found: Mapping[int, DeferredHour], late: Defer, now: datetime) -> bool:
+    due = due_at(found.values(), late)
+    if due is not None and due <= now:
+        return True
+    rows = sum(each.rows for each in found.values())
+    return len(found) > MOST_HOURS or (late.or_rows is not None and rows >= late.or_rows)
+
+
+def _deferrable(inputs: PlanningInput, late: Defer, now: datetime) -> dict[int, DeferredHour]:
+    """Return the hours that may wait, whether they are due or not."""
+    found = _deferred_before(inputs)
+    last = _last_late_hour(inputs, late)
+    urgent = set(inputs.committed.held_hours)
+    for snapshot, may_wait in _changes(inputs, now):
+        hours = _touched_hours(inputs, snapshot)
+        old = {hour for hour in hours if hour <= last} if may_wait else set()
+        _add_rows(found, snapshot, old, now)
+        urgent |= hours - old
+    whole = inputs.grain.whole(urgent)
+    return {hour: each for hour, each in found.items() if hour not in whole}
+
+
+def _deferred_before(inputs: PlanningInput) -> dict[int, DeferredHour]:
+    """Return the hours that earlier sessions deferred. One that is pending for another reason has no such record."""
+    return {each.hour: each for each in inputs.committed.deferred if each.hour in inputs.committed.pending}
+
+
+def _add_rows(found: dict[int, DeferredHour], snapshot: SnapshotChange, hours: Collection[int], now: datetime) -> None:
+    """Add the rows that a snapshot brought to some hours."""
+    rows = _rows_by_hour(snapshot, hours)
+    since_ms = min(snapshot.committed_at_ms, milliseconds(now))
+    for hour in hours:
+        found[hour] = _added(found.get(hour), hour, since_ms, rows.get(hour, 0))
+
+
+def _last_late_hour(inputs: PlanningInput, late: Defer) -> int:
+    """Return the last hour, of a whole partition, that is old enough; one before the first hour if none is."""
+    before = inputs.committed.complete_through
+    newest = sources_complete_through(inputs)
+    if before is None or newest is None:
+        return inputs.start - 1
+    last = inputs.grain.complete(min(before, newest - late.older_than_hours))
+    return inputs.start - 1 if last is None else last
+
+
+def _changes(inputs: PlanningInput, now: datetime) -> Iterator[tuple[SnapshotChange, bool]]:
+    """Yield the snapshots that changed rows, each with whether its late rows may wait."""
+    for source in inputs.changes:
+        is_shown = source.how == "history" and not source.earlier.exist
+        for snapshot in source.effective:
+            committed = moment(snapshot.committed_at_ms)
+            is_past = committed <= now + CLOCK_TOLERANCE
+            yield snapshot, is_shown and is_past and snapshot.effect == "append"
+
+
+def _touched_hours(inputs: PlanningInput, snapshot: SnapshotChange) -> frozenset[int]:
+    touched: set[int] = set()
+    for first, last in snapshot.hours:
+        touched.update(range(first, last + 1))
+    return inputs.grain.whole(touched)
+
+
+def _added(before: DeferredHour | None, hour: int, since_ms: int, rows: int) -> DeferredHour:
+    if before is None:
+        return DeferredHour(hour, since_ms, rows)
+    return DeferredHour(hour, min(before.since_ms, since_ms), before.rows + rows)
+
+
+def _rows_by_hour(snapshot: SnapshotChange, waiting: Collection[int]) -> dict[int, int]:
+    """Return hour → rows that a snapshot added, for those of some hours that have any."""
+    found: dict[int, int] = {}
+    for file in snapshot.added:
+        for hour, rows in _rows_of_file(file, waiting):
+            found[hour] = found.get(hour, 0) + rows
+    return found
+
+
+def _rows_of_file(file: FileChange, waiting: Collection[int]) -> Iterator[tuple[int, int]]:
+    if file.rows_by_hour:
+        yield from ((hour, rows) for hour, rows in file.rows_by_hour if hour in waiting)
+        return
+    if file.hours is None:
+        return
+    first, last = file.hours
+    first_waiting = min((hour for hour in waiting if first <= hour <= last), default=None)
+    if first_waiting is not None:
+        yield first_waiting, file.rows
