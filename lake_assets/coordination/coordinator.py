@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lake_assets.coordination.contender import holder, in_background, repeat_until_done
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1.0
 """Between a refusal and the next try."""
+
+HOLDER_SECONDS = 5.0
+"""How long an error waits for the name of the stream that holds the lock, if ZooKeeper is slow to answer."""
 
 Claim = Callable[[int], None]
 """Writes the token to the guarded resource. It must refuse (`check_claim`) if the resource has a greater token."""
@@ -155,6 +159,15 @@ class JobCoordinator:
             self.unlock()
             raise
 
+    def explain(self, note: str) -> None:
+        """Record why the turn is not done. Streams that are refused because of it name the reason.
+
+        Raises:
+            LockLost: Another stream may hold the lock.
+        """
+        self._turn = replace(self._required_turn(), note=note)
+        self._registry.write(self._required_handle(), self._turn)
+
     def done(self) -> None:
         """End the turn after its work is checkpointed. A second call changes nothing.
 
@@ -264,7 +277,7 @@ class JobCoordinator:
 
     def _not_free(self, seconds: float) -> LockNotFree:
         path = self._registry.lock_path
-        held_by = holder(self._zk, path, RETRY_SECONDS)
+        held_by = holder(self._zk, path, HOLDER_SECONDS)
         return LockNotFree(path, seconds=seconds, stream=self.stream.name, holder=held_by)
 
     def _required_handle(self) -> LockHandle:

@@ -11,25 +11,37 @@ returns what the previous holder wrote last: the server that showed the lock as 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kazoo.exceptions import NoNodeError
 
 from lake_assets.coordination.lock_handle import ANY_VERSION, LockHandle, Operation
 from lake_assets.coordination.rules import Stream, Turn, checked_name
-from lake_assets.errors import RegistryDamaged
+from lake_assets.errors import RegistryDamaged, StoredByNewerVersion
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
+    from kazoo.protocol.states import ZnodeStat
 
 ROOT = "/coordination"
+FORMAT = 1
+"""Of a turn. A version reads all formats up to its own; a turn of an earlier version names none and has the first."""
+
 MAX_TRIES = 5
 """Of a write that was refused. No other client writes under the lock, so even a second try is rare."""
 
 SHOWN_BYTES = 80
 """How much of a damaged node an error message quotes."""
+
+
+class Asks(Protocol):
+    """What reads need of a `LockHandle`."""
+
+    def ask(self, request: Callable[[], Any]) -> Any:
+        """Return the answer to an asynchronous request."""
 
 
 class Registry:
@@ -42,12 +54,21 @@ class Registry:
         self.waiting_path = f"{folder}/waiting"
         self._zk = zk
 
-    def last(self, handle: LockHandle) -> Turn | None:
+    def last(self, handle: Asks) -> Turn | None:
         """Return the last turn; None if no stream has run."""
         turn, _ = self._read_turn(handle)
         return turn
 
-    def waiting(self, handle: LockHandle) -> dict[str, frozenset[str]]:
+    def last_recorded(self, handle: Asks) -> tuple[Turn | None, float]:
+        """Return the last turn, and when it was recorded, by one read, so that both are of the same turn.
+
+        Returns:
+            None and 0 if no stream has run; otherwise the time in seconds since 1970, by ZooKeeper's clock.
+        """
+        turn, status = self._read_turn(handle)
+        return turn, 0.0 if status is None else float(status.last_modified)
+
+    def waiting(self, handle: Asks) -> dict[str, frozenset[str]]:
         """Return the streams that wait, each with the streams that it accepts as predecessors."""
         found = {}
         for name in self._waiting_names(handle):
@@ -61,9 +82,10 @@ class Registry:
         """Record the last turn, and that its stream no longer waits. Nothing changes if it is recorded already."""
         # A write is also refused if it was carried out but its reply was lost, or if a waiting note expired meanwhile.
         for _ in range(MAX_TRIES):
-            recorded, version = self._read_turn(handle)
+            recorded, status = self._read_turn(handle)
             if recorded == turn:
                 return
+            version = ANY_VERSION if status is None else status.version
             operations = [self._store_turn(turn, version)]
             if turn.name in self._waiting_names(handle):
                 operations.append(lambda transaction: transaction.delete(self._waiting_node(turn.name)))
@@ -90,20 +112,20 @@ class Registry:
     def _waiting_node(self, name: str) -> str:
         return f"{self.waiting_path}/{name}"
 
-    def _waiting_names(self, handle: LockHandle) -> list[str]:
+    def _waiting_names(self, handle: Asks) -> list[str]:
         with suppress(NoNodeError):
             return sorted(handle.ask(lambda: self._zk.get_children_async(self.waiting_path)))
         return []
 
-    def _read_turn(self, handle: LockHandle) -> tuple[Turn | None, int]:
-        """Return the last turn and the version of its node."""
+    def _read_turn(self, handle: Asks) -> tuple[Turn | None, ZnodeStat | None]:
+        """Return the last turn and the status of its node; None and None if no stream has run."""
         node = self._node(handle, self.turn_path)
         if node is None:
-            return None, ANY_VERSION
+            return None, None
         data, status = node
-        return decode_turn(data, self.turn_path), status.version
+        return decode_turn(data, self.turn_path), status
 
-    def _node(self, handle: LockHandle, path: str) -> Any:
+    def _node(self, handle: Asks, path: str) -> Any:
         """Return the data and the status of a node; None if it does not exist."""
         with suppress(NoNodeError):
             return handle.ask(lambda: self._zk.get_async(path))
@@ -118,8 +140,11 @@ class Registry:
 
 
 def encode_turn(turn: Turn) -> bytes:
-    """Return the content of the turn node."""
-    return json.dumps(asdict(turn)).encode()
+    """Return the content of the turn node. Earlier versions ignore the fields that they do not have."""
+    values = {"format": FORMAT, **asdict(turn)}
+    if not turn.note:
+        del values["note"]
+    return json.dumps(values).encode()
 
 
 def decode_turn(data: bytes, path: str) -> Turn:
@@ -127,12 +152,16 @@ def decode_turn(data: bytes, path: str) -> Turn:
 
     Raises:
         RegistryDamaged: The node at `path` contains something else.
+        StoredByNewerVersion: A later version has recorded the turn.
     """
     try:
-        match json.loads(data):
+        found = json.loads(data)
+        match found:
+            case {"format": int(written)} if written > FORMAT:
+                raise StoredByNewerVersion(f"The turn {path}", found=written, readable=FORMAT)
             case {"name": str(name), "state": "running" | "done" as state, "token": int(token), "predecessor": before}:
                 if before is None or isinstance(before, str):
-                    return Turn(name, state, token, before)
+                    return Turn(name, state, token, before, str(found.get("note", "")))
     except ValueError:
         pass
     raise RegistryDamaged(path, f"holds {data[:SHOWN_BYTES]!r}, which is not a turn")

@@ -67,12 +67,14 @@ class Turn:
         state: Running until its work is checkpointed.
         token: Of the lock under which it was registered.
         predecessor: The stream that ran before; None if there was none.
+        note: Why the turn is not done, for a person; empty if its stream left no note.
     """
 
     name: str
     state: Literal["running", "done"]
     token: int
     predecessor: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def _decide_first(asking: Stream) -> Granted | Refused:
 def _decide_interrupted(asking: Stream, last: Turn) -> Granted | Refused:
     if last.name == asking.name:
         return Granted(last.predecessor, redo=True)
-    return Refused(f"the last turn, of {last.name}, is not done")
+    note = f": {last.note}" if last.note else ""
+    return Refused(f"the last turn, of {last.name}, is not done{note}")
 
 
 def _waiting_for(last: str, waiting: Mapping[str, frozenset[str]], asking: str) -> str | None:

@@ -12,7 +12,8 @@ from kazoo.client import KazooClient
 from lake_assets.coordination import zookeeper_client
 from lake_assets_tests.coordination.ensembles import Ensemble, three_servers
 
-SESSION_SECONDS = 2.0
+SESSION_SECONDS = 10.0
+"""No test waits for the end of such a session, and a machine that stalls for some seconds does not end it."""
 Connect = Callable[[], KazooClient]
 
 

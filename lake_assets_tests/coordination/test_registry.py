@@ -12,9 +12,9 @@ from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
 from lake_assets.coordination.lock_handle import LockHandle, acquire
-from lake_assets.coordination.registry import Registry
+from lake_assets.coordination.registry import Asks, Registry
 from lake_assets.coordination.rules import ANY, Turn, stream
-from lake_assets.errors import ConfigurationError, LockLost, RegistryDamaged
+from lake_assets.errors import ConfigurationError, LockLost, RegistryDamaged, StoredByNewerVersion
 from lake_assets_tests.coordination.conftest import Connect
 
 RUNNING = Turn("ingestion", "running", 7, None)
@@ -41,7 +41,7 @@ def test_the_last_turn_is_what_was_written_last(connect: Connect, lock_name: str
         assert registry.last(handle) == DONE
         registry.write(handle, DONE)
         data, status = zk.get(f"/coordination/{lock_name}/turn")
-    assert json.loads(data) == {"name": "ingestion", "state": "done", "token": 7, "predecessor": None}
+    assert json.loads(data) == {"format": 1, "name": "ingestion", "state": "done", "token": 7, "predecessor": None}
     assert status.version == 1  # the third write changed nothing
 
 
@@ -85,7 +85,7 @@ class StaleNames(Registry):
 
     stale: tuple[str, ...] = ("ingestion",)
 
-    def _waiting_names(self, handle: LockHandle) -> list[str]:
+    def _waiting_names(self, handle: Asks) -> list[str]:
         names, self.stale = self.stale, ()
         return list(names) or super()._waiting_names(handle)
 
@@ -112,6 +112,30 @@ def test_a_lock_is_lost_after_a_session_timeout_without_a_connection(connect: Co
     handle._connection_changed(KazooState.CONNECTED)
     assert handle.is_lost
     assert not handle.release(5)
+
+
+@pytest.mark.parametrize("note", [{}, {"note": "n"}])
+def test_a_turn_that_a_former_version_recorded_is_read(connect: Connect, lock_name: str, note: dict[str, str]) -> None:
+    zk = connect()
+    registry = Registry(zk, lock_name)
+    former = {"name": "ingestion", "state": "done", "token": 7, "predecessor": None, **note}
+    with locked(zk, registry) as handle:
+        zk.create(registry.turn_path, json.dumps(former).encode())
+        assert registry.last(handle) == Turn("ingestion", "done", 7, None, note.get("note", ""))
+
+
+def test_a_turn_that_a_later_version_recorded_is_refused_and_kept(connect: Connect, lock_name: str) -> None:
+    zk = connect()
+    registry = Registry(zk, lock_name)
+    later = b'{"format": 2, "name": "ingestion", "state": "paused", "token": 7, "predecessor": null}'
+    with locked(zk, registry) as handle:
+        zk.create(registry.turn_path, later)
+        refusal = r"The turn /coordination/.*/turn has format 2, and this version reads formats up to 1"
+        with pytest.raises(StoredByNewerVersion, match=refusal):
+            registry.last(handle)
+        with pytest.raises(StoredByNewerVersion):
+            registry.write(handle, RUNNING)
+        assert zk.get(registry.turn_path)[0] == later
 
 
 def test_a_damaged_node_is_named(connect: Connect, lock_name: str) -> None:

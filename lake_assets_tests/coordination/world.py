@@ -13,8 +13,11 @@ from kazoo.client import KazooClient
 from lake_assets.coordination import ANY, JobCoordinator, zookeeper_client
 from lake_assets_tests.coordination.ledger import Ledger, take_turn
 
-SESSION_SECONDS = 2.0
+SESSION_SECONDS = 6.0
+"""A machine that stalls for some seconds ends no session before its process is hit."""
 TAKEOVER_SECONDS = SESSION_SECONDS + 1
+PATIENCE_SECONDS = 30.0
+"""For a lock that will be free, on a machine that may stall."""
 PREDECESSORS = {"ingestion": ANY, "mutation": "ingestion", "retention": "mutation"}
 
 
@@ -36,7 +39,7 @@ class World:
         return self._clients.enter_context(zookeeper_client(self.hosts, session_seconds=self.session_seconds))
 
     def coordinator(
-        self, stream: str, *, timeout: float = TAKEOVER_SECONDS, client: KazooClient | None = None
+        self, stream: str, *, timeout: float = PATIENCE_SECONDS, client: KazooClient | None = None
     ) -> JobCoordinator:
         """client: of its session; default: a new one."""
         zk = client or self.client()

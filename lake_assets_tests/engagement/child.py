@@ -20,7 +20,7 @@ from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.batch import Stream, run_batch
 from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
 from lake_assets.settings import settings
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Alone, lake_of
+from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, Alone, lake_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +47,7 @@ def refresh(argument: str) -> str:
 
 def _turn(name: str, topic: str, stream_name: str) -> None:
     spark, tables = open_spark(settings()), open_tables(settings(), lake_of(name, topic))
-    hosts, retain_hours, wait = settings().zookeeper, settings().retain_hours, 2 * SESSION_SECONDS
+    hosts, retain_hours, wait = settings().zookeeper, settings().retain_hours, PATIENCE_SECONDS
     if hosts is None and stream_name == MAINTENANCE:
         maintain(tables, spark, Alone(), retain_hours=retain_hours)
         return

@@ -37,10 +37,12 @@ from lake_assets_tests.engagement.interrupted import (
 )
 from lake_assets_tests.engagement.maintained import maintenance_dies
 from lake_assets_tests.engagement.scenario import SESSION_SECONDS
+from lake_assets_tests.engagement.several import SEED, several
 from lake_assets_tests.engagement.world import SEEN, World
 from lake_assets_tests.outcomes import Outcomes, columns, table
 
 PAGE = PROJECT / "docs" / "engagement-faults.md"
+SEVERAL_SECONDS = 600
 AS_ABOVE = "each time, what its table says"
 
 
@@ -87,6 +89,13 @@ def killed_twice(name: StreamName, world: World) -> dict[str, Outcomes]:
     return {SEEN: {f"{name} is killed twice in a row: {pairs} pairs of points": AS_ABOVE}}
 
 
+def killed_several_times(world: World) -> dict[str, Outcomes]:
+    """Streams die twice and three times, at points drawn by a seed, for some minutes."""
+    found = several(world, seen(), SEVERAL_SECONDS)
+    counts = "; ".join(f"{kind}: {count}" for kind, count in sorted(found.items()))
+    return {SEEN: {"streams are killed twice or three times, at random points": f"{AS_ABOVE} ({counts})"}}
+
+
 Part = Callable[[World], Mapping[str, Outcomes]]
 PARTS: Mapping[str, Part] = {
     **{name: partial(killed, name) for name in STREAMS},
@@ -96,6 +105,7 @@ PARTS: Mapping[str, Part] = {
     "in-turn": in_turn,
     "kafka": kafka_breaks,
     "spark": spark_breaks,
+    "several": killed_several_times,
 }
 PLAYED = ("ingestion", "in-turn", "kafka")
 """The parts that the tests play; the others take too long."""
@@ -162,6 +172,9 @@ NOTES = {
     "at one point": "- **killed at one point** (`*-alone`): the next attempt goes on to the end of the batch.",
     "twice in a row": """- **killed twice in a row** (`*-twice`): the pairs are all of which the second can be reached
   from the first, of points that leave something else: `before-` leaves nothing new.""",
+    "random points": f"""- **at random points** (`several`): two or three deaths of one stream, or one of each of
+  several, drawn with seed {SEED}, for {SEVERAL_SECONDS // 60} minutes at most. A stream that
+  was killed goes on before another one does.""",
     "with the lock": f"""- **killed with the lock** (`in-turn`): with the coordinator, whose sessions last
   {SESSION_SECONDS:g} s. When the lock is free, mutation asks for a turn, then ingestion.""",
     "stopped": """- **stopped** (`in-turn`): by SIGSTOP, for longer than the session. Another process of the stream

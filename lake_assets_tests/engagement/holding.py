@@ -12,7 +12,7 @@ from lake_assets.engagement.streams.turn import coordinator, take_turn
 from lake_assets.errors import TurnRefused
 from lake_assets_tests.engagement.interrupted import arrive, left, settle
 from lake_assets_tests.engagement.maintained import RETAIN_HOURS
-from lake_assets_tests.engagement.scenario import SESSION_SECONDS, Traffic
+from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, Traffic
 from lake_assets_tests.engagement.world import SEEN, World
 from lake_assets_tests.outcomes import Outcomes
 
@@ -23,7 +23,6 @@ OVERTAKEN = {
     "about to write its data": "before-data",
     "with its data recorded": "recorded-data",
 }
-WAIT_SECONDS = 2 * SESSION_SECONDS
 
 
 def in_turn(world: World) -> dict[str, Outcomes]:
@@ -67,7 +66,7 @@ def killed_without_the_lock(mail: Traffic) -> str:
 def refused(mail: Traffic) -> str | None:
     """Why mutation gets no turn, once the lock is free."""
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        mutation = coordinator(mail.stream("mutation"), zk, mail.spark, timeout=WAIT_SECONDS)
+        mutation = coordinator(mail.stream("mutation"), zk, mail.spark, timeout=PATIENCE_SECONDS)
         assert mutation.lock()
         try:
             mutation.register()
@@ -98,10 +97,10 @@ def maintenance_overtaken(mail: Traffic) -> str:
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
         for name in STREAMS[1:]:
             stream = mail.stream(name)
-            take_turn(stream, coordinator(stream, zk, mail.spark, timeout=WAIT_SECONDS), max_wait=WAIT_SECONDS)
+            take_turn(stream, coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS), max_wait=PATIENCE_SECONDS)
         attempt = mail.start(PAUSE + HALF_OPTIMIZED, MAINTENANCE)
         attempt.stopped()
-        maintain.take_turn(mail.tables, mail.spark, zk, max_wait=WAIT_SECONDS, retain_hours=RETAIN_HOURS)
+        maintain.take_turn(mail.tables, mail.spark, zk, max_wait=PATIENCE_SECONDS, retain_hours=RETAIN_HOURS)
     arrive(mail, "ingestion")
     take(mail)
     version = mail.tables.version(ENGAGEMENT)
@@ -115,5 +114,5 @@ def take(mail: Traffic) -> None:
     """A turn of ingestion with a batch. It waits for the lock longer than a session lasts."""
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
         stream = mail.stream()
-        coordinated = coordinator(stream, zk, mail.spark, timeout=WAIT_SECONDS)
-        assert take_turn(stream, coordinated, max_wait=WAIT_SECONDS).batch
+        coordinated = coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS)
+        assert take_turn(stream, coordinated, max_wait=PATIENCE_SECONDS).batch

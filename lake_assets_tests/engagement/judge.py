@@ -35,8 +35,9 @@ def _bad_value(values: Mapping[str, Any], shape: Format) -> str | None:
     nested = values.get(name) or {}
     fields = [(field, kind, values.get(field)) for field, kind in shape.fields.items()]
     fields += [(f"{name}.{field}", kind, nested.get(field)) for field, kind in inner.items()]
+    as_json = shape.record[0] if shape.record else None
     for path, kind, found in fields:
-        if found is not None and not _is(found, kind):
+        if path != as_json and found is not None and not _is(found, kind):
             return f"bad {'date' if kind in PATTERNS else kind} {path}"
     return None
 
@@ -57,6 +58,8 @@ def _bad_record(values: Mapping[str, Any], shape: Format) -> str | None:
 
 def _is(value: Any, kind: str) -> bool:
     """Whether a value can be read as one of this Spark type."""
+    if kind == "string":
+        return isinstance(value, str)
     if kind == "boolean":
         return str(value).lower() in ("true", "false")
     parsers: dict[str, Callable[[str], object]] = {
@@ -65,7 +68,6 @@ def _is(value: Any, kind: str) -> bool:
         "double": float,
         "date": _moment,
         "timestamp": _moment,
-        "string": str,
     }
     try:
         parsers[kind](str(value))

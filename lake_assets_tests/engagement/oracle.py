@@ -59,16 +59,24 @@ def truth(messages: Iterable[Message], lake: EngagementLake, orgs: Collection[st
     rows: defaultdict[str, dict[str, str]] = defaultdict(dict)
     requests: defaultdict[str, list[MutationRequest]] = defaultdict(list)
     for offset, message in enumerate(m for m in messages if m.topic in formats):
-        if why := reason(message.value, formats[message.topic], orgs):
+        value = with_field_names(message.value, lake)
+        if why := reason(value, formats[message.topic], orgs):
             dead[message.topic, message.value, why] += 1
             continue
-        values = json.loads(message.value)
+        values = json.loads(value)
         if message.topic == engagements:
             rows[values["org_id"]][values["engagement_id"]] = values["who_id"]
         else:
             requests[values["org_id"]].append(request_of(values, offset))
     left = {org: replay(requests[org], rows[org]) for org in {**rows, **requests}}
     return Truth({row: (org, who) for org, found in left.items() for row, who in found.items()}, dead)
+
+
+def with_field_names(value: bytes, lake: EngagementLake) -> bytes:
+    """The message as a lake without `message_keys` gets it; what is no JSON stays."""
+    for name, key in lake.message_keys.items():
+        value = value.replace(f'"{key}":'.encode(), f'"{name}":'.encode())
+    return value
 
 
 def request_of(values: Mapping[str, Any], offset: int) -> MutationRequest:

@@ -26,6 +26,7 @@ from lake_assets.engagement.requests.identity import MutationRequest, Op, Record
 from lake_assets.engagement.requests.retention_rules import RetentionOp
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.prepared import create_tables
 from lake_assets_tests.processes import Child, environment
@@ -36,7 +37,10 @@ if TYPE_CHECKING:
 ORGS = ("acme", "globex", "initech")
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
 PARTITIONS = 2
-SESSION_SECONDS = 3.0
+SESSION_SECONDS = 6.0
+"""A machine that stalls for some seconds ends no session before its process is hit."""
+PATIENCE_SECONDS = 30.0
+"""For a lock that will be free, on a machine that may stall."""
 Values = dict[str, Any]
 
 
@@ -81,8 +85,21 @@ class Alone:
 
 
 @dataclass
+class Losing(Alone):
+    """The guard of a holder who has lost the lock after so many confirmations: of the intent, of data, ..."""
+
+    confirmed: int
+
+    def confirm(self) -> None:
+        self.confirmed -= 1
+        if self.confirmed < 0:
+            raise LockLost("ingestion", "the test has taken it")
+
+
+@dataclass
 class Traffic:
     """A lake, its topics and what was sent to them. erased: org and id of those whose rows must all be gone.
+    resent: how many emails were sent again.
 
     kind: a lake whose fields it has, instead of those of `lake_of`; none of its turns may be taken by a child.
     """
@@ -95,6 +112,7 @@ class Traffic:
     partitions: int = PARTITIONS
     sent: list[Values] = field(default_factory=list)
     poison: list[bytes] = field(default_factory=list)
+    resent: int = 0
     requests: list[tuple[str, MutationRequest]] = field(default_factory=list)
     erased: set[tuple[str, str]] = field(default_factory=set)
     kind: EngagementLake | None = None
@@ -126,6 +144,12 @@ class Traffic:
         """These emails, which make rows."""
         self._produce(self.lake.topic("ingestion"), [json.dumps(mail).encode() for mail in mails])
         self.sent += mails
+
+    def resend(self, mails: Iterable[Values]) -> None:
+        """Emails that were sent before, once more: each is a dead letter without text."""
+        again = [json.dumps(mail).encode() for mail in mails]
+        self._produce(self.lake.topic("ingestion"), again)
+        self.resent += len(again)
 
     def spoil(self, name: StreamName, poison: Iterable[bytes]) -> None:
         """Messages to a stream's topic that make no row."""
@@ -193,7 +217,9 @@ class Traffic:
         """Rows are what replay makes of what was sent; each broken message is set aside, each commit told of, once."""
         assert self.whose() == self.truth()
         assert len(self.rows(ENGAGEMENT)) == len(self.truth())
-        assert Counter(row["message"] for row in self.rows(DEAD_LETTER)) == Counter(map(self._letter, self.poison))
+        letters = Counter(map(self._letter, self.poison))
+        letters[None] += self.resent
+        assert Counter(row["message"] for row in self.rows(DEAD_LETTER)) == +letters
         assert self._told() == self._changed()
         assert self._commits(NOTIFICATION) == self._commits(ENGAGEMENT)
 

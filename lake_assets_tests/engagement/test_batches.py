@@ -12,12 +12,12 @@ import pytest
 
 from lake_assets.demo.engagement_simulator import Message, Simulation, generate
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.requests.aliases import aliases
-from lake_assets.engagement.requests.identity import MutationRequest, collapse
+from lake_assets.engagement.requests.aliases import Alias, aliases, late_aliases
+from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets.engagement.requests.record_placement import place_records
 from lake_assets_tests.engagement.oracle import request_of, truth
-from lake_assets_tests.engagement.requests.test_aliases import follow
+from lake_assets_tests.engagement.requests.test_aliases import follow, follow_late
 from lake_assets_tests.engagement.requests.test_identity import START, chain
 
 INGESTION = EMAIL_EVENT.topic("ingestion")
@@ -39,22 +39,26 @@ class Org:
         set_aside = {request.record.engagement_id for request in self.applied if request.record}
         arrived = {row: found for row, found in arrived.items() if row not in set_aside}
         tried = [*self.parked, *requests]
-        there = [identity for identity, _ in self.rows.values()]
-        found = applicable(tried, there, applied=self.applied, arrived=arrived.values())
+        found = applicable(tried, self.rows.values(), applied=self.applied, as_sent=arrived.values())
         self.parked = [request for request in tried if request.request_id not in found]
         carried = [request for request in tried if request.request_id in found]
         self._move(arrived, carried)
         self.applied += carried
 
     def _move(self, arrived: dict[str, Row], carried: Sequence[MutationRequest]) -> None:
-        final, spans = collapse(carried), defaultdict(list)
-        for alias in aliases(self.applied, carried):
-            spans[alias.old_id].append(alias)
-        places = {row: (final.get(who, who), at) for row, (who, at) in self.rows.items()}
+        usual, late = by_id(aliases(carried)), by_id(late_aliases(self.applied, carried))
+        places = {row: (follow(usual[who], who, at), at) for row, (who, at) in self.rows.items()}
         for row, (who, at) in arrived.items():
-            places[row] = follow(spans[who], who, at, otherwise=final.get(who, who)), at
+            places[row] = follow_late(late[who], usual[who], who, at), at
         places |= {record.engagement_id: (record.who_id, START) for record in place_records(carried)}
         self.rows = {row: (who, at) for row, (who, at) in places.items() if who is not None}
+
+
+def by_id(found: Iterable[Alias]) -> defaultdict[str, list[Alias]]:
+    spans: defaultdict[str, list[Alias]] = defaultdict(list)
+    for alias in found:
+        spans[alias.old_id].append(alias)
+    return spans
 
 
 def cut(messages: Sequence[Message], batches: int) -> Iterator[Sequence[Message]]:
@@ -109,6 +113,6 @@ def test_a_row_that_a_parked_request_waited_for_goes_on_as_those_before_it_did()
 def test_a_request_counts_as_met_where_a_late_row_leads_alone() -> None:
     first, second, third = chain("a>b b>c c>d")
     once = [first]
-    assert applicable([third], [], applied=[first, second], arrived=[("a", START)]) == {"r2"}
-    assert applicable([third], [], applied=once, arrived=[("a", START)]) == set()
-    assert applicable([second], [], applied=once, arrived=[("a", START + timedelta(minutes=1))]) == set()
+    assert applicable([third], [], applied=[first, second], as_sent=[("a", START)]) == {"r2"}
+    assert applicable([third], [], applied=once, as_sent=[("a", START)]) == set()
+    assert applicable([second], [], applied=once, as_sent=[("a", START + timedelta(minutes=1))]) == set()

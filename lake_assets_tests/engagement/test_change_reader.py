@@ -10,7 +10,7 @@ import pytest
 
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
 from lake_assets.engagement.metrics.refresh import Metrics
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, SENT_WHO_ID
 from lake_assets.engagement.notifications.change_reader import ChangeReader
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import ChangesExpired, UsageError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 SIMULATION = Simulation(orgs=3, people=40, touches=150, requests=0.3, deletions=0.3, hours=6)
-COLUMNS = [*ENGAGEMENT_COLUMNS, "engagement"]
+COLUMNS = [*ENGAGEMENT_COLUMNS, "engagement", SENT_WHO_ID]
 
 
 class Follower:

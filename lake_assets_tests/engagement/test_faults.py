@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -25,6 +25,7 @@ from lake_assets_tests.engagement.interrupted import (
     stretches,
     walk,
 )
+from lake_assets_tests.engagement.several import Case, Crowd, cases, kind_of, play
 from lake_assets_tests.engagement.world import World
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def world(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Wo
     return World(home, spark, kafka, zookeeper)
 
 
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", PLAYED)
 def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part: str, world: World) -> None:
     said = seen()
@@ -46,13 +48,35 @@ def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(p
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(world: World) -> None:
     """Where a redo could lose or double something; the other points are played by hand."""
     mail = world.mail("written_retention")
     prepare(mail, "retention")
-    deaths = [f"written-{process}" for process in ("erasure", "data", "request", "redaction")]
+    deaths = [f"written-{process}" for process in ("erasure", "data", "request", "settled", "redaction")]
     assert die(mail, "retention", deaths) == {point: seen()["retention"][point] for point in deaths}
     settle(mail)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_d4_streams_that_die_one_after_the_other_leave_what_a_replay_leaves(world: World) -> None:
+    """One of the cases that are played by hand."""
+    case: Case = [("ingestion", "written-data"), ("mutation", "written-request")]
+    play(Crowd(world.mail("one_case")), case, seen())
+
+
+def test_deaths_that_are_drawn_can_be_reached() -> None:
+    points = {name: batch_points(("request", "data", "notification"))[:-2] for name in STREAMS}
+    found = list(islice(cases(points, 1), 500))
+    assert found == list(islice(cases(points, 1), 500))
+    assert {kind_of(case) for case in found} == {
+        f"{number} of {streams}" for number in ("pairs", "triples") for streams in ("one stream", "several streams")
+    }
+    for case in found:
+        for (name, point), (next_name, next_point) in pairwise(case):
+            assert STREAMS.index(name) <= STREAMS.index(next_name)
+            assert name != next_name or next_point in reached(points[name], point)
 
 
 def test_the_page_says_nothing_else() -> None:

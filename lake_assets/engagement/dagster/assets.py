@@ -8,17 +8,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
+from lake_assets.connections.addresses import DASHBOARD_PATH
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.dagster.checks import check_results, check_specs, late_turn, turn_in_time, turn_spec
+from lake_assets.engagement.dagster.graph import engagement_key, external_specs, group_of, topic_key
 from lake_assets.engagement.dagster.run_metadata import maintenance_metadata, refresh_metadata, turn_metadata
-from lake_assets.engagement.dagster.sensors import maintenance_sensor, metrics_sensor, turn_sensor
+from lake_assets.engagement.dagster.sensors import metrics_sensor
+from lake_assets.engagement.dagster.turn_sensors import LakeTurns, turn_sensor
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.metrics.refresh import Metrics
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.configuration.metric_groups import metrics_columns
 from lake_assets.engagement.model.delta_log import Commit
-from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
+from lake_assets.engagement.model.lake import STREAMS, TURNS, EngagementLake, StreamName
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS, NOTIFICATION
 from lake_assets.engagement.model.turn_order import MAINTENANCE, check_turns
 from lake_assets.engagement.monitoring.audits import commit_of
 from lake_assets.engagement.monitoring.status import stream_status
@@ -28,13 +31,7 @@ from lake_assets.errors import LakeError, LockNotFree, TurnRefused
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 
-GROUP = "engagement"
 RESOURCES = {"engagement", "spark"}
-
-
-def engagement_key(lake: EngagementLake, name: str) -> dg.AssetKey:
-    """Return the key of a stream, of maintenance, or of the metrics: engagement/<lake>/<name>."""
-    return dg.AssetKey([GROUP, lake.name, name])
 
 
 def engagement_definitions(
@@ -58,44 +55,31 @@ def engagement_definitions(
     Raises:
         ConfigurationError: A stream could never get a turn.
     """
-    check_turns()
+    intervals = {MAINTENANCE: maintenance_seconds, **{str(name): value for name, value in seconds.items()}}
     definitions = []
     for lake in lakes:
-        for stream in STREAMS:
-            interval = lake.seconds.get(stream, seconds[stream])
-            definitions.append(stream_definitions(lake, stream, seconds=interval, max_wait=max_wait, clock=clock))
-        definitions.append(
-            maintenance_definitions(
-                lake,
-                seconds=lake.seconds.get(MAINTENANCE, maintenance_seconds),
-                retain_hours=lake.retain_hours or retain_hours,
-                max_wait=max_wait,
-                clock=clock,
-            )
+        check_turns(lake)
+        turns = LakeTurns(
+            lake,
+            seconds={**intervals, **lake.seconds},
+            assets={name: engagement_key(lake, name) for name in TURNS},
+            max_wait=max_wait,
+            clock=clock,
         )
+        for stream in STREAMS:
+            definitions.append(turn_definitions(turns, stream, stream_asset(lake, stream, max_wait=max_wait)))
+        hours = lake.retain_hours or retain_hours
+        maintenance = maintenance_asset(lake, retain_hours=hours, max_wait=max_wait)
+        definitions.append(turn_definitions(turns, MAINTENANCE, maintenance))
         definitions.append(metrics_definitions(lake))
+        definitions.append(dg.Definitions(assets=external_specs(lake)))
     return dg.Definitions.merge(*definitions)
 
 
-def stream_definitions(
-    lake: EngagementLake, stream: StreamName, *, seconds: int, max_wait: float, clock: Clock
-) -> dg.Definitions:
-    """Return the asset, job and sensor of a stream."""
-    asset = stream_asset(lake, stream, max_wait=max_wait)
-    job = dg.define_asset_job(f"{lake.name}_{stream}_job", [asset])
-    sensor = turn_sensor(lake, stream, job.name, asset.key, seconds=seconds, clock=clock)
-    return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
-
-
-def maintenance_definitions(
-    lake: EngagementLake, *, seconds: int, retain_hours: int, max_wait: float, clock: Clock
-) -> dg.Definitions:
-    """Return the asset, job and sensor of a lake's maintenance."""
-    asset = maintenance_asset(lake, retain_hours=retain_hours, max_wait=max_wait)
-    job = dg.define_asset_job(f"{lake.name}_maintenance_job", [asset])
-    turn_assets = {name: engagement_key(lake, name) for name in (*STREAMS, MAINTENANCE)}
-    sensor = maintenance_sensor(lake, job.name, turn_assets, seconds=seconds, clock=clock)
-    return dg.Definitions(assets=[asset], jobs=[job], sensors=[sensor])
+def turn_definitions(turns: LakeTurns, name: str, asset: dg.AssetsDefinition) -> dg.Definitions:
+    """Return the asset of one who takes turns, with its job and sensor."""
+    job = dg.define_asset_job(f"{turns.lake.name}_{name}_job", [asset])
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[turn_sensor(turns, name, job.name)])
 
 
 def metrics_definitions(lake: EngagementLake) -> dg.Definitions:
@@ -113,7 +97,8 @@ def stream_asset(lake: EngagementLake, stream: StreamName, *, max_wait: float) -
 
     @dg.asset(
         key=key,
-        group_name=GROUP,
+        deps=[topic_key(lake, stream)],
+        group_name=group_of(lake),
         kinds={"delta", "kafka", "spark"},
         description=f"The {stream} of {lake.name}: one turn under the job coordinator, with at most one batch.",
         required_resource_keys=RESOURCES,
@@ -148,7 +133,7 @@ def maintenance_asset(lake: EngagementLake, *, retain_hours: int, max_wait: floa
 
     @dg.asset(
         key=key,
-        group_name=GROUP,
+        group_name=group_of(lake),
         kinds={"delta", "spark"},
         description=f"Sorts and compacts the files of {lake.name}, and removes old ones, in a turn after retention.",
         required_resource_keys=RESOURCES,
@@ -178,13 +163,17 @@ def metrics_asset(lake: EngagementLake, orgs: dg.DynamicPartitionsDefinition) ->
     columns = [dg.TableColumn(name, kind) for name, kind in metrics_columns(lake.metrics).items()]
     spec = dg.AssetSpec(
         key=key,
-        deps=[dg.AssetDep(engagement_key(lake, stream)) for stream in STREAMS],
+        deps=[engagement_key(lake, NOTIFICATION)],
         skippable=True,
-        group_name=GROUP,
+        group_name=group_of(lake),
         kinds={"delta", "spark"},
         description=f"{_words(lake)} of {lake.name} by org, day, rep, cadence and template, with rates.",
         partitions_def=orgs,
-        metadata={"dagster/column_schema": dg.TableSchema(columns), "dagster/storage_kind": "delta"},
+        metadata={
+            "dagster/column_schema": dg.TableSchema(columns),
+            "dagster/storage_kind": "delta",
+            "lake/dashboard": dg.MetadataValue.url(f"{DASHBOARD_PATH}/{lake.name}"),
+        },
     )
 
     @dg.multi_asset(

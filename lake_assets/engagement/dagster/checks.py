@@ -15,6 +15,7 @@ from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.monitoring.audits import (
+    COPY_DAYS,
     Sample,
     commit_of,
     dead_requests,
@@ -40,9 +41,9 @@ DEAD_REQUESTS = "no_dead_requests"
 DESCRIPTIONS = {
     TURN_IN_TIME: "The stream got its turn within its maximum wait.",
     NOTIFICATIONS: "Each batch that changed rows has exactly one notification.",
-    ROWS: "Kafka's messages in the range of the batch equal its rows and dead letters.",
+    ROWS: "Kafka's messages in the range of the batch equal its rows, repeated messages and dead letters.",
     REQUESTS: "Kafka's messages in the range of the batch equal its requests, repeated requests and dead letters.",
-    UNIQUE_IDS: "No engagement of the batch is in the table more than once.",
+    UNIQUE_IDS: f"No engagement of the batch is in the table more than once within {COPY_DAYS} days.",
     DEAD_REQUESTS: "Every request found a row within its attempts. To repeat a dead one, send it with a new id.",
 }
 CHECKS_OF_STREAM: dict[StreamName, tuple[str, ...]] = {

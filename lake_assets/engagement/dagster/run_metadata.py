@@ -36,6 +36,7 @@ def turn_metadata(report: TurnReport, status: StreamStatus, commits: Mapping[str
         "batch": batch.batch_id,
         "resumed": report.batch.resumed,
         "dropped": report.batch.dropped,
+        "repeated": report.batch.repeated,
         "start offsets": json.dumps(dict(batch.messages.start)),
         "end offsets": json.dumps(dict(batch.messages.end)),
         "commit versions": json.dumps(versions),
@@ -61,7 +62,8 @@ def maintenance_metadata(report: MaintenanceReport) -> Metadata:
         "bytes before": report.before.bytes,
         "files removed": sum(report.removed.values()),
         "files removed by table": json.dumps(dict(report.removed)),
-        "orgs sorted": report.orgs,
+        "orgs compacted": report.orgs,
+        "orgs sorted": report.sorted_orgs,
         "hours kept": report.kept_hours,
     }
 

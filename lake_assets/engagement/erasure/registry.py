@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import open_table
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE
+from lake_assets.engagement.model.table_schemas import ERASURE
 from lake_assets.engagement.model.tables import LakeTables
 
 if TYPE_CHECKING:
@@ -178,17 +178,6 @@ def erased_by_org(people: DataFrame) -> DataFrame:
     entries = F.collect_list(F.struct("who_id", "until"))
     by_org = people.groupBy(F.col("org_id").alias("of_org"))
     return by_org.agg(F.map_from_entries(entries).alias("erased"))
-
-
-def count_rejected(tables: LakeTables, batch: Batch) -> int:
-    """Return how many messages of a finished batch were rejected as `ERASED`."""
-    rejected = [
-        ("batch_id", "=", batch.batch_id),
-        ("topic", "=", batch.messages.topic),
-        ("reason", "=", ERASED),
-    ]
-    letters = open_table(tables.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=rejected)
-    return int(letters.num_rows)
 
 
 def _erased_table(erased: ErasedUntil) -> pa.Table:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lake_assets.base.failpoints import HALF_OPTIMIZED, reach
+from lake_assets.connections.spark import MASTER, is_local
 from lake_assets.coordination import JobCoordinator
+from lake_assets.engagement.maintenance.layout import DatedFile, orgs_to_sort
 from lake_assets.engagement.maintenance.vacuum import session_conf, vacuum
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import (
@@ -26,10 +29,12 @@ from lake_assets.engagement.model.table_schemas import (
     MUTATION_REQUEST,
     NOTIFICATION,
     ORG,
+    SETTLED_REQUEST,
 )
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.model.turn_order import MAINTENANCE, coordinator_of
 from lake_assets.engagement.streams.batch import Guard
+from lake_assets.engagement.streams.settled.settling import prune_log, upgrade
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 TABLES = (
     ENGAGEMENT,
     MUTATION_REQUEST,
+    SETTLED_REQUEST,
     NOTIFICATION,
     DEAD_LETTER,
     ERASURE,
@@ -45,7 +51,7 @@ TABLES = (
     ENGAGEMENT_METRICS,
     CHECKPOINT,
 )
-COMPACTED_TABLES = (MUTATION_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
+COMPACTED_TABLES = (MUTATION_REQUEST, SETTLED_REQUEST, NOTIFICATION, DEAD_LETTER, ERASURE)
 """Tables whose small files are compacted without sorting."""
 
 UNLOCKED_TABLES = frozenset({ORG, ENGAGEMENT_METRICS})
@@ -73,7 +79,8 @@ class MaintenanceReport:
     """The result of a maintenance.
 
     Attributes:
-        orgs: Number of orgs whose rows were rewritten.
+        orgs: Number of orgs whose small files were merged.
+        sorted_orgs: Number of orgs whose rows were all rewritten, sorted by date.
         kept_hours: Hours for which old versions stay readable; 0 after an erasure.
         removed: Table → number of removed files, of former versions and of no version.
         before: Size of the tables before.
@@ -81,6 +88,7 @@ class MaintenanceReport:
     """
 
     orgs: int
+    sorted_orgs: int
     kept_hours: int
     removed: Mapping[str, int]
     before: Size
@@ -124,12 +132,14 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
         retain_hours: Hours for which old versions and their changes stay readable. After an erasure none are kept.
     """
     confirm = partial(_confirm, tables, guard, guard.claim())
+    upgrade(tables, spark)
     before = size(tables)
     last_erasure = _last_erasure(tables)
     orgs = changed_orgs(tables)
-    nothing_erased = last_erasure == _cleaned_up_to(tables)
-    kept_hours = retain_hours if nothing_erased else 0
-    rewrite_files(tables, spark, orgs, confirm)
+    kept_hours = retain_hours if is_cleaned_up(tables) else 0
+    confirm()
+    prune_log(tables)
+    sorted_orgs = rewrite_files(tables, spark, orgs, confirm)
     reach("maintenance-optimized")
     removed = {}
     for table in TABLES:
@@ -142,7 +152,7 @@ def maintain(tables: LakeTables, spark: SparkSession, guard: Guard, *, retain_ho
         confirm()
         _record_clean_up(tables, spark, last_erasure)
     reach("maintenance-recorded")
-    return MaintenanceReport(len(orgs), kept_hours, removed, before, size(tables))
+    return MaintenanceReport(len(orgs), len(sorted_orgs), kept_hours, removed, before, size(tables))
 
 
 def _confirm(tables: LakeTables, guard: Guard, token: int) -> None:
@@ -177,32 +187,83 @@ def changed_orgs(tables: LakeTables) -> list[str]:
     return sorted(set(notifications.column("org_id").to_pylist()))
 
 
-def rewrite_files(tables: LakeTables, spark: SparkSession, orgs: Sequence[str], confirm: Callable[[], None]) -> None:
-    """Sort the rows of some orgs by date into files of the lake's size, and purge deletion vectors.
+def rewrite_files(
+    tables: LakeTables, spark: SparkSession, orgs: Sequence[str], confirm: Callable[[], None]
+) -> list[str]:
+    """Merge small files of some orgs up to the lake's size, sort rows by date where needed, purge deletion vectors.
+
+    REORG purges them in the files that have one. It fails on executors of a cluster (hazard D8); there the orgs of
+    these files are sorted instead, which rewrites all of their files.
 
     Args:
+        orgs: Orgs whose small files are merged. Others are sorted too, if a maintenance died before it sorted them.
         confirm: Called before each statement; raises if somebody else may write by now.
+
+    Returns:
+        The orgs whose rows were sorted (see `layout`).
     """
+    to_sort = orgs_to_sort(dated_files(tables), tables.lake.max_file_bytes)
+    with_reorg = is_local(str(spark.conf.get(MASTER)))
+    if not with_reorg:
+        to_sort = sorted({*to_sort, *orgs_with_deleted_rows(tables)})
     with session_conf(spark, _MAX_FILE_SIZE, tables.lake.max_file_bytes):
-        for statement in _rewrite_statements(tables, orgs):
+        for statement in _rewrite_statements(tables, orgs, to_sort, with_reorg=with_reorg):
             confirm()
             spark.sql(statement)
             reach(HALF_OPTIMIZED)
+    return to_sort
 
 
-def _rewrite_statements(tables: LakeTables, orgs: Sequence[str]) -> Iterator[str]:
+def dated_files(tables: LakeTables) -> Iterator[DatedFile]:
+    """Yield the files of the engagement table. One without statistics may hold rows of any date."""
+    actions = pa.table(open_table(tables.location(ENGAGEMENT)).get_add_actions(flatten=True))
+    for file in actions.to_pylist():
+        first, last = file.get("min.engagement_date"), file.get("max.engagement_date")
+        yield DatedFile(file["partition.org_id"], file["size_bytes"], first or date.min, last or date.max)
+
+
+def orgs_with_deleted_rows(tables: LakeTables) -> list[str]:
+    """Return the orgs of the files of the engagement table that have a deletion vector; one for each such file."""
+    opened = open_table(tables.location(ENGAGEMENT))
+    marked: set[str] = set()
+    for batch in opened.deletion_vectors():
+        marked.update(map(_file_name, pa.record_batch(batch).column("filepath").to_pylist()))
+    files = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
+    return [file["partition.org_id"] for file in files if _file_name(file["path"]) in marked]
+
+
+def _file_name(path: str) -> str:
+    """Return the last part of a path. Delta gives each data file a name of its own."""
+    return path.rpartition("/")[2]
+
+
+def _rewrite_statements(
+    tables: LakeTables, orgs: Sequence[str], to_sort: Sequence[str], *, with_reorg: bool
+) -> Iterator[str]:
     engagement = tables.identifier(ENGAGEMENT)
-    if orgs:
-        literals = ", ".join(_sql_literal(org) for org in orgs)
-        yield f"OPTIMIZE {engagement} WHERE org_id IN ({literals}) ZORDER BY (engagement_date)"
-    yield f"REORG TABLE {engagement} APPLY (PURGE)"
+    to_merge = sorted(set(orgs) - set(to_sort))
+    if to_merge:
+        yield f"OPTIMIZE {engagement} WHERE {_of_orgs(to_merge)}"
+    if to_sort:
+        yield f"OPTIMIZE {engagement} WHERE {_of_orgs(to_sort)} ZORDER BY (engagement_date)"
+    if with_reorg:
+        yield f"REORG TABLE {engagement} APPLY (PURGE)"
     for table in COMPACTED_TABLES:
         yield f"OPTIMIZE {tables.identifier(table)}"
+
+
+def _of_orgs(orgs: Sequence[str]) -> str:
+    return f"org_id IN ({', '.join(_sql_literal(org) for org in orgs)})"
 
 
 def _sql_literal(text: str) -> str:
     """Return a SQL literal for OPTIMIZE, which takes no parameters. Written as bytes, so no text can inject SQL."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
+
+
+def is_cleaned_up(tables: LakeTables) -> bool:
+    """Return whether no old file holds an id of an erased person: maintenance came after the last erasure."""
+    return _last_erasure(tables) == _cleaned_up_to(tables)
 
 
 def _last_erasure(tables: LakeTables) -> int:

@@ -30,7 +30,7 @@ from lake_assets.engagement.model.configuration.metric_groups import (
 from lake_assets.engagement.model.delta_log import Commit, open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.engagement.notifications.change_reader import ChangeReader
+from lake_assets.engagement.notifications.change_reader import ChangeReader, notified_since
 from lake_assets.errors import ChangesExpired, UsageError
 
 if TYPE_CHECKING:
@@ -143,6 +143,17 @@ class Metrics:
         writer.options(**idempotent.write_options(app_id, batch_id)).overwrite(condition)
         reach(METRICS_WRITTEN)
         return self.tables.commit_of(ENGAGEMENT_METRICS, app_id=app_id, batch_id=batch_id, since=before)
+
+
+def metrics_are_behind(tables: LakeTables) -> bool:
+    """Return whether a refresh would compute anything. Reads logs only, no Spark."""
+    if not shows_declared(tables):
+        return True
+    try:
+        _, versions = notified_since(tables, metrics_cursor(tables))
+    except ChangesExpired:
+        return True
+    return bool(versions)
 
 
 def metrics_cursor(tables: LakeTables) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from deltalake.exceptions import CommitFailedError
 
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets
-from lake_assets.errors import StateMoved
+from lake_assets.errors import StateMoved, StoredByNewerVersion
 from lake_assets.incremental.metadata.tables import retrying
 
 SCHEMA = pa.schema(
@@ -34,12 +34,24 @@ SCHEMA = pa.schema(
         ("since", pa.string()),
         ("state", pa.string()),
         ("version", pa.int64()),
+        ("rejected", pa.string()),
+        ("trouble", pa.string()),
+        ("rules", pa.int64()),
     ]
 )
-"""process: Name of the commit. state: `INTENDED` or `DONE`. Offsets, kafka, reads and since are JSON objects."""
+"""process: Name of the commit. state: `INTENDED` or `DONE`. Offsets, kafka, reads, since and trouble are JSON objects.
+
+The columns `rejected`, `trouble` and `rules` are added to an older table by its first move.
+"""
 
 INTENDED = "intended"
 DONE = "done"
+
+COPIES_ARE_REPEATED = 1
+"""Rules of intents since which a later copy of an engagement makes no row."""
+
+RULES = COPIES_ARE_REPEATED
+"""Rules of new intents. A batch that an earlier version has begun is completed by the rules of its intent."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +63,40 @@ class Batch:
         messages: Offsets that the batch reads.
         reads: Table → its version before the batch.
         since: Table → the version that the stream's previous batch left; empty for the first batch.
+        rejected: The error for which all its messages become dead letters; None if they are processed.
+        rules: Number of the rules that its messages are processed by; 0 if the version that stored it had none.
     """
 
     batch_id: int
     messages: OffsetRange
     reads: Mapping[str, int]
     since: Mapping[str, int] = field(default_factory=dict)
+    rejected: str | None = None
+    rules: int = RULES
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """The failed attempts at a batch, and the search for the messages that cause them.
+
+    Attributes:
+        attempts: Number of failed attempts since the batch that failed first, its parts included. Attempts that a
+            fault of the infrastructure ended do not count.
+        commit: Name of the commit that failed last.
+        error: Name of its error.
+        suspects: End offsets, exclusive, of the batch that failed first; None until it is cut.
+        narrowed: End offsets, exclusive, of the smallest part that failed; None if no failed part is open.
+        withdrawing: Whether the batch is being withdrawn, to be replaced with a part of it.
+        exhausted: Whether the batch failed without any message too, so that no message is the cause.
+    """
+
+    attempts: int = 0
+    commit: str = ""
+    error: str = ""
+    suspects: Offsets | None = None
+    narrowed: Offsets | None = None
+    withdrawing: bool = False
+    exhausted: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,11 +106,13 @@ class Checkpoint:
     Attributes:
         commits: Names of the batch's commits, in order.
         done: Name of a finished commit → the table version that it made; None if it committed nothing.
+        trouble: None if no attempt has failed.
     """
 
     batch: Batch
     commits: tuple[str, ...]
     done: Mapping[str, int | None] = field(default_factory=dict)
+    trouble: Trouble | None = None
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -79,6 +121,11 @@ class Checkpoint:
     @property
     def finished(self) -> bool:
         return not self.unfinished
+
+    @property
+    def withdrawing(self) -> bool:
+        """Whether the batch is being withdrawn. None of its commits may be completed then."""
+        return self.trouble is not None and self.trouble.withdrawing
 
     def with_done(self, commit: str, version: int | None) -> Checkpoint:
         """Return the checkpoint with one more finished commit."""
@@ -107,7 +154,11 @@ class CheckpointStore:
         return True
 
     def read(self, app_name: str) -> Checkpoint | None:
-        """Return the checkpoint of a stream; None if the stream never ran."""
+        """Return the checkpoint of a stream; None if the stream never ran.
+
+        Raises:
+            StoredByNewerVersion: Its batch is to be completed by rules of a later version.
+        """
         return _read(open_table(self.location), app_name)
 
     def move(self, app_name: str, before: Checkpoint | None, after: Checkpoint) -> Checkpoint:
@@ -136,6 +187,7 @@ class CheckpointStore:
             table,
             _rows(app_name, after),
             mode="overwrite",
+            schema_mode="merge",
             predicate=f"app_name = '{app_name}'",
             commit_properties=CommitProperties(max_commit_retries=0),
         )
@@ -152,6 +204,9 @@ def _rows(app_name: str, checkpoint: Checkpoint) -> pa.Table:
         "kafka": _to_json({"topic": messages.topic, "topic_id": messages.topic_id}),
         "reads": _to_json(batch.reads),
         "since": _to_json(batch.since),
+        "rejected": batch.rejected,
+        "rules": batch.rules,
+        "trouble": None if checkpoint.trouble is None else _to_json(asdict(checkpoint.trouble)),
     }
     rows: list[dict[str, Any]] = []
     for name in checkpoint.commits:
@@ -169,10 +224,15 @@ def _read(table: DeltaTable, app_name: str) -> Checkpoint | None:
         batch=_batch(rows[0]),
         commits=tuple(row["process"] for row in rows),
         done={row["process"]: row["version"] for row in rows if row["state"] == DONE},
+        trouble=_trouble(rows[0].get("trouble")),
     )
 
 
 def _batch(row: Mapping[str, Any]) -> Batch:
+    rules = row.get("rules") or 0
+    if rules > RULES:
+        what = f"The checkpoint of {row['app_name']}, with the rules of batch {row['batch_id']},"
+        raise StoredByNewerVersion(what, found=rules, readable=RULES)
     kafka = json.loads(row["kafka"])
     messages = OffsetRange(
         topic=kafka["topic"],
@@ -185,7 +245,18 @@ def _batch(row: Mapping[str, Any]) -> Batch:
         messages=messages,
         reads=json.loads(row["reads"]),
         since=json.loads(row["since"]),
+        rejected=row.get("rejected"),
+        rules=rules,
     )
+
+
+def _trouble(text: str | None) -> Trouble | None:
+    if text is None:
+        return None
+    values = json.loads(text)
+    for name in ("suspects", "narrowed"):
+        values[name] = None if values[name] is None else _by_partition(values[name])
+    return Trouble(**values)
 
 
 def _to_json(value: Mapping[Any, Any]) -> str:
@@ -193,4 +264,8 @@ def _to_json(value: Mapping[Any, Any]) -> str:
 
 
 def _offsets(text: str) -> Offsets:
-    return {int(partition): offset for partition, offset in json.loads(text).items()}
+    return _by_partition(json.loads(text))
+
+
+def _by_partition(values: Mapping[str, int]) -> Offsets:
+    return {int(partition): offset for partition, offset in values.items()}

@@ -50,6 +50,11 @@ def open_table(location: str, version: int | None = None) -> DeltaTable:
         ) from None
 
 
+def is_table(location: str) -> bool:
+    """Return whether there is a Delta table at a location."""
+    return bool(DeltaTable.is_deltatable(location))
+
+
 def read_commits(location: str, *, since: int = -1) -> list[Commit]:
     """Return the commits after a version, newest first, as far back as the log reaches.
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from deltalake import CommitProperties, Transaction
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -36,6 +38,14 @@ def write_options(app_id: str, batch_id: int) -> dict[str, str]:
         "txnVersion": str(batch_id),
         "userMetadata": mark(app_id, batch_id),
     }
+
+
+def commit_properties(app_id: str, batch_id: int) -> CommitProperties:
+    """Return the properties of a commit that delta-rs makes. It does not skip a repeated id as Spark does."""
+    return CommitProperties(
+        custom_metadata={"userMetadata": mark(app_id, batch_id)},
+        app_transactions=[Transaction(app_id, batch_id)],
+    )
 
 
 @contextmanager

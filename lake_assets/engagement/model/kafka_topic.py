@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets, spark_options
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, check_readable
@@ -23,10 +15,6 @@ from lake_assets.errors import ServiceError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-
-RETENTION = "retention.ms"
-MILLISECONDS_PER_HOUR = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -71,20 +59,6 @@ class KafkaTopic:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise self._unreachable(error.args[0]) from error
-        return True
-
-    def retain(self, hours: int) -> bool:
-        """Let Kafka delete messages that are older than these hours. Returns whether that is a change."""
-        admin = AdminClient(client(self.servers))
-        wanted = ConfigEntry(RETENTION, str(hours * MILLISECONDS_PER_HOUR), incremental_operation=AlterConfigOpType.SET)
-        topic = ConfigResource(ResourceType.TOPIC, self.topic, incremental_configs=[wanted])
-        try:
-            present = admin.describe_configs([topic])[topic].result(TIMEOUT_SECONDS)[RETENTION].value
-            if present == wanted.value:
-                return False
-            admin.incremental_alter_configs([topic])[topic].result(TIMEOUT_SECONDS)
-        except KafkaException as error:
             raise self._unreachable(error.args[0]) from error
         return True
 

@@ -23,7 +23,11 @@ TURNS = (*STREAMS, "maintenance")
 FIELD_TYPES = frozenset({"string", "int", "bigint", "double", "boolean", "date", "timestamp"})
 """Spark SQL types of the fields in the `engagement` struct: those that a JSON scalar can be cast to."""
 
+ANY_TURN = "any"
+"""Instead of a predecessor in a lake's `turns`: the turn may follow any other."""
+
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+MESSAGE_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _POSITIVE = ("max_records", "max_attempts", "max_file_bytes", "retain_hours")
 DEFAULT_MAX_FILE_BYTES = 128 * 1024 * 1024
 
@@ -42,7 +46,9 @@ class EngagementLake:
         seconds: One of `TURNS` → seconds between two of its turns; without an entry, those of the settings.
         retain_hours: Hours for which old versions stay readable; None for those of the settings.
         metrics: What its metrics count.
+        turns: One of `TURNS` → those after whose turn it may come, or `ANY_TURN`; without an entry, the usual order.
         simulated_as: Kind or outcome of the simulator → the kind or outcome of this lake; others stay.
+        message_keys: Field of a message → the key that it has in the lake's messages; other fields have their own name.
         ttl_days: Days that orgs keep engagements if they are registered without a number; None: for ever.
     """
 
@@ -57,6 +63,8 @@ class EngagementLake:
     ttl_days: int | None = None
     metrics: tuple[MetricGroup, ...] = EMAILS_AND_CALLS
     simulated_as: Mapping[str, str] = field(default_factory=dict)
+    turns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    message_keys: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_match(IDENTIFIER, self.name, "The name of an engagement lake")
@@ -64,6 +72,8 @@ class EngagementLake:
         check_groups(self.metrics)
         for stream in STREAMS:
             _require_match(TOPIC, self.topic(stream), f"The {stream} topic of {self.name}")
+        for name, key in self.message_keys.items():
+            _require_match(MESSAGE_KEY, key, f"The key of {name} in messages of {self.name}")
         for limit in _POSITIVE:
             value = getattr(self, limit)
             if value is not None and value < 1:
@@ -88,6 +98,10 @@ class EngagementLake:
     def topic(self, stream: StreamName) -> str:
         """Return the Kafka topic that a stream reads."""
         return self.topics.get(stream, self.app_name(stream))
+
+    def message_key(self, name: str) -> str:
+        """Return the key of a field in the JSON object of a message."""
+        return self.message_keys.get(name, name)
 
     @property
     def lock(self) -> str:

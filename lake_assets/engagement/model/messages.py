@@ -9,6 +9,7 @@ from datetime import date
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.requests.identity import OPS
 from lake_assets.engagement.requests.retention_rules import RETENTION_OPS, TTL_DAYS
+from lake_assets.errors import ConfigurationError
 
 NOT_JSON = "not JSON"
 UNKNOWN_ORG = "unknown org"
@@ -40,6 +41,7 @@ class Format:
         record: (field, format) of an object that is stored as its JSON text; None if there is none.
         people: Column with the id of a person → column with the time of the statement about that person.
         erases: Whether a valid message asks for the erasure of these people, and is applied even if they are erased.
+        keys: Field → its key in the JSON object, where that is another name.
         policies: Fields whose missing value is replaced by a value that the org has registered.
     """
 
@@ -53,6 +55,11 @@ class Format:
     people: Mapping[str, str] = field(default_factory=dict)
     erases: bool = False
     policies: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    def key(self, path: str) -> str:
+        """Return the path of a field in the JSON object."""
+        return self.keys.get(path, path)
 
     @property
     def paths(self) -> dict[str, str]:
@@ -82,6 +89,7 @@ def ingestion_format(lake: EngagementLake) -> Format:
         required=("org_id", "engagement_id", "who_id", "kind", "engaged_at"),
         nested=("engagement", lake.fields),
         people={"who_id": "engaged_at"},
+        keys=lake.message_keys,
     )
 
 
@@ -116,7 +124,13 @@ def mutation_format(lake: EngagementLake) -> Format:
             "new_id": "executed_at",
             f"{RECORD}.who_id": f"{RECORD}.engaged_at",
         },
+        keys=lake.message_keys,
     )
+
+
+def retention_format(lake: EngagementLake) -> Format:
+    """Return the format of a request in the retention topic of a lake."""
+    return replace(RETENTION_FORMAT, keys=lake.message_keys)
 
 
 RETENTION_FORMAT = Format(
@@ -136,4 +150,39 @@ RETENTION_FORMAT = Format(
     erases=True,
     policies=("ttl_days",),
 )
-"""Format of a request in the retention topic of any lake. A `ttl` without days uses the org's registered days."""
+"""Format of a request in a retention topic. A `ttl` without days uses the org's registered days."""
+
+_FORMATS = (ingestion_format, record_format, mutation_format, retention_format)
+_FIXED = "org_id"
+"""The field without another key: redaction finds the org of a message by it, also if the message is not valid."""
+
+
+def fields_with_keys(lake: EngagementLake) -> tuple[str, ...]:
+    """Return the fields that may have another key in the messages of a lake."""
+    names: dict[str, None] = {}
+    for format_of in _FORMATS:
+        names |= dict.fromkeys(format_of(lake).fields)
+    del names[_FIXED]
+    return tuple(names)
+
+
+def check_message_keys(lake: EngagementLake) -> None:
+    """Check that no two values of a message have the same key. Case does not distinguish keys, as in Spark.
+
+    Raises:
+        ConfigurationError: Two have.
+    """
+    for format_of in _FORMATS:
+        message_format = format_of(lake)
+        names = [*message_format.fields]
+        if message_format.nested:
+            names.append(message_format.nested[0])
+        seen: dict[str, str] = {}
+        for name in names:
+            key = message_format.key(name)
+            other = seen.setdefault(key.lower(), name)
+            if other != name:
+                raise ConfigurationError(
+                    f"message_keys of {lake.name}: {other} and {name} would both have the key {key!r}.",
+                    remedy="Give one of them another key.",
+                )

@@ -7,7 +7,7 @@ most as many messages as offsets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lake_assets.errors import OffsetsMissing, TopicReplaced
 
@@ -84,6 +84,22 @@ def share(lags: Offsets, most: int) -> dict[int, int]:
             taken[partition] += 1
             left -= 1
     return taken
+
+
+def first_half(whole: OffsetRange) -> OffsetRange:
+    """Return the first half of a range of at least two offsets, divided among the partitions like the range."""
+    counts = {partition: end - whole.start[partition] for partition, end in whole.end.items()}
+    taken = share(counts, whole.count // 2)
+    end = {partition: offset + taken[partition] for partition, offset in whole.start.items()}
+    return replace(whole, end=end)
+
+
+def limited(whole: OffsetRange, ends: Offsets) -> OffsetRange:
+    """Return the part of a range before some ends, exclusive. Of a partition without an end, nothing is left."""
+    end = {}
+    for partition, start in whole.start.items():
+        end[partition] = max(start, min(whole.end[partition], ends.get(partition, start)))
+    return replace(whole, end=end)
 
 
 def check_readable(state: TopicState, wanted: OffsetRange) -> None:

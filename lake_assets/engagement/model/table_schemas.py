@@ -10,6 +10,7 @@ from lake_assets.engagement.model.lake import EngagementLake
 
 ENGAGEMENT = "engagement"
 MUTATION_REQUEST = "mutation_request"
+SETTLED_REQUEST = "settled_request"
 NOTIFICATION = "notification"
 DEAD_LETTER = "dead_letter"
 ERASURE = "erasure"
@@ -29,7 +30,14 @@ ENGAGEMENT_COLUMNS: Mapping[str, str] = {
     "outcome": "string",
     "engaged_at": "timestamp",
 }
-"""Columns of every lake. The struct `engagement` with the fields of the lake follows them."""
+"""Columns of every lake. The struct `engagement` with the fields of the lake follows them, and then `SENT_WHO_ID`."""
+
+SENT_WHO_ID = "sent_who_id"
+"""Column with the id that a row was sent with, whatever it was moved to; string.
+
+Null if requests act on the row by its present id: in rows of lakes of earlier versions, and in records that requests
+have put in place.
+"""
 
 NOTIFICATION_COLUMNS: Mapping[str, str] = {
     "org_id": "string",
@@ -70,10 +78,36 @@ MUTATION_REQUEST_COLUMNS: Mapping[str, str] = {
 """A log: each batch appends a row for each request that it tries. The row with the greatest batch_id is current.
 
 - insert_record: The JSON object as the message had it.
-- first_date, last_date: Dates of the rows of old_id when the batch began, both inclusive; null if there were none.
+- first_date, last_date: Dates of the org's rows that requests of the batch may act on, both inclusive; null if there
+  were none.
 
 If a request names an erased person but put the record of another person in place, the row stays with null in old_id
 and new_id, and with only the engagement_id of the record.
+"""
+
+SETTLED_REQUEST_COLUMNS: Mapping[str, str] = {
+    "org_id": "string",
+    "request_id": "string",
+    "op": "string",
+    "old_id": "string",
+    "new_id": "string",
+    "executed_at": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "status": "string",
+    "record_engagement_id": "string",
+    "record_who_id": "string",
+    "record_engaged_at": "timestamp",
+    "records": "int",
+    "batch_id": "bigint",
+}
+"""One row for each request that is applied or dead.
+
+- record_*: Of the record that the request carries; null if it carries none.
+- records: 1 if it carries a record, else 0. The log has its maximum for each file, so readers of records skip others.
+
+If a request names an erased person but put the record of another person in place, the row stays with
+record_engagement_id, and with null in the other columns of ids.
 """
 
 ERASURE_COLUMNS: Mapping[str, str] = {
@@ -100,6 +134,7 @@ _ENGAGEMENT_PROPERTIES = {
     "delta.dataSkippingStatsColumns": "engagement_date",
 }
 _MUTATION_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "batch_id"}
+SETTLED_REQUEST_PROPERTIES = {"delta.dataSkippingStatsColumns": "records"}
 _NO_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
 
 
@@ -122,10 +157,11 @@ class TableSchema:
 def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
     """Return the tables of a lake that Spark creates: all but the checkpoint table."""
     fields = ", ".join(f"{name}: {kind}" for name, kind in lake.fields.items())
-    engagement_columns = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>"}
+    engagement_columns = {**ENGAGEMENT_COLUMNS, "engagement": f"struct<{fields}>", SENT_WHO_ID: "string"}
     return (
         TableSchema(ENGAGEMENT, engagement_columns, ("org_id",), _ENGAGEMENT_PROPERTIES),
         TableSchema(MUTATION_REQUEST, MUTATION_REQUEST_COLUMNS, properties=_MUTATION_REQUEST_PROPERTIES),
+        TableSchema(SETTLED_REQUEST, SETTLED_REQUEST_COLUMNS, ("org_id",), SETTLED_REQUEST_PROPERTIES),
         TableSchema(NOTIFICATION, NOTIFICATION_COLUMNS, ("org_id", "ingestion_hour")),
         TableSchema(DEAD_LETTER, DEAD_LETTER_COLUMNS, properties=_NO_STATISTICS),
         TableSchema(ERASURE, ERASURE_COLUMNS, properties=_NO_STATISTICS),

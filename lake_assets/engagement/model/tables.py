@@ -6,19 +6,29 @@ Spark creates them; their logs are read without it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from deltalake import QueryBuilder
 
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch, CheckpointStore
 from lake_assets.engagement.model.claims import Claims
 from lake_assets.engagement.model.delta_log import Commit, open_table, read_commits
 from lake_assets.engagement.model.lake import EngagementLake
-from lake_assets.engagement.model.table_schemas import CHECKPOINT, ENGAGEMENT, ORG, create_statement, spark_tables
+from lake_assets.engagement.model.table_schemas import (
+    CHECKPOINT,
+    DEAD_LETTER,
+    ENGAGEMENT,
+    ORG,
+    SETTLED_REQUEST,
+    create_statement,
+    spark_tables,
+)
 from lake_assets.engagement.requests.retention_rules import check_ttl_days
 from lake_assets.incremental.metadata.erasure_registry import KeyedHash, erasure_key
 from lake_assets.settings import Settings
@@ -76,8 +86,14 @@ class LakeTables:
         return self.checkpoints.exists()
 
     def create(self, spark: SparkSession) -> None:
-        """Create the tables that do not exist yet."""
+        """Create the tables that do not exist yet.
+
+        The settled requests of a lake that exists are built from its log, by its next turn.
+        """
+        is_new = not self.exist()
         for schema in spark_tables(self.lake):
+            if schema.name == SETTLED_REQUEST and not is_new:
+                continue
             spark.sql(create_statement(schema, self.identifier(schema.name)))
         self.checkpoints.create()
 
@@ -95,6 +111,21 @@ class LakeTables:
     def read_for(self, spark: SparkSession, batch: Batch, table: str) -> DataFrame:
         """Return the rows of a table at the version that is part of a batch's intent."""
         return self.read(spark, table, version=batch.reads[table])
+
+    def rows_for(self, batch: Batch, table: str) -> pa.Table:
+        """Return the rows of `read_for` without Spark, for tables that are small in every lake."""
+        return open_table(self.location(table), batch.reads[table]).to_pyarrow_table()
+
+    def query(self, table: str, statement: str, version: int | None = None) -> list[dict[str, Any]]:
+        """Return the few rows that a statement of SQL selects from a table, without Spark.
+
+        Args:
+            statement: It names the table as it is named here.
+            version: Version to read; None for the newest.
+        """
+        opened = QueryBuilder().register(table, open_table(self.location(table), version))
+        rows: list[dict[str, Any]] = pa.table(opened.execute(statement).read_all()).to_pylist()
+        return rows
 
     def append(self, table: str, rows: DataFrame, *, app_id: str, batch_id: int) -> None:
         """Append rows as a batch. Delta skips the write if it has seen this batch id or a greater one of the app id."""
@@ -120,6 +151,18 @@ class LakeTables:
         """Return the newest version of a table."""
         return int(open_table(self.location(table)).version())
 
+    def append_nothing(self, table: str, *, app_id: str, batch_id: int) -> None:
+        """Commit no rows as a batch, so that Delta skips every other write of this batch.
+
+        Nothing is committed if the table has seen this batch id or a greater one of the app id. If another process
+        commits one meanwhile, delta-rs refuses the commit.
+        """
+        opened = open_table(self.location(table))
+        if (opened.transaction_version(app_id) or 0) >= batch_id:
+            return
+        used = idempotent.commit_properties(app_id, batch_id)
+        opened.create_write_transaction([], "append", opened.schema(), commit_properties=used)
+
     def last_batch(self, table: str, app_id: str) -> int:
         """Return the last batch id that was committed to a table under an app id; 0 if none was."""
         return int(open_table(self.location(table)).transaction_version(app_id) or 0)
@@ -139,6 +182,12 @@ class LakeTables:
             if commit.mark == mark:
                 return commit
         return None
+
+    def dead_letters(self, batch: Batch) -> Counter[str]:
+        """Return reason → number of the dead letters that a batch has written."""
+        of_batch = [("batch_id", "=", batch.batch_id), ("topic", "=", batch.messages.topic)]
+        letters = open_table(self.location(DEAD_LETTER)).to_pyarrow_table(columns=["reason"], filters=of_batch)
+        return Counter(letters["reason"].to_pylist())
 
     def commit_at(self, table: str, version: int) -> Commit:
         """Return the commit that made a version of a table."""
@@ -180,6 +229,15 @@ class LakeTables:
         )
 
 
+IS_APPLIED = "status = 'applied' and old_id is not null"
+"""Whether a request of the log, or a settled one, is applied, and no erasure has redacted it."""
+
+
 def applied_requests(log: DataFrame) -> DataFrame:
-    """Return the applied requests of the `mutation_request` log, without those that an erasure has redacted."""
-    return log.where("status = 'applied' and old_id is not null")
+    """Return the applied requests of the log or of settled ones, without those that an erasure has redacted."""
+    return log.where(IS_APPLIED)
+
+
+def linking_requests(log: DataFrame) -> DataFrame:
+    """Return the requests that tell which ids are one person's, also pending and dead ones: each one, or attempt."""
+    return log.where("old_id is not null")

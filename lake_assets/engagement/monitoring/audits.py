@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.engagement.deduplication.repeated import may_be_copies
 from lake_assets.engagement.model import idempotent
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import STREAMS, StreamName
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION, SETTLED_REQUEST
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 SAMPLE_SIZE = 10
 """Maximum number of wrong ids that an audit lists."""
+
+COPY_DAYS = 31
+"""Number of days before and after a new row among which an audit looks for another row of its engagement."""
 
 RECENT_COMMITS = 1_000
 """Number of a table's newest commits that an audit reads. Each is a file of the table's log."""
@@ -40,17 +44,22 @@ class Sample:
 def commit_of(tables: LakeTables, stream: StreamName, table: str, name: str, batch: Batch) -> Commit | None:
     """Return what a named commit of a batch committed, in this or an earlier turn; None if nothing."""
     app_id = tables.lake.app_id(stream, name)
-    return tables.commit_of(table, app_id=app_id, batch_id=batch.batch_id, since=batch.reads[table])
+    return tables.commit_of(table, app_id=app_id, batch_id=batch.batch_id, since=batch.reads.get(table, 0))
 
 
 def repeated_ids(spark: SparkSession, tables: LakeTables, version: int) -> Sample:
-    """Return engagements that a commit inserted and that the table has more than once, as org/id."""
+    """Return engagements that a commit inserted and that the table has more than once, as org/id.
+
+    Another row of an engagement is looked for up to `COPY_DAYS` from the days of the inserted rows, so that what is
+    read does not grow with the table.
+    """
     from pyspark.sql import functions as F
 
     key = ["org_id", "engagement_id"]
     feed = tables.changes(spark, ENGAGEMENT, version)
-    inserted = feed.where("_change_type = 'insert'").select(key).distinct()
-    rows = tables.read(spark, ENGAGEMENT, version).join(inserted, key, "left_semi")
+    inserted = feed.where("_change_type = 'insert'")
+    near = tables.read(spark, ENGAGEMENT, version).where(may_be_copies(inserted, COPY_DAYS))
+    rows = near.join(inserted.select(key).distinct(), key, "left_semi")
     repeated = rows.groupBy(key).count().where("count > 1")
     return _sample(repeated.select(F.concat_ws("/", *key)))
 
@@ -59,7 +68,7 @@ def dead_requests(spark: SparkSession, tables: LakeTables) -> Sample:
     """Return mutation requests that are dead because no attempt found a row, as org/id."""
     from pyspark.sql import functions as F
 
-    dead = tables.read(spark, MUTATION_REQUEST).where("status = 'dead'")
+    dead = tables.read(spark, SETTLED_REQUEST).where("status = 'dead'")
     return _sample(dead.select(F.concat_ws("/", "org_id", "request_id")).distinct())
 
 

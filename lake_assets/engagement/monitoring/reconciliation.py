@@ -7,12 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from lake_assets.engagement.deduplication.repeated import REPEATED
 from lake_assets.engagement.erasure.registry import ErasedUntil, ErasureRegistry
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import StreamName
-from lake_assets.engagement.model.messages import RETENTION_FORMAT, mutation_format
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, ERASURE, MUTATION_REQUEST
+from lake_assets.engagement.model.messages import mutation_format, retention_format
+from lake_assets.engagement.model.table_schemas import (
+    DEAD_LETTER,
+    ENGAGEMENT,
+    ERASURE,
+    MUTATION_REQUEST,
+    SETTLED_REQUEST,
+)
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.monitoring.audits import commit_of
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, total_counts
@@ -21,6 +28,7 @@ from lake_assets.engagement.requests.retention_rules import RETENTION_OPS, Reten
 from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit
 from lake_assets.engagement.streams.mutation import RequestCommit
 from lake_assets.engagement.streams.redaction import ErasureCommit
+from lake_assets.engagement.streams.settled.settling import SettledCommit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -79,12 +87,13 @@ class _BatchReconciler:
         topic = KafkaTopic(self.servers, self.batch.messages.topic)
         records = topic.read(self.spark, self.batch.messages).count()
         outcomes = _OUTCOMES_OF_VALID[self.stream](self)
-        outcomes["dead letters"] = self._inserted(DEAD_LETTER, DeadLetterCommit.name)
+        letters = self._inserted(DEAD_LETTER, DeadLetterCommit.name)
+        outcomes["dead letters"] = letters - self._repeated_engagements()
         return Reconciliation(records, outcomes)
 
     def count_rows(self) -> dict[str, int]:
-        """Count the outcomes of ingestion: a valid message is a row."""
-        return {"rows": self._inserted(ENGAGEMENT, DATA_COMMIT)}
+        """Count the outcomes of ingestion: a valid message is a row, or repeats an engagement."""
+        return {"rows": self._inserted(ENGAGEMENT, DATA_COMMIT), "repeated": self._repeated_engagements()}
 
     def count_requests(self) -> dict[str, int]:
         """Count the outcomes of mutation: a valid message is a request in its first attempt, or repeats a request."""
@@ -98,7 +107,8 @@ class _BatchReconciler:
         accounted_for = first_attempts.select(_PLACE).unionByName(dead_letters.select(_PLACE))
         valid = self._valid(mutation_format(self.tables.lake))
         others = valid.join(accounted_for, _PLACE, "left_anti")
-        known_requests = log.select(_REQUEST_KEY).distinct()
+        settled = self._read(SETTLED_REQUEST, SettledCommit.name)
+        known_requests = log.select(_REQUEST_KEY).unionByName(settled.select(_REQUEST_KEY)).distinct()
         repeated = others.join(known_requests, _REQUEST_KEY, "left_semi")
         rows = first_attempts.groupBy("status").count().collect()
         count_of = {row["status"]: row["count"] for row in rows}
@@ -108,7 +118,7 @@ class _BatchReconciler:
 
     def count_retention(self) -> dict[str, int]:
         """Count the outcomes of retention: a valid message is a registered erasure, or an org without older rows."""
-        messages = self._valid(RETENTION_FORMAT).select("org_id", *_RETENTION_COLUMNS)
+        messages = self._valid(retention_format(self.tables.lake)).select("org_id", *_RETENTION_COLUMNS)
         requests = []
         for row in messages.toArrow().to_pylist():
             org = row.pop("org_id")
@@ -158,6 +168,9 @@ class _BatchReconciler:
     def _inserted(self, table: str, name: str) -> int:
         commit = commit_of(self.tables, self.stream, table, name, self.batch)
         return total_counts(commit).inserted if commit else 0
+
+    def _repeated_engagements(self) -> int:
+        return self.tables.dead_letters(self.batch)[REPEATED]
 
     def _version(self, table: str, name: str) -> int:
         """Return the version that a named commit of the batch left of a table."""

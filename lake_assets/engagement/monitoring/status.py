@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
+from lake_assets.engagement.deduplication.repeated import REPEATED
+from lake_assets.engagement.isolation.explain import explain
+from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.lake import StreamName
+from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.offsets import Offsets
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER
 from lake_assets.engagement.model.tables import LakeTables
 
 
@@ -19,13 +24,39 @@ class StreamStatus:
         unfinished: Commits of that batch that are not done.
         read: End offsets of that batch, exclusive.
         lag: Number of offsets that are still to be read.
+        repeated: Number of its messages, of all batches, whose engagement was stored already; only `lake_status` counts
+            them.
+        problem: Why the last batch is not done; None if no attempt has failed.
+        remedy: What to do then.
     """
 
     app_name: str
-    batch_id: int | None
-    unfinished: tuple[str, ...]
-    read: Offsets
-    lag: int
+    batch_id: int | None = None
+    unfinished: tuple[str, ...] = ()
+    read: Offsets = field(default_factory=dict)
+    lag: int = 0
+    repeated: int = 0
+    problem: str | None = None
+    remedy: str | None = None
+
+
+def lake_status(tables: LakeTables, servers: str) -> list[StreamStatus]:
+    """Return the status of each stream, with the messages that it has found repeated.
+
+    Args:
+        servers: Kafka's `host:port`, comma-separated.
+
+    Raises:
+        ServiceError: Kafka does not answer.
+    """
+    letters = open_table(tables.location(DEAD_LETTER))
+    repeated = letters.to_pyarrow_table(columns=["topic"], filters=[("reason", "=", REPEATED)])
+    count_of = Counter(repeated["topic"].to_pylist())
+    found = []
+    for name in STREAMS:
+        status = stream_status(tables, name, servers)
+        found.append(replace(status, repeated=count_of[tables.lake.topic(name)]))
+    return found
 
 
 def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamStatus:
@@ -40,14 +71,12 @@ def stream_status(tables: LakeTables, name: StreamName, servers: str) -> StreamS
     app_name = tables.lake.app_name(name)
     checkpoint = tables.checkpoints.read(app_name)
     topic = KafkaTopic(servers, tables.lake.topic(name)).state()
-    batch_id: int | None = None
-    unfinished: tuple[str, ...] = ()
-    read: Offsets = {}
-    if checkpoint is not None:
-        batch_id = checkpoint.batch.batch_id
-        unfinished = checkpoint.unfinished
-        read = checkpoint.batch.messages.end
+    read: Offsets = checkpoint.batch.messages.end if checkpoint else {}
     lag = 0
     for partition, end in topic.end.items():
         lag += end - read.get(partition, topic.earliest[partition])
-    return StreamStatus(app_name, batch_id, unfinished, read, lag)
+    status = StreamStatus(app_name, read=read, lag=lag)
+    if checkpoint is not None:
+        status = replace(status, batch_id=checkpoint.batch.batch_id, unfinished=checkpoint.unfinished)
+    trouble = explain(app_name, checkpoint)
+    return status if trouble is None else replace(status, problem=trouble.problem, remedy=trouble.remedy)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
-from lake_assets.engagement.requests.aliases import aliases
-from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
-from lake_assets.engagement.requests.pending import applicable, status_after_attempt
+from lake_assets.engagement.requests.aliases import Alias, aliases, changed_aliases, late_aliases
+from lake_assets.engagement.requests.identity import MutationRequest, Record
+from lake_assets.engagement.requests.pending import Engaged, applicable, status_after_attempt
 from lake_assets.engagement.requests.record_placement import place_records
+from lake_assets.engagement.requests.related import connected_ids
 from lake_assets.engagement.requests.retention_rules import (
     RetentionRequest,
     cut_off,
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
 
-COLLAPSED = "org_id string, old_id string, new_id string"
-ALIASES = f"{COLLAPSED}, after timestamp, until timestamp"
+ALIASES = "org_id string, old_id string, new_id string, after timestamp, until timestamp"
 PLACED_RECORDS = "org_id string, engagement_id string, request_id string, who_id string"
 RETENTION_LIMITS = "org_id string, who_id string, person string, until timestamp"
 RECORD_IDS = ("record_engagement_id", "record_who_id")
@@ -33,55 +33,80 @@ _REQUEST = ("request_id", "op", "old_id", "new_id", "executed_at", "partition", 
 _IS_OF_BATCH = "of_batch"
 
 
-def collapse_by_org(requests: DataFrame) -> DataFrame:
-    """Return one row for each id of an org whose rows change. All requests of an org are processed in one task.
+def aliases_by_org(requests: DataFrame) -> DataFrame:
+    """Return where requests lead rows: `ALIASES`. All requests of an org are processed in one task.
 
     Args:
         requests: org_id string, request_id string, op string, old_id string, new_id string (null for a delete),
             executed_at timestamp, partition int, offset long.
-
-    Returns:
-        `COLLAPSED`. new_id is null where rows are deleted.
     """
     by_org = requests.select("org_id", *_REQUEST).groupBy("org_id")
-    return by_org.applyInPandas(_collapse_org, COLLAPSED)
+    return by_org.applyInPandas(_aliases_of_org, ALIASES)
 
 
-def aliases_by_org(applied: DataFrame, batch: DataFrame) -> DataFrame:
-    """Return the aliases that applied requests leave beside the requests of a batch: `ALIASES`.
+def late_aliases_by_org(applied: DataFrame, batch: DataFrame) -> DataFrame:
+    """Return where applied requests and those of a batch lead late rows, as `late_aliases` does: `ALIASES`.
 
     Args:
-        applied: As for `collapse_by_org`.
-        batch: As for `collapse_by_org`.
+        applied: As for `aliases_by_org`.
+        batch: As for `aliases_by_org`.
     """
     both = _union(applied, batch.select("org_id", *_REQUEST))
-    return both.groupBy("org_id").applyInPandas(_aliases_of_org, ALIASES)
+    return both.groupBy("org_id").applyInPandas(_late_aliases_of_org, ALIASES)
+
+
+def changed_aliases_by_org(applied: DataFrame, batch: DataFrame, arrived: DataFrame) -> DataFrame:
+    """Return where a batch leads rows by the ids that they were sent with, as `changed_aliases` does: `ALIASES`.
+
+    Args:
+        applied: As for `aliases_by_org`.
+        batch: As for `aliases_by_org`.
+        arrived: org_id string, id string: ids with new rows.
+    """
+    both = _union(applied, batch.select("org_id", *_REQUEST)).groupBy("org_id")
+    ids = arrived.select("org_id", "id").groupBy("org_id")
+    return both.cogroup(ids).applyInPandas(_changed_aliases_of_org, ALIASES)
+
+
+def related_by_org(applied: DataFrame, ids: DataFrame) -> DataFrame:
+    """Return the applied requests that are connected with some ids, directly or through others.
+
+    Args:
+        applied: As for `aliases_by_org`.
+        ids: org_id string, id string.
+
+    Returns:
+        The columns of `applied` that `aliases_by_org` needs.
+    """
+    requests = applied.select("org_id", *_REQUEST)
+    both = requests.groupBy("org_id").cogroup(ids.select("org_id", "id").groupBy("org_id"))
+    return both.applyInPandas(_related_of_org, requests.schema)
 
 
 def place_records_by_org(requests: DataFrame) -> DataFrame:
     """Return where the records of requests end: `PLACED_RECORDS`. who_id is null where no row is left.
 
     Args:
-        requests: As for `collapse_by_org`, and `RECORD_IDS`, strings.
+        requests: As for `aliases_by_org`, and `RECORD_IDS`, strings.
     """
     by_org = requests.select("org_id", *_REQUEST, *RECORD_IDS).groupBy("org_id")
     return by_org.applyInPandas(_place_records_of_org, PLACED_RECORDS)
 
 
-def limits_by_org(requests: DataFrame, applied: DataFrame) -> DataFrame:
+def limits_by_org(requests: DataFrame, links: DataFrame) -> DataFrame:
     """Return what retention requests remove.
 
     Args:
         requests: org_id string, request_id string, op string, ttl_days int, who_id string, requested_at timestamp.
-        applied: Mutation requests, as for `collapse_by_org`.
+        links: Mutation requests, as for `aliases_by_org`, whether they were applied or not.
 
     Returns:
         `RETENTION_LIMITS`. A row with a who_id erases that id; until is inclusive, person is the least id of the same
         person. A row without a who_id is the cut-off of the org; until is exclusive.
     """
     requests_by_org = requests.select("org_id", *_RETENTION_REQUEST).groupBy("org_id")
-    applied_by_org = applied.select("org_id", *_REQUEST).groupBy("org_id")
-    both = requests_by_org.cogroup(applied_by_org)
+    links_by_org = links.select("org_id", *_REQUEST).groupBy("org_id")
+    both = requests_by_org.cogroup(links_by_org)
     return both.applyInPandas(_limits_of_org, RETENTION_LIMITS)
 
 
@@ -90,22 +115,21 @@ def attempt_by_org(requests: DataFrame, applied: DataFrame, present: DataFrame, 
 
     Args:
         requests: Columns as for `place_records_by_org`, attempts int, status string, and any others.
-        applied: Requests of former batches, as for `collapse_by_org`.
-        present: Ids that have rows: org_id string, who_id string, arrived timestamp. arrived is engaged_at of a new
-            row, null for former rows. It must not contain orgs without requests.
+        applied: Requests of former batches, as for `aliases_by_org`.
+        present: Rows: org_id string, who_id string, engaged_at timestamp, is_as_sent boolean: whether who_id is the id
+            that the row was sent with, so that applied requests act on it, too. It must not contain orgs that have
+            neither requests nor applied ones.
     """
 
     def attempt_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
         asked = frame[frame[_IS_OF_BATCH]]
         former = frame[~frame[_IS_OF_BATCH]]
-        is_new = ids["arrived"].notna()
-        new_rows = ids[is_new]
-        former_rows = ids[~is_new]
+        is_as_sent = ids["is_as_sent"].astype(bool)
         found = applicable(
             _requests_with_records(asked),
-            present=_values(former_rows["who_id"]),
+            present=_engaged(ids[~is_as_sent]),
             applied=_requests(former),
-            arrived=zip(_values(new_rows["who_id"]), _values(new_rows["arrived"]), strict=True),
+            as_sent=_engaged(ids[is_as_sent]),
         )
         columns = {name: _values(asked[name]) for name in names}
         columns["attempts"] = [count + 1 for count in columns["attempts"]]
@@ -128,20 +152,36 @@ def _union(applied: DataFrame, batch: DataFrame) -> DataFrame:
     return batch.withColumn(_IS_OF_BATCH, F.lit(True)).unionByName(former, allowMissingColumns=True)
 
 
-def _collapse_org(frame: pd.DataFrame) -> pd.DataFrame:
-    org = _org(frame)
-    final_ids = collapse(_requests(frame))
-    rows = [(org, old_id, new_id) for old_id, new_id in final_ids.items()]
-    return _frame(_names(COLLAPSED), rows)
-
-
 def _aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
-    org = _org(frame)
+    return _alias_frame(_org(frame), aliases(_requests(frame)))
+
+
+def _changed_aliases_of_org(frame: pd.DataFrame, arrived: pd.DataFrame) -> pd.DataFrame:
+    if frame.empty:
+        return _alias_frame("", [])
     former = _requests(frame[~frame[_IS_OF_BATCH]])
     batch = _requests(frame[frame[_IS_OF_BATCH]])
-    found = aliases(former, batch)
+    return _alias_frame(_org(frame), changed_aliases(former, batch, set(_values(arrived["id"]))))
+
+
+def _late_aliases_of_org(frame: pd.DataFrame) -> pd.DataFrame:
+    former = _requests(frame[~frame[_IS_OF_BATCH]])
+    batch = _requests(frame[frame[_IS_OF_BATCH]])
+    return _alias_frame(_org(frame), late_aliases(former, batch))
+
+
+def _alias_frame(org: str, found: Iterable[Alias]) -> pd.DataFrame:
     rows = [(org, *astuple(alias)) for alias in found]
     return _frame(_names(ALIASES), rows)
+
+
+def _related_of_org(frame: pd.DataFrame, ids: pd.DataFrame) -> pd.DataFrame:
+    columns = {name: _values(frame[name]) for name in frame.columns}
+    links = list(zip(columns["old_id"], columns["new_id"], strict=True))
+    connected = connected_ids(links, _values(ids["id"]))
+    rows = zip(*columns.values(), strict=True)
+    related = [row for row, (old_id, _) in zip(rows, links, strict=True) if old_id in connected]
+    return _frame(columns, related)
 
 
 def _place_records_of_org(frame: pd.DataFrame) -> pd.DataFrame:
@@ -185,6 +225,10 @@ def _requests_with_records(frame: pd.DataFrame) -> Iterator[MutationRequest]:
             yield request
         else:
             yield replace(request, record=Record(engagement_id, who_id))
+
+
+def _engaged(frame: pd.DataFrame) -> Iterator[Engaged]:
+    yield from zip(_values(frame["who_id"]), _values(frame["engaged_at"]), strict=True)
 
 
 def _org(frame: pd.DataFrame) -> str:

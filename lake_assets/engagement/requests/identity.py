@@ -1,4 +1,4 @@
-"""What becomes of the ids of an org when conversions, merges and deletions are replayed: one map, not a sequence.
+"""Requests to convert, merge and delete ids, and the order in which they are replayed.
 
 Replay defines the right result: the requests in order of (executed_at, Kafka partition, offset), each acting on every
 row whose current id is its old_id. Following edges to their end gives other results, because it ignores time: after 2→3
@@ -8,7 +8,7 @@ later requests is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, get_args
@@ -68,39 +68,12 @@ class MutationRequest:
         return None if self.op == "delete" else self.new_id
 
 
-def collapse(requests: Iterable[MutationRequest]) -> FinalIds:
-    """Return the map that, applied once, leaves the same rows as replaying the requests of one org.
-
-    A request id counts once, where it is first. For batches that do not overlap in time, collapsing one after the other
-    equals collapsing them together.
-
-    Args:
-        requests: Requests in any order.
-    """
-    final_ids: FinalIds = {}
-    for component in components(in_order(requests)):
-        final_ids.update(_final_ids(component))
-    return dict(sorted(final_ids.items()))
-
-
 def in_order(requests: Iterable[MutationRequest]) -> list[MutationRequest]:
     """Return the requests in the order of replay, each request id once."""
     first: dict[str, MutationRequest] = {}
     for request in sorted(requests, key=_position):
         first.setdefault(request.request_id, request)
     return list(first.values())
-
-
-def components(ordered: Sequence[MutationRequest]) -> Iterator[list[MutationRequest]]:
-    """Split requests into groups that have no id in common. Order is kept within a group."""
-    component_of: dict[str, int] = {}
-    for number, ids in enumerate(nx.connected_components(id_graph(ordered))):
-        component_of.update(dict.fromkeys(ids, number))
-    groups: dict[int, list[MutationRequest]] = {}
-    for request in ordered:
-        number = component_of[request.old_id]
-        groups.setdefault(number, []).append(request)
-    yield from groups.values()
 
 
 def id_graph(requests: Iterable[MutationRequest]) -> nx.Graph[str]:
@@ -119,13 +92,6 @@ def prepend(request: MutationRequest, final_ids: FinalIds) -> str | None:
     final = None if target is None else final_ids.get(target, target)
     final_ids[request.old_id] = final
     return final
-
-
-def _final_ids(ordered: Sequence[MutationRequest]) -> FinalIds:
-    final_ids: FinalIds = {}
-    for request in reversed(ordered):
-        prepend(request, final_ids)
-    return {identity: final for identity, final in final_ids.items() if final != identity}
 
 
 def _position(request: MutationRequest) -> tuple[datetime, int, int, str, str, str, str]:

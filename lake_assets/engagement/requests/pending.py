@@ -15,72 +15,64 @@ from lake_assets.engagement.requests.identity import MutationRequest, in_order
 Status = Literal["applied", "parked", "dead"]
 
 
+Engaged = tuple[str, datetime]
+"""Id and engaged_at of a row."""
+
+
 def applicable(
     requests: Iterable[MutationRequest],
-    present: Iterable[str],
+    present: Iterable[Engaged],
     *,
     applied: Iterable[MutationRequest] = (),
-    arrived: Iterable[tuple[str, datetime]] = (),
+    as_sent: Iterable[Engaged] = (),
 ) -> set[str]:
     """Return the ids of the requests of one org that find a row when they are replayed, or that carry a record.
 
+    A request finds rows that engaged until it was executed.
+
     Args:
-        present: Ids that have rows.
+        present: Rows by the ids that they have now.
         applied: Requests of former batches.
-        arrived: (id, engaged_at) of each new row. On its way it also meets applied requests, as in `aliases`.
+        as_sent: Rows by the ids that they were sent with. On their way they also meet applied requests, as in
+            `changed_aliases`.
     """
     tried = list(requests)
     tried_ids = {request.request_id for request in tried}
-    new_rows = _NewRows(arrived)
-    ids_with_rows = set(present)
+    present_rows = _Rows(present)
+    rows_as_sent = _Rows(as_sent)
     found: set[str] = set()
     for request in in_order([*applied, *tried]):
+        moves_rows_as_sent = rows_as_sent.move(request)
         if request.request_id not in tried_ids:
-            new_rows.move(request, until=request.executed_at)
             continue
-        moves_new_rows = new_rows.move(request)
-        moves_present_rows = _move(request, ids_with_rows)
-        if moves_new_rows or moves_present_rows or request.record is not None:
+        moves_present_rows = present_rows.move(request)
+        if moves_rows_as_sent or moves_present_rows or request.record is not None:
             found.add(request.request_id)
         if request.record is not None:
-            ids_with_rows.add(request.record.who_id)
+            present_rows.put(request.record.who_id)
     return found
 
 
-def _move(request: MutationRequest, ids_with_rows: set[str]) -> bool:
-    """Move the rows of the request's old_id, and return whether there were any."""
-    if request.old_id not in ids_with_rows:
-        return False
-    ids_with_rows.discard(request.old_id)
-    if request.target is not None:
-        ids_with_rows.add(request.target)
-    return True
+class _Rows:
+    """Rows while requests are replayed on them."""
 
-
-class _NewRows:
-    """Rows that arrived since the last batch, while requests are replayed on them.
-
-    Args:
-        rows: (id, engaged_at) of each row.
-    """
-
-    def __init__(self, rows: Iterable[tuple[str, datetime]]) -> None:
+    def __init__(self, rows: Iterable[Engaged]) -> None:
         self._unmoved: defaultdict[str, list[datetime]] = defaultdict(list)
         """Id → engaged_at of its rows that no request has moved yet, latest first."""
         for identity, engaged_at in sorted(rows, reverse=True):
             self._unmoved[identity].append(engaged_at)
         self._moved_to: set[str] = set()
-        """Present ids of the rows that requests have moved."""
+        """Present ids of the rows that requests have moved, and of records. All requests to come are later."""
 
-    def move(self, request: MutationRequest, *, until: datetime | None = None) -> bool:
-        """Move the rows that a request finds, and return whether it finds any.
+    def put(self, identity: str) -> None:
+        """Add the row of a record."""
+        self._moved_to.add(identity)
 
-        Args:
-            until: The request does not act on rows that engaged later; None for no bound.
-        """
+    def move(self, request: MutationRequest) -> bool:
+        """Move the rows that a request finds, and return whether it finds any."""
         unmoved = self._unmoved.get(request.old_id, [])
         found = request.old_id in self._moved_to
-        while unmoved and (until is None or unmoved[-1] <= until):
+        while unmoved and unmoved[-1] <= request.executed_at:
             unmoved.pop()
             found = True
         self._moved_to.discard(request.old_id)

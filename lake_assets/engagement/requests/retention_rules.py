@@ -74,20 +74,20 @@ def cut_off(requests: Iterable[RetentionRequest]) -> datetime | None:
     return latest
 
 
-def erased_ids(requests: Iterable[RetentionRequest], applied: Iterable[MutationRequest]) -> dict[str, datetime]:
+def erased_ids(requests: Iterable[RetentionRequest], links: Iterable[MutationRequest]) -> dict[str, datetime]:
     """Return every id of the erased persons of one org.
 
-    Ids belong to one person if applied conversions and merges connect them, in either direction and at any time. If an
-    id served two persons, both are erased.
+    Ids belong to one person if conversions and merges connect them, in either direction and at any time. Requests that
+    are pending count: rows of their old id may arrive later. If an id served two persons, both are erased.
 
     Args:
         requests: Retention requests of the org.
-        applied: Applied mutation requests of the org.
+        links: Mutation requests of the org.
 
     Returns:
         Id → time until which its engagements are erased, inclusive; sorted by id.
     """
-    graph = id_graph(applied)
+    graph = id_graph(links)
     erasures = [request for request in requests if request.op == "gdpr"]
     erased_until: dict[str, datetime] = {}
     for request in sorted(erasures, key=lambda erasure: erasure.requested_at):
@@ -96,10 +96,10 @@ def erased_ids(requests: Iterable[RetentionRequest], applied: Iterable[MutationR
     return dict(sorted(erased_until.items()))
 
 
-def least_id_of_person(applied: Iterable[MutationRequest]) -> dict[str, str]:
-    """Return each id that applied requests name → the least id of the same person, as `erased_ids` connects them."""
+def least_id_of_person(links: Iterable[MutationRequest]) -> dict[str, str]:
+    """Return each id that requests name → the least id of the same person, as `erased_ids` connects them."""
     least: dict[str, str] = {}
-    for ids in nx.connected_components(id_graph(applied)):
+    for ids in nx.connected_components(id_graph(links)):
         least.update(dict.fromkeys(ids, min(ids)))
     return least
 

@@ -3,22 +3,30 @@
 The checkpoint of a stream stores its last batch. While one of its commits is not done, no other batch begins. That
 commit is repeated with the same messages and the same table versions. So everything written is a function of the
 intent, and of writes with equal (app id, batch id) Delta keeps only the first.
+
+A batch that fails again and again, though no service does, is withdrawn, and a part of it is tried: see `isolation`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from lake_assets.base.failpoints import reach_in_batch
-from lake_assets.engagement.erasure.registry import count_rejected
+from lake_assets.base.failpoints import BATCH_FAILED, BATCH_REPLACED, BATCH_WITHDRAWN, reach, reach_in_batch
+from lake_assets.engagement.deduplication.repeated import REPEATED
+from lake_assets.engagement.erasure.registry import ERASED
+from lake_assets.engagement.isolation.blame import error_name, is_infrastructure
+from lake_assets.engagement.isolation.explain import explain
+from lake_assets.engagement.isolation.search import after_failure, next_part, replacement
+from lake_assets.engagement.isolation.withdrawal import has_changed_rows, withdraw
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.delta_log import Commit
 from lake_assets.engagement.model.lake import StreamName
 from lake_assets.engagement.model.offsets import TopicState, next_range
 from lake_assets.engagement.model.tables import LakeTables
-from lake_assets.errors import CheckpointLost
+from lake_assets.engagement.notifications.notify import DATA_COMMIT
+from lake_assets.errors import BatchFailed, CheckpointLost
 
 
 class BatchCommit(Protocol):
@@ -62,6 +70,7 @@ class Stream:
         commits: The commits of each batch, in order.
         reads: Tables whose versions are part of the intent, beside the tables that the commits write.
         has_work: Whether a batch is due without a new message, given table → version that the last batch left.
+        upgrade: Adds what tables of an earlier version lack. Called after each claim.
     """
 
     name: StreamName
@@ -70,6 +79,7 @@ class Stream:
     commits: tuple[BatchCommit, ...]
     reads: tuple[str, ...]
     has_work: Callable[[Mapping[str, int]], bool] = lambda since: False
+    upgrade: Callable[[], None] = lambda: None
 
     @property
     def app_name(self) -> str:
@@ -91,12 +101,14 @@ class BatchReport:
         resumed: Whether an earlier turn had begun the batch.
         commits: Name of each commit of this turn → what it committed; None if nothing.
         dropped: Number of messages of the whole batch that make no row because they name an erased person.
+        repeated: Number of messages of the whole batch that make no row because their engagement is stored already.
     """
 
     batch: Batch
     resumed: bool
     commits: Mapping[str, Commit | None]
     dropped: int = 0
+    repeated: int = 0
 
 
 def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
@@ -112,31 +124,35 @@ def run_batch(stream: Stream, guard: Guard) -> BatchReport | None:
         OffsetsMissing: Kafka has removed messages that were not read.
         CheckpointLost: The checkpoint is older than the data.
         StateMoved: Another call ran at the same time.
+        BatchFailed: A commit failed, perhaps because of a message. Its cause is the error of the commit.
     """
     last = stream.tables.checkpoints.read(stream.app_name)
     if last is not None and not last.finished:
         guard.claim()
-        return _finish(stream, guard, last, resumed=True)
+        stream.upgrade()
+        return _complete(stream, guard, last, resumed=True)
     opened = _begin(stream, guard, last)
     if opened is None:
         return None
-    return _finish(stream, guard, opened, resumed=False)
+    return _complete(stream, guard, opened, resumed=False)
 
 
 def _begin(stream: Stream, guard: Guard, last: Checkpoint | None) -> Checkpoint | None:
     """Store the intent of the next batch, and return its checkpoint; None if no batch is due."""
     tables = stream.tables
     last_messages = last.batch.messages if last else None
-    messages = next_range(stream.topic(), last_messages, max_records=tables.lake.max_records)
+    available = next_range(stream.topic(), last_messages, max_records=tables.lake.max_records)
+    messages, trouble = next_part(available, last)
     since = _versions_left_by(stream, last) if last else {}
     if not messages.count and not stream.has_work(since):
         return None
     guard.claim()
+    stream.upgrade()
     batch_id = last.batch.batch_id + 1 if last else 1
     for commit in stream.commits:
         _check_unseen(stream, commit, batch_id)
     batch = Batch(batch_id, messages, _present_versions(stream), since)
-    intent = Checkpoint(batch, stream.commit_names)
+    intent = Checkpoint(batch, stream.commit_names, trouble=trouble)
     guard.confirm()
     reach_in_batch("before-intent", stream.commit_names)
     opened = tables.checkpoints.move(stream.app_name, last, intent)
@@ -159,6 +175,59 @@ def _versions_left_by(stream: Stream, last: Checkpoint) -> dict[str, int]:
     return versions
 
 
+class _AttemptFailed(Exception):
+    """A commit of a batch failed. checkpoint: the progress until then."""
+
+    def __init__(self, checkpoint: Checkpoint, commit: BatchCommit, error: Exception) -> None:
+        super().__init__(commit.name)
+        self.checkpoint = checkpoint
+        self.commit = commit
+        self.error = error
+
+
+def _complete(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:
+    """Finish the open batch, or the first part of it that succeeds if the batch has failed often enough."""
+    while True:
+        if opened.withdrawing:
+            opened = _replace(stream, guard, opened)
+        try:
+            return _finish(stream, guard, opened, resumed=resumed)
+        except _AttemptFailed as failure:
+            opened = _record_failure(stream, failure)
+            if not opened.withdrawing:
+                raise _error(stream, opened) from failure.error
+
+
+def _record_failure(stream: Stream, failure: _AttemptFailed) -> Checkpoint:
+    counted = after_failure(failure.checkpoint, failure.commit.name, error_name(failure.error))
+    stream.tables.checkpoints.move(stream.app_name, failure.checkpoint, counted)
+    reach(BATCH_FAILED)
+    return counted
+
+
+def _error(stream: Stream, opened: Checkpoint) -> BatchFailed:
+    found = explain(stream.app_name, opened)
+    assert found is not None
+    return BatchFailed(found.problem, remedy=found.remedy)
+
+
+def _replace(stream: Stream, guard: Guard, opened: Checkpoint) -> Checkpoint:
+    """Withdraw the open batch, and store the intent of the part that is tried next."""
+    guard.confirm()
+    checkpoints = stream.tables.checkpoints
+    data = next(commit for commit in stream.commits if commit.name == DATA_COMMIT)
+    if has_changed_rows(stream.tables, stream.app_id(data), data.table, opened):
+        return checkpoints.move(stream.app_name, opened, replace(opened, trouble=None))
+    commits = {commit.name: (stream.app_id(commit), commit.table) for commit in stream.commits}
+    withdraw(stream.tables, commits, opened)
+    reach(BATCH_WITHDRAWN)
+    guard.confirm()
+    part = replacement(opened, _present_versions(stream))
+    checkpoints.move(stream.app_name, opened, part)
+    reach(BATCH_REPLACED)
+    return part
+
+
 def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) -> BatchReport:
     """Make the commits of the open batch that are not done."""
     made: dict[str, Commit | None] = {}
@@ -167,11 +236,17 @@ def _finish(stream: Stream, guard: Guard, opened: Checkpoint, *, resumed: bool) 
             continue
         guard.confirm()
         reach_in_batch(f"before-{commit.name}", stream.commit_names)
-        made[commit.name] = _commit(stream, commit, opened)
+        try:
+            made[commit.name] = _commit(stream, commit, opened)
+        except Exception as error:
+            if is_infrastructure(error):
+                raise
+            raise _AttemptFailed(opened, commit, error) from error
         reach_in_batch(f"written-{commit.name}", stream.commit_names)
         opened = _record(stream, commit, opened, made[commit.name])
         reach_in_batch(f"recorded-{commit.name}", stream.commit_names)
-    return BatchReport(opened.batch, resumed, made, count_rejected(stream.tables, opened.batch))
+    letters = stream.tables.dead_letters(opened.batch)
+    return BatchReport(opened.batch, resumed, made, dropped=letters[ERASED], repeated=letters[REPEATED])
 
 
 def _commit(stream: Stream, commit: BatchCommit, opened: Checkpoint) -> Commit | None:
@@ -180,13 +255,15 @@ def _commit(stream: Stream, commit: BatchCommit, opened: Checkpoint) -> Commit |
     app_id = stream.app_id(commit)
     if stream.tables.last_batch(commit.table, app_id) < batch.batch_id:
         commit.write(batch, opened.done, app_id)
-    since = batch.reads[commit.table]
+    since = batch.reads.get(commit.table, 0)  # an intent of an earlier version lacks the tables that are new
     return stream.tables.commit_of(commit.table, app_id=app_id, batch_id=batch.batch_id, since=since)
 
 
 def _record(stream: Stream, commit: BatchCommit, opened: Checkpoint, made: Commit | None) -> Checkpoint:
     version = made.version if made else None
     done = opened.with_done(commit.name, version)
+    # The intent of an earlier version may lack commits of this one.
+    done = replace(done, commits=stream.commit_names)
     return stream.tables.checkpoints.move(stream.app_name, opened, done)
 
 

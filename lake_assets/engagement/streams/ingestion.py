@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.deduplication.repeated import reject_repeated
+from lake_assets.engagement.model.checkpoint import COPIES_ARE_REPEATED, Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.messages import ingestion_format
 from lake_assets.engagement.model.table_schemas import (
     ENGAGEMENT,
     ENGAGEMENT_COLUMNS,
     ERASURE,
-    MUTATION_REQUEST,
     ORG,
+    SENT_WHO_ID,
+    SETTLED_REQUEST,
 )
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 from lake_assets.engagement.streams.batch import Stream
 from lake_assets.engagement.streams.batch_messages import BatchMessages, DeadLetterCommit
 from lake_assets.engagement.streams.records import reject_replaced
+from lake_assets.engagement.streams.settled.settling import upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +43,8 @@ def ingestion(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         DeadLetterCommit(messages),
         NotificationCommit(tables, spark, tables.lake.app_name("ingestion")),
     )
-    return Stream("ingestion", tables, topic.state, commits, reads=(ORG, ERASURE, MUTATION_REQUEST))
+    reads = (ORG, ERASURE, SETTLED_REQUEST)
+    return Stream("ingestion", tables, topic.state, commits, reads, upgrade=partial(upgrade, tables, spark))
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,13 @@ class IngestionMessages(BatchMessages):
     def validated(self, batch: Batch) -> DataFrame:
         """Return the validated messages. Engagements that a mutation request has put in place are invalid, too."""
         return reject_replaced(super().validated(batch), self.tables, self.spark, batch)
+
+    def accepted(self, messages: DataFrame, batch: Batch) -> DataFrame:
+        """Return the messages without later copies of an engagement among the valid ones."""
+        found = super().accepted(messages, batch)
+        if batch.rules < COPIES_ARE_REPEATED or batch.rejected is not None:
+            return found
+        return reject_repeated(found, self.tables, self.spark, batch)
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,6 @@ class EngagementCommit:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         from pyspark.sql import functions as F
 
-        dated = self.messages.valid(batch).withColumn("engagement_date", F.to_date("engaged_at"))
-        rows = dated.select(*ENGAGEMENT_COLUMNS, "engagement")
+        derived = {"engagement_date": F.to_date("engaged_at"), SENT_WHO_ID: F.col("who_id")}
+        rows = self.messages.valid(batch).withColumns(derived).select(*ENGAGEMENT_COLUMNS, "engagement", SENT_WHO_ID)
         self.messages.tables.append(ENGAGEMENT, rows, app_id=app_id, batch_id=batch.batch_id)

@@ -14,8 +14,12 @@ from lake_assets.engagement.model.messages import NOT_JSON, PATTERNS, RECORD, TI
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
 
 _JSON = "json"
+_TYPED_SUFFIX = "_typed"
+"""Suffix of the column with the same JSON object as a variant, which knows the JSON type of each value."""
+
 _CORRUPT = "_broken"
 _POLICY_PREFIX = "policy_"
 _PLACE = ("topic", "partition", "offset")
@@ -41,12 +45,13 @@ def validate_messages(messages: DataFrame, message_format: Format, orgs: DataFra
     parsed = messages.select(
         *_PLACE,
         F.make_valid_utf8(text).alias("message"),
-        _parse(text, message_format).alias(_JSON),
+        *_parse(text, message_format, _JSON),
     )
     columns = json_object.columns()
     if message_format.record:
         name, format_of_record = message_format.record
-        parsed = parsed.withColumn(RECORD, _parse(F.col(f"{_JSON}.{name}"), format_of_record))
+        record = _parse(json_object.text(name), format_of_record, RECORD)
+        parsed = parsed.select("*", *record)
         columns.append(_typed_record(format_of_record).alias(RECORD))
     policy_columns = [F.col(name).alias(column) for name, column in policies.items()]
     registered = orgs.select(F.col("org_id").alias("known_org"), *policy_columns).distinct()
@@ -55,12 +60,33 @@ def validate_messages(messages: DataFrame, message_format: Format, orgs: DataFra
     return joined.select(*_PLACE, "message", _reason(json_object).alias("reason"), *columns)
 
 
+def reject_messages(messages: DataFrame, validated: StructType, reason: str, *, keeps_text: bool) -> DataFrame:
+    """Return messages as invalid ones, without parsing them.
+
+    Args:
+        messages: As for `validate_messages`.
+        validated: The columns that `validate_messages` returns; those of the format are null.
+        keeps_text: Whether the text of the messages is returned.
+    """
+    from pyspark.sql import functions as F
+
+    text = F.make_valid_utf8(F.col("value").cast("string")) if keeps_text else F.lit(None).cast("string")
+    known = {"message": text, "reason": F.lit(reason)}
+    columns = []
+    for column in validated.fields:
+        is_place = column.name in _PLACE
+        value = F.col(column.name) if is_place else known.get(column.name, F.lit(None).cast(column.dataType))
+        columns.append(value.alias(column.name))
+    return messages.select(*columns)
+
+
 def with_typed_record(rows: DataFrame, column: str, record_format: Format) -> DataFrame:
     """Return the rows with the struct `RECORD`: typed values of the JSON object in a text column."""
     from pyspark.sql import functions as F
 
-    parsed = rows.withColumn(RECORD, _parse(F.col(column), record_format))
-    return parsed.withColumn(RECORD, _typed_record(record_format))
+    parsed = rows.select("*", *_parse(F.col(column), record_format, RECORD))
+    typed = parsed.withColumn(RECORD, _typed_record(record_format))
+    return typed.drop(f"{RECORD}{_TYPED_SUFFIX}")
 
 
 def _typed_record(record_format: Format) -> Column:
@@ -69,17 +95,23 @@ def _typed_record(record_format: Format) -> Column:
     return F.struct(*_ParsedObject(RECORD, record_format).columns())
 
 
-def _parse(text: Column, message_format: Format) -> Column:
-    """Parse a JSON object with all values as text, which distinguishes a bad value from a missing one."""
+def _parse(text: Column, message_format: Format, column: str) -> tuple[Column, Column]:
+    """Parse a JSON object with all values as text, which distinguishes a bad value from a missing one.
+
+    Returns:
+        The object as the given column, and the same as a variant.
+    """
     from pyspark.sql import functions as F
 
-    fields = [f"{name} string" for name in message_format.fields]
+    fields = [f"`{message_format.key(name)}` string" for name in message_format.fields]
     fields.append(f"{_CORRUPT} string")
     if message_format.nested:
         name, inner = message_format.nested
         inner_fields = ", ".join(f"{inner_name}: string" for inner_name in inner)
         fields.append(f"{name} struct<{inner_fields}>")
-    return F.from_json(F.try_validate_utf8(text), ", ".join(fields), {"columnNameOfCorruptRecord": _CORRUPT})
+    valid = F.try_validate_utf8(text)
+    parsed = F.from_json(valid, ", ".join(fields), {"columnNameOfCorruptRecord": _CORRUPT})
+    return parsed.alias(column), F.try_parse_json(valid).alias(f"{column}{_TYPED_SUFFIX}")
 
 
 def _reason(json_object: _ParsedObject) -> Column:
@@ -90,8 +122,9 @@ def _reason(json_object: _ParsedObject) -> Column:
     if json_object.format.record:
         name, format_of_record = json_object.format.record
         text = json_object.text(name)
-        record = _ParsedObject(RECORD, format_of_record, label=f"{name}.")
-        record_checks = [record.check_parsed(text, f"bad object {name}"), *record.check_fields()]
+        key = json_object.format.key(name)
+        record = _ParsedObject(RECORD, format_of_record, label=f"{key}.")
+        record_checks = [record.check_parsed(text, f"bad object {key}"), *record.check_fields()]
         checks.append(F.when(text.isNotNull(), F.coalesce(*record_checks)))
     checks.append(F.when(F.col("known_org").isNull(), UNKNOWN_ORG))
     return F.coalesce(*checks)
@@ -114,7 +147,7 @@ class _ParsedObject:
     def text(self, path: str) -> Column:
         from pyspark.sql import functions as F
 
-        return F.col(f"{self.column}.{path}")
+        return F.col(f"{self.column}.{self.format.key(path)}")
 
     def columns(self) -> list[Column]:
         """Return the typed values, each under the name of its field."""
@@ -166,10 +199,20 @@ class _ParsedObject:
         checks = []
         for path, kind in self.format.paths.items():
             text = self.text(path)
-            is_bad = text.isNotNull() & _cast(text, kind).isNull()
+            is_bad = text.isNotNull() & (_cast(text, kind).isNull() | self._is_no_string(path, kind))
             noun = "date" if kind in PATTERNS else kind
-            checks.append(F.when(is_bad, f"bad {noun} {self.label}{path}"))
+            checks.append(F.when(is_bad, f"bad {noun} {self._shown(path)}"))
         return checks
+
+    def _is_no_string(self, path: str, kind: str) -> Column:
+        """Return whether a field of text has a number, an object or the like; false for other fields."""
+        from pyspark.sql import functions as F
+
+        is_json_of_record = self.format.record is not None and path == self.format.record[0]
+        if kind != "string" or is_json_of_record:
+            return F.lit(False)
+        value = F.try_variant_get(f"{self.column}{_TYPED_SUFFIX}", f"$.{self.format.key(path)}", "variant")
+        return F.coalesce(F.schema_of_variant(value) != "STRING", F.lit(False))
 
     def _check_ranges(self) -> list[Column]:
         from pyspark.sql import functions as F
@@ -178,7 +221,7 @@ class _ParsedObject:
         for name, (minimum, maximum) in self.format.range.items():
             kind = self.format.fields[name]
             is_outside = ~_cast(self.text(name), kind).between(minimum, maximum)
-            checks.append(F.when(is_outside, f"bad {kind} {self.label}{name}"))
+            checks.append(F.when(is_outside, f"bad {kind} {self._shown(name)}"))
         return checks
 
     def _check_choices(self) -> list[Column]:
@@ -187,7 +230,7 @@ class _ParsedObject:
         checks = []
         for name, choices in self.format.choices.items():
             is_unknown = ~self.text(name).isin(*choices)
-            checks.append(F.when(is_unknown, f"unknown {self.label}{name}"))
+            checks.append(F.when(is_unknown, f"unknown {self._shown(name)}"))
         return checks
 
     def _is_blank(self, name: str) -> Column:
@@ -197,7 +240,10 @@ class _ParsedObject:
         return text.isNull() | (F.trim(text) == "")
 
     def _missing(self, name: str) -> str:
-        return f"missing field {self.label}{name}"
+        return f"missing field {self._shown(name)}"
+
+    def _shown(self, path: str) -> str:
+        return f"{self.label}{self.format.key(path)}"
 
 
 def _cast(text: Column, kind: str) -> Column:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.messages import RECORD, record_format
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS, MUTATION_REQUEST
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_COLUMNS
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.grouped import RECORD_IDS, place_records_by_org
-from lake_assets.engagement.streams.late_arrivals import ROW_ID
+from lake_assets.engagement.streams.late_arrivals import ROW_ID, with_sent_id
 from lake_assets.engagement.streams.message_validation import with_typed_record
+from lake_assets.engagement.streams.settled.settled_requests import placed_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 REPLACED = "replaced"
 """Reason of a dead letter whose engagement a mutation request has already put in place."""
 
+RECORD_TIME = "record_engaged_at"
+"""Column with the time of the record of a request; null if it carries none."""
+
 ROW_COLUMNS = (*ENGAGEMENT_COLUMNS, "engagement")
 """Columns of a row of `engagement`."""
 
 
 def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
-    """Return the requests with `RECORD_IDS`, null where they carry no record."""
+    """Return the requests with `RECORD_IDS` and `RECORD_TIME`, null where they carry no record."""
     from pyspark.sql import functions as F
 
     record_engagement_id, record_who_id = RECORD_IDS
@@ -36,6 +40,7 @@ def with_record_ids(requests: DataFrame, lake: EngagementLake) -> DataFrame:
     ids = {
         record_engagement_id: F.col(f"{RECORD}.engagement_id"),
         record_who_id: F.col(f"{RECORD}.who_id"),
+        RECORD_TIME: F.col(f"{RECORD}.engaged_at"),
     }
     return typed.withColumns(ids).drop(RECORD)
 
@@ -67,7 +72,7 @@ def replaced_rows(tables: LakeTables, spark: SparkSession, batch: Batch, records
     """Return the rows that records replace, as the batch found them: `LATE_ROWS` without an alias, to be deleted."""
     from pyspark.sql import functions as F
 
-    rows = tables.read_for(spark, batch, ENGAGEMENT)
+    rows = with_sent_id(tables.read_for(spark, batch, ENGAGEMENT))
     replaced = rows.join(F.broadcast(records), ["org_id", "engagement_id"], "left_semi")
     ids = replaced.select(*ROW_ID).distinct()
     return ids.withColumn("alias", F.lit(None).cast("string"))
@@ -87,16 +92,15 @@ def inserted_rows(records: DataFrame) -> DataFrame:
 def reject_replaced(messages: DataFrame, tables: LakeTables, spark: SparkSession, batch: Batch) -> DataFrame:
     """Give messages of ingestion the reason `REPLACED` if a record has put their engagement in place.
 
-    Records of requests that an erasure has redacted count, too.
-
     Args:
         messages: As `validate_messages` returns them.
     """
     from pyspark.sql import functions as F
 
-    log = tables.read_for(spark, batch, MUTATION_REQUEST)
-    applied = log.where("status = 'applied' and insert_record is not null")
-    placed = with_record_ids(applied, tables.lake).select(
+    carrying = placed_records(tables, spark, batch)
+    if carrying is None:
+        return messages
+    placed = carrying.select(
         F.col("org_id").alias("of_org"),
         F.col(RECORD_IDS[0]).alias("placed"),
     )

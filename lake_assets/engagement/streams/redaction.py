@@ -15,10 +15,11 @@ from lake_assets.engagement.erasure.mentions import matchers_by_org, mentions
 from lake_assets.engagement.erasure.registry import ErasureRegistry
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.idempotent import batch_statement
-from lake_assets.engagement.model.messages import RECORD, mutation_format, record_format
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE, MUTATION_REQUEST
-from lake_assets.engagement.streams.message_validation import with_typed_record
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ERASURE, MUTATION_REQUEST, SETTLED_REQUEST
+from lake_assets.engagement.requests.grouped import RECORD_IDS
+from lake_assets.engagement.streams.records import RECORD_TIME, with_record_ids
 from lake_assets.engagement.streams.retention_limits import RetentionLimits
+from lake_assets.engagement.streams.settled.settled_requests import orgs_of, settled_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,48 +85,67 @@ class RequestRedaction:
 
         if not self.limits.erased_people(batch):
             return
-        tables = self.limits.messages.tables
         redactions = checkpoint_rows(self._redactions(batch))
         if redactions.isEmpty():
             return
+        identifier = self.limits.messages.tables.identifier(self.table)
         same_request = F.expr("org_id = of_org AND request_id = of_request")
+        of_orgs = F.col("org_id").isin(orgs_of(redactions.select(F.col("of_org").alias("org_id"))))
         is_in_place = F.expr("status = 'applied' AND kept_record IS NOT NULL")
-        redacted = {
-            "old_id": F.lit(None),
-            "new_id": F.lit(None),
-            "insert_record": F.col("kept_record"),
-        }
-        merge = redactions.mergeInto(tables.identifier(MUTATION_REQUEST), same_request)
+        redacted = dict.fromkeys(("old_id", "new_id"), F.lit(None)) | self.redacted_record()
+        merge = redactions.mergeInto(identifier, of_orgs & same_request)
         merge = merge.whenMatched(is_in_place).update(redacted)
         merge = merge.whenMatched().delete()
         with batch_statement(self.limits.messages.spark, app_id, batch.batch_id):
             merge.merge()
 
+    def requests(self, batch: Batch) -> DataFrame:
+        """Return the requests as the batch found them, with the ids and the time of their records."""
+        tables = self.limits.messages.tables
+        log = tables.read_for(self.limits.messages.spark, batch, MUTATION_REQUEST)
+        return with_record_ids(log, tables.lake)
+
+    def redacted_record(self) -> dict[str, Column]:
+        """Return what stays of a record that another person has: column → value, given `kept_record`."""
+        from pyspark.sql import functions as F
+
+        key = self.limits.messages.tables.lake.message_key("engagement_id")
+        return {"insert_record": F.to_json(F.struct(F.col("kept_record").alias(key)))}
+
     def _redactions(self, batch: Batch) -> DataFrame:
         """Return the requests to redact.
 
         Returns:
-            of_org string, of_request string, kept_record string: what stays of the record of another person, as JSON;
-            null if nothing stays.
+            of_org string, of_request string, kept_record string: the engagement_id of another person's record; null if
+            nothing stays.
         """
         from pyspark.sql import functions as F
 
-        tables, spark = self.limits.messages.tables, self.limits.messages.spark
-        log = tables.read_for(spark, batch, MUTATION_REQUEST)
-        typed = with_typed_record(log, "insert_record", record_format(tables.lake))
         erased = F.broadcast(self.limits.erased_by_org(batch))
-        joined = typed.join(erased, F.expr("org_id = of_org"))
-        names_erased = F.lit(False)
-        for who_column, time_column in mutation_format(tables.lake).people.items():
-            names_erased |= _is_erased(who_column, time_column)
-        record_is_erased = _is_erased(f"{RECORD}.who_id", f"{RECORD}.engaged_at")
-        has_other_record = F.col("insert_record").isNotNull() & ~record_is_erased
-        kept_record = F.when(has_other_record, F.to_json(F.struct(f"{RECORD}.engagement_id")))
-        return (
-            joined.where(names_erased)
-            .select("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
-            .distinct()
-        )
+        joined = self.requests(batch).join(erased, F.expr("org_id = of_org"))
+        record_engagement_id, record_who_id = RECORD_IDS
+        record_is_erased = _is_erased(record_who_id, RECORD_TIME)
+        names_erased = _is_erased("old_id", "executed_at") | _is_erased("new_id", "executed_at") | record_is_erased
+        kept_record = F.when(~record_is_erased, F.col(record_engagement_id))
+        columns = ("of_org", F.col("request_id").alias("of_request"), kept_record.alias("kept_record"))
+        return joined.where(names_erased).select(*columns).distinct()
+
+
+@dataclass(frozen=True)
+class SettledRedaction(RequestRedaction):
+    """Does the same with settled requests."""
+
+    name: str = "settled"
+    table: str = SETTLED_REQUEST
+
+    def requests(self, batch: Batch) -> DataFrame:
+        messages = self.limits.messages
+        return settled_requests(messages.tables, messages.spark, batch, orgs_of(self.limits.erased_ids(batch)))
+
+    def redacted_record(self) -> dict[str, Column]:
+        from pyspark.sql import functions as F
+
+        return dict.fromkeys((RECORD_IDS[1], RECORD_TIME), F.lit(None))
 
 
 @dataclass(frozen=True)

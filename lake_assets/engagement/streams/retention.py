@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.idempotent import batch_statement
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.engagement.model.messages import RETENTION_FORMAT
+from lake_assets.engagement.model.messages import retention_format
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ORG
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
@@ -25,9 +25,11 @@ from lake_assets.engagement.streams.redaction import (
     DeadLetterRedaction,
     ErasureCommit,
     RequestRedaction,
+    SettledRedaction,
     redact_letters,
 )
 from lake_assets.engagement.streams.retention_limits import RetentionLimits
+from lake_assets.engagement.streams.settled.settling import upgrade
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,17 +42,18 @@ def retention(tables: LakeTables, spark: SparkSession, servers: str) -> Stream:
         servers: Kafka's `host:port`, comma-separated.
     """
     topic = KafkaTopic(servers, tables.lake.topic("retention"))
-    messages = BatchMessages(tables, spark, topic, RETENTION_FORMAT)
+    messages = BatchMessages(tables, spark, topic, retention_format(tables.lake))
     limits = RetentionLimits(messages)
     commits = (
         ErasureCommit(limits),
         DeletionCommit(limits),
         RequestRedaction(limits),
+        SettledRedaction(limits),
         DeadLetterRedaction(limits),
         DeadLetterCommit(messages, partial(redact_letters, limits=limits)),
         NotificationCommit(tables, spark, tables.lake.app_name("retention")),
     )
-    return Stream("retention", tables, topic.state, commits, reads=(ORG,))
+    return Stream("retention", tables, topic.state, commits, reads=(ORG,), upgrade=partial(upgrade, tables, spark))
 
 
 @dataclass(frozen=True)

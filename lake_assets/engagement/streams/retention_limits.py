@@ -13,9 +13,10 @@ from lake_assets.engagement.erasure.registry import ErasureRegistry, HashedId, e
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.delta_log import open_table
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ERASURE, MUTATION_REQUEST
-from lake_assets.engagement.model.tables import applied_requests
+from lake_assets.engagement.model.tables import linking_requests
 from lake_assets.engagement.requests.grouped import limits_by_org
 from lake_assets.engagement.streams.batch_messages import BatchMessages
+from lake_assets.engagement.streams.settled.settled_requests import orgs_of, settled_requests
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,8 +40,8 @@ _LINKS = pa.schema(
 class RetentionLimits:
     """The retention limits of batches.
 
-    They follow from the messages, and from what connects the ids of a person: the mutation requests that were applied
-    when the batch began, and earlier erasures.
+    They follow from the messages, and from what connects the ids of a person: the mutation requests that the lake held
+    when the batch began, whether they were applied or not, and earlier erasures.
 
     Attributes:
         messages: Messages of the retention topic.
@@ -77,7 +78,8 @@ class RetentionLimits:
         spark = self.messages.spark
         requests = self.messages.valid(batch)
         log = self.messages.tables.read_for(spark, batch, MUTATION_REQUEST)
-        links = applied_requests(log)
+        settled = settled_requests(self.messages.tables, spark, batch, orgs_of(requests))
+        links = linking_requests(log).select(_LINKS.names).unionByName(linking_requests(settled).select(_LINKS.names))
         limits = checkpoint_rows(limits_by_org(requests, links))
         orgs = self._orgs_that_erase_again(batch, limits)
         earlier_links = self._links_of_earlier_erasures(batch, links, orgs) if orgs else []

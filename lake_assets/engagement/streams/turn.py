@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
 from lake_assets.engagement.streams.ingestion import ingestion
 from lake_assets.engagement.streams.mutation import mutation
 from lake_assets.engagement.streams.retention import retention
+from lake_assets.errors import BatchFailed, CoordinationError
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -74,12 +76,17 @@ def take_turn(
 
     Raises:
         CoordinationError: The turn was refused, or the lock was lost.
-        StreamError: As for `run_batch`.
+        StreamError: As for `run_batch`. The coordinator's state then says what is wrong with a batch that failed.
     """
     started_at = clock()
     with coordinated.turn(max_wait=max_wait) as predecessor:
         waited = clock() - started_at
-        report = run_batch(stream, coordinated)
+        try:
+            report = run_batch(stream, coordinated)
+        except BatchFailed as error:
+            with suppress(CoordinationError):
+                coordinated.explain(error.problem.removesuffix("."))
+            raise
         reach_in_batch("before-unlock", stream.commit_names)
     reach_in_batch("after-unlock", stream.commit_names)
     return TurnReport(predecessor, report, waited)

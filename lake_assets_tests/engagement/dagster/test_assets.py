@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -12,33 +12,22 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 import pytest
 
-from lake_assets.engagement.dagster.assets import engagement_definitions, engagement_key
-from lake_assets.engagement.dagster.sensors import RETRY_SECONDS
+from lake_assets.engagement.dagster.assets import engagement_definitions
+from lake_assets.engagement.dagster.graph import engagement_key
+from lake_assets.engagement.dagster.turn_sensors import RETRY_SECONDS
 from lake_assets.engagement.model.lake import STREAMS
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT_METRICS
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.model.turn_order import MAINTENANCE
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import LockLost
-from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, Alone, Traffic
+from lake_assets_tests.engagement.scenario import ORGS, PARTITIONS, SESSION_SECONDS, START, Losing, Traffic
 
 if TYPE_CHECKING:
     from dagster._core.definitions.sensor_definition import SensorExecutionData
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
-
-
-@dataclass
-class Losing(Alone):
-    """The guard of a holder who has lost the lock after so many confirmations: of the intent, of data, ..."""
-
-    confirmed: int
-
-    def confirm(self) -> None:
-        self.confirmed -= 1
-        if self.confirmed < 0:
-            raise LockLost("ingestion", "the test has taken it")
 
 
 SECONDS = 600
@@ -113,6 +102,7 @@ def daemon(mail: Traffic) -> Iterator[Daemon]:
         yield Daemon(mail, instance)
 
 
+@pytest.mark.timeout(1200)
 def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daemon) -> None:
     mail.send(range(12), [b"{"])
     assert_a_stream_is_asked_for_when_its_interval_is_over(daemon)
@@ -142,11 +132,11 @@ def mail_ends(mail: Traffic) -> dict[str, int]:
 
 
 def assert_maintenance_follows_retention(daemon: Daemon) -> None:
-    """It is asked for after a turn of retention and while one is due, and refused after any other."""
+    """It is asked for after a turn of retention, and refused after any other but its own."""
     daemon.turn("mutation")
-    skipped = daemon.tick("mail_maintenance_sensor").skip_message
-    assert skipped == "Maintenance of mail follows a turn of retention; the last turn was of mutation."
-    assert_asked_for_while_retention_is_due(daemon)
+    waiting = daemon.tick("mail_maintenance_sensor")
+    assert waiting.run_requests == []
+    assert "it waits for maintenance or retention, and mutation ran last" in str(waiting.skip_message)
     refused = daemon.run("mail_maintenance_job")
     assert (refused.success, checks(refused)) == (False, {"turn_in_time": False})
     assert daemon.turn("retention")[1] == {
@@ -159,16 +149,9 @@ def assert_maintenance_follows_retention(daemon: Daemon) -> None:
     assert verdicts == {"turn_in_time": True}
     assert figures["files"] < figures["files before"]
     assert figures["files removed"] == sum(json.loads(figures["files removed by table"]).values())
-    assert (figures["orgs sorted"], figures["hours kept"]) == (len(ORGS), RETAIN_HOURS)
-    assert "the last turn was of maintenance" in str(daemon.tick("mail_maintenance_sensor").skip_message)
-
-
-def assert_asked_for_while_retention_is_due(daemon: Daemon) -> None:
-    job, key = daemon.repository.get_job("mail_retention_job"), dg.AssetKey(["engagement", "mail", "retention"])
-    due = daemon.instance.create_run_for_job(job, asset_selection=frozenset({key}), status=dg.DagsterRunStatus.STARTED)
-    assert daemon.tick("mail_maintenance_sensor").run_requests
-    daemon.instance.delete_run(due.run_id)
-    del daemon.cursors["mail_maintenance_sensor"]
+    assert [figures[name] for name in ("orgs compacted", "orgs sorted", "hours kept")] == [len(ORGS), 0, RETAIN_HOURS]
+    daemon.now += timedelta(seconds=SECONDS)
+    assert "nobody else has had a turn since" in str(daemon.tick("mail_maintenance_sensor").skip_message)
 
 
 def assert_a_stream_is_asked_for_when_its_interval_is_over(daemon: Daemon) -> None:
@@ -196,12 +179,13 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
     [late] = refused.get_asset_check_evaluations()
     assert (late.check_name, late.passed) == ("turn_in_time", False)
     assert "it waits for ingestion, and mutation ran last" in str(late.metadata["reason"].value)
-    assert daemon.tick("mail_mutation_sensor").run_requests
-    daemon.now += timedelta(seconds=RETRY_SECONDS)
-    assert daemon.tick("mail_mutation_sensor").run_requests
+    assert_a_stream_out_of_turn_is_not_asked_for(daemon)
     idle, verdicts = daemon.turn("ingestion")
     assert idle["batch"] == "none was due"
     assert all(verdicts.values())
+    assert daemon.tick("mail_mutation_sensor").run_requests
+    daemon.now += timedelta(seconds=RETRY_SECONDS - 10)
+    assert "its next turn is in 10 s" in str(daemon.tick("mail_mutation_sensor").skip_message)
     assert daemon.turn("mutation")[1] == {
         "turn_in_time": True,
         "notifications_equal_commits": True,
@@ -210,12 +194,27 @@ def assert_dead_requests_and_refused_turns_are_told(mail: Traffic, daemon: Daemo
     }
 
 
+def assert_a_stream_out_of_turn_is_not_asked_for(daemon: Daemon) -> None:
+    """No run waits for its turn: the sensor does, and beyond the maximum wait it fails the check once."""
+    early = daemon.tick("mail_mutation_sensor")
+    assert (early.run_requests, early.asset_events) == ([], [])
+    daemon.now += timedelta(seconds=SESSION_SECONDS)
+    late = daemon.tick("mail_mutation_sensor")
+    assert late.run_requests == []
+    [event] = late.asset_events
+    assert isinstance(event, dg.AssetCheckEvaluation)
+    assert (event.check_name, event.passed, event.asset_key.path[-1]) == ("turn_in_time", False, "mutation")
+    assert "it waits for ingestion, and mutation ran last" in str(event.metadata["reason"].value)
+    assert daemon.tick("mail_mutation_sensor").asset_events == []
+
+
 def assert_repeated_engagements_are_told(mail: Traffic, daemon: Daemon) -> None:
-    mail.send([1, 100])
+    mail.send([1, 100], engaged_at=(START + timedelta(days=7)).isoformat())
+    mail.resend(mail.sent[-1:])
     with pytest.raises(LockLost):
         run_batch(mail.stream(), Losing(confirmed=2))
     figures, verdicts = daemon.turn("ingestion")
-    assert (figures["resumed"], figures["rows inserted"]) == (True, 2)
+    assert (figures["resumed"], figures["rows inserted"], figures["repeated"]) == (True, 2, 1)
     assert figures["commit version"] == json.loads(figures["commit versions"])["data"]
     assert verdicts == {
         "turn_in_time": True,

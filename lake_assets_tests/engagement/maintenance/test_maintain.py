@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lake_assets.coordination import stream
 from lake_assets.coordination.rules import Granted, Refused, Turn, decide
 from lake_assets.engagement.dagster.assets import engagement_definitions
 from lake_assets.engagement.maintenance import maintain
 from lake_assets.engagement.model import turn_order
-from lake_assets.engagement.model.lake import STREAMS
+from lake_assets.engagement.model.lake import ANY_TURN, STREAMS, TURNS
+from lake_assets.engagement.model.lakes import LAKES
 from lake_assets.engagement.model.turn_order import MAINTENANCE, MAINTENANCE_PREDECESSORS, check_turns
 from lake_assets.engagement.streams import turn
 from lake_assets.errors import ConfigurationError
@@ -21,18 +25,56 @@ from lake_assets.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TABLES: Any = SimpleNamespace(lake=LAKES[0])
 NOTHING: tuple[Any, Any] = (None, None)
 """Instead of a client and a session: neither is looked at."""
 TURN_ORDER = {name: stream(name, predecessor) for name, predecessor in turn_order.TURN_ORDER.items()}
 
 
 def test_the_streams_of_a_lake_and_its_maintenance_go_round() -> None:
-    check_turns()
+    for lake in LAKES:
+        check_turns(lake)
+        assert {name: declared.accepts for name, declared in turn_order.turn_order(lake).items()} == {
+            "ingestion": {"*"},
+            "mutation": {"ingestion"},
+            "retention": {"mutation"},
+            "maintenance": {"retention", "maintenance"},
+        }
+
+
+ORDERS = st.fixed_dictionaries({name: st.sets(st.sampled_from((*TURNS, ANY_TURN)), min_size=1) for name in TURNS})
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ORDERS)
+def test_maintenance_and_retention_come_only_after_mutation_has_seen_all_rows(order: dict[str, set[str]]) -> None:
+    """Whatever a file says: an accepted order is walked turn by turn, and never lets one come too early."""
+    lake = replace(LAKES[0], turns={name: tuple(sorted(accepted)) for name, accepted in order.items()})
+    try:
+        check_turns(lake)
+    except ConfigurationError:
+        return
+    declared = turn_order.turn_order(lake)
+    reached, left = set(), [(name, name == "ingestion") for name in TURNS if declared[name].starts]
+    while left:
+        last, has_new_rows = left.pop()
+        assert not (has_new_rows and last in ("retention", MAINTENANCE))
+        reached.add((last, has_new_rows))
+        for name in TURNS:
+            if isinstance(decide(declared[name], Turn(last, "done", 1), {}), Granted):
+                then = (name, name == "ingestion" or (has_new_rows and name != "mutation"))
+                left += [then] if then not in reached else []
+    assert {name for name, _ in reached} == set(TURNS)
 
 
 def defined() -> None:
     engagement_definitions(
-        [], seconds=dict.fromkeys(STREAMS, 1), maintenance_seconds=1, retain_hours=1, max_wait=1, clock=datetime.now
+        LAKES[:1],
+        seconds=dict.fromkeys(STREAMS, 1),
+        maintenance_seconds=1,
+        retain_hours=1,
+        max_wait=1,
+        clock=datetime.now,
     )
 
 
@@ -40,8 +82,8 @@ def defined() -> None:
     "begin",
     [
         defined,
-        lambda: turn.coordinator(cast("Any", SimpleNamespace(name="ingestion", tables=None)), *NOTHING, timeout=1),
-        lambda: maintain.coordinator(*NOTHING, NOTHING[0], timeout=1),
+        lambda: turn.coordinator(cast("Any", SimpleNamespace(name="ingestion", tables=TABLES)), *NOTHING, timeout=1),
+        lambda: maintain.coordinator(TABLES, *NOTHING, timeout=1),
     ],
     ids=["Dagster", "a stream", "maintenance"],
 )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from lake_assets.engagement.model.checkpoint import Batch, Checkpoint, CheckpointStore
+from lake_assets.engagement.model.checkpoint import Batch, Checkpoint, CheckpointStore, Trouble
 from lake_assets.engagement.model.offsets import OffsetRange
-from lake_assets.errors import StateMoved, UsageError
+from lake_assets.errors import StateMoved, StoredByNewerVersion, UsageError
 
 
 @pytest.fixture
@@ -37,6 +39,30 @@ def test_what_was_written_is_read(store: CheckpointStore) -> None:
     whole = store.move("mail.ingestion", half, half.with_done("notification", None))
     assert store.read("mail.ingestion") == whole
     assert whole.finished
+
+
+def test_a_table_of_an_earlier_version_goes_on_and_gets_the_columns_of_failed_attempts(tmp_path: Path) -> None:
+    store = CheckpointStore(f"file://{tmp_path / 'old'}")
+    written = CheckpointStore(f"file://{tmp_path / 'written'}")
+    written.create()
+    written.move("mail.ingestion", None, intent(1))
+    rows = DeltaTable(written.location).to_pyarrow_table().drop_columns(["rejected", "trouble", "rules"])
+    write_deltalake(store.location, rows, partition_by="app_name")
+    old = replace(intent(1), batch=replace(intent(1).batch, rules=0))
+    assert store.read("mail.ingestion") == old
+    trouble = Trouble(2, "data", "ValueError", suspects={0: 3, 11: 7}, narrowed={0: 1, 11: 5}, withdrawing=True)
+    failed = replace(intent(1), batch=replace(old.batch, rejected="ValueError"), trouble=trouble)
+    store.move("mail.ingestion", old, failed)
+    assert store.read("mail.ingestion") == failed
+
+
+def test_a_batch_that_a_later_version_has_begun_is_refused(store: CheckpointStore) -> None:
+    later = replace(intent(7), batch=replace(intent(7).batch, rules=2))
+    store.move("mail.ingestion", None, later)
+    store.move("chat.ingestion", None, intent(1))
+    with pytest.raises(StoredByNewerVersion, match=r"mail\.ingestion, with the rules of batch 7, has format 2"):
+        store.read("mail.ingestion")
+    assert store.read("chat.ingestion") == intent(1)
 
 
 def test_a_move_from_what_is_no_more_is_refused(store: CheckpointStore) -> None:

@@ -26,9 +26,11 @@ from lake_assets.engagement.requests.grouped import (
     RECORD_IDS,
     aliases_by_org,
     attempt_by_org,
-    collapse_by_org,
+    changed_aliases_by_org,
+    late_aliases_by_org,
     limits_by_org,
     place_records_by_org,
+    related_by_org,
 )
 from lake_assets.engagement.streams.batch_messages import BatchMessages
 from lake_assets.engagement.streams.redaction import redact_letters
@@ -100,8 +102,9 @@ def spark(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def test_y1_requests_collapse(spark: SparkSession) -> None:
-    assert rows(collapse_by_org(requests(spark))) == expected(*((f"old {n}", new(n)) for n in range(COUNT)))
+def test_y1_requests_lead_rows(spark: SparkSession) -> None:
+    found = rows(aliases_by_org(requests(spark)))
+    assert found == expected(*((f"old {n}", new(n), None, at(n)) for n in range(COUNT)))
 
 
 def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
@@ -109,8 +112,27 @@ def test_y1_requests_leave_aliases(spark: SparkSession) -> None:
     ids = {"old_id": "concat('new ', id)", "new_id": "concat('last ', id)"}
     batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=later, **ids)
     final = {n: f"last {n}" if n % 3 else None for n in range(COUNT)}
-    found = rows(aliases_by_org(requests(spark), batch))
+    found = rows(late_aliases_by_org(requests(spark), batch))
     assert found == expected(*((f"old {n}", final[n], None, at(n)) for n in range(COUNT)))
+
+
+def test_y1_requests_change_aliases(spark: SparkSession) -> None:
+    """The batch was executed before the applied requests, and takes their rows; each second id has new rows, too."""
+    earlier = f"{REQUEST['executed_at']} - interval 1 year"
+    batch = requests(spark, request_id="concat('b', id)", op="'convert'", executed_at=earlier, new_id="'other'")
+    before = START.replace(year=START.year - 1)
+    ids = of_orgs(spark, id="concat('old ', id)").where("substring(id, 5) % 2 = 0")
+    found = rows(changed_aliases_by_org(requests(spark), batch, ids))
+    moved = [(f"old {n}", "other", None, before + timedelta(minutes=n)) for n in range(COUNT)]
+    late = [(f"old {n}", new(n), before + timedelta(minutes=n), at(n)) for n in range(0, COUNT, 2)]
+    assert found == sorted([*expected(*moved), *expected(*late)], key=repr)
+
+
+def test_y1_requests_are_connected_with_ids(spark: SparkSession) -> None:
+    ids = of_orgs(spark, id="concat('new ', id)").where("id <> 'new 1'")
+    connected = (n for n in range(COUNT) if n % 3 and n != 1)
+    whose = [(row["org_id"], row["old_id"]) for row in related_by_org(requests(spark), ids).collect()]
+    assert sorted(whose) == [(MANY, old) for old in sorted(f"old {n}" for n in connected)]
 
 
 def test_y1_records_have_places(spark: SparkSession) -> None:
@@ -137,13 +159,23 @@ def test_y1_requests_are_tried_and_keep_their_columns(spark: SparkSession, appli
     """Even requests carry a record. Of the odd ones, every second names an id whose rows have just come."""
     asked = requests(spark)
     former = requests(spark, request_id="concat('f', id)", old_id="concat('gone ', id)").limit(applied_before)
-    arrived = f"if(id % 2 = 0, null, {REQUEST['executed_at']})"
-    present = of_orgs(spark, who_id=REQUEST["old_id"], arrived=arrived).where("substring(who_id, 5) % 4 < 2")
+    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="id % 2 = 1")
+    present = present.where("substring(who_id, 5) % 4 < 2")
     outcome = F.when(F.col("offset") % 4 < 3, "applied").otherwise("parked")
     after = asked.withColumn("attempts", F.lit(1)).withColumn("status", outcome)
     found = attempt_by_org(asked, former, present, max_attempts=2)
     assert found.columns == asked.columns
     assert rows(found) == rows(after)
+
+
+def test_an_org_of_which_all_requests_are_known_has_rows_and_applied_requests_and_no_outcome(
+    spark: SparkSession,
+) -> None:
+    is_known = F.col("org_id") == ONE
+    present = of_orgs(spark, who_id=REQUEST["old_id"], engaged_at=REQUEST["executed_at"], is_as_sent="true")
+    asked = requests(spark).where(~is_known).limit(1)
+    found = attempt_by_org(asked, requests(spark).where(is_known), present.where(is_known), max_attempts=2)
+    assert [row["org_id"] for row in found.collect()] == [MANY]
 
 
 def test_y1_a_table_of_several_chunks_becomes_a_dataframe(spark: SparkSession) -> None:

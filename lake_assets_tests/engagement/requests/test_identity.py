@@ -1,4 +1,4 @@
-"""The collapsed map against replay, row by row, over many small histories; and the cases that are easy to get wrong."""
+"""Where rows end that engaged before all requests, against replay; and the cases that are easy to get wrong."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import OPS, FinalIds, MutationRequest, Op, collapse
+from lake_assets.engagement.requests.aliases import aliases
+from lake_assets.engagement.requests.identity import OPS, FinalIds, MutationRequest, Op
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement.oracle import replay
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IDS = "abcd"
+
+
+def collapse(requests: list[MutationRequest]) -> FinalIds:
+    """Id → where its rows go that engaged before all requests."""
+    return {alias.old_id: alias.new_id for alias in aliases(requests) if alias.after is None}
 
 
 def apply(final: FinalIds, rows: dict[str, str]) -> dict[str, str]:

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import MutationRequest, collapse
+from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.engagement.requests.pending import applicable, status_after_attempt
-from lake_assets_tests.engagement.oracle import replay
-from lake_assets_tests.engagement.requests.test_identity import IDS, START, apply, chain, histories
+from lake_assets_tests.engagement.requests.test_aliases import since
+from lake_assets_tests.engagement.requests.test_identity import IDS, START, chain, histories
+
+EARLIER = START - timedelta(minutes=1)
+"""Before any request."""
+
+
+def before_all(ids: Iterable[str]) -> list[tuple[str, datetime]]:
+    """Rows of these ids that engaged before any request."""
+    return [(identity, EARLIER) for identity in ids]
 
 
 def test_a_request_meets_rows_that_an_earlier_one_brought() -> None:
-    assert applicable(chain("1>2 2>3 1>4"), {"1"}) == {"r0", "r1"}
-    assert applicable(chain("2>3 1>2"), {"1"}) == {"r1"}
-    assert applicable(chain("1x 1>2"), {"1"}) == {"r0"}
+    assert applicable(chain("1>2 2>3 1>4"), before_all("1")) == {"r0", "r1"}
+    assert applicable(chain("2>3 1>2"), before_all("1")) == {"r1"}
+    assert applicable(chain("1x 1>2"), before_all("1")) == {"r0"}
+
+
+def test_a_request_meets_no_row_that_engaged_after_it() -> None:
+    requests = chain("1>2 1>3 2>4")
+    assert applicable(requests, [("1", START)]) == {"r0", "r2"}
+    assert applicable(requests, [("1", START + timedelta(seconds=1))]) == {"r1"}
+    assert applicable(requests, [("1", START), ("1", START + timedelta(seconds=1))]) == {"r0", "r1", "r2"}
 
 
 @settings(max_examples=1000, deadline=None)
-@given(histories(), st.sets(st.sampled_from(IDS)))
-def test_those_that_meet_none_can_be_left_out(requests: list[MutationRequest], present: set[str]) -> None:
-    rows = {f"row of {identity}": identity for identity in present}
-    found = applicable(requests, present)
-    assert apply(collapse([r for r in requests if r.request_id in found]), rows) == replay(requests, rows)
+@given(histories(), st.sets(st.tuples(st.sampled_from(IDS), st.integers(-1, 4))))
+def test_those_that_meet_none_can_be_left_out(requests: list[MutationRequest], engaged: set[tuple[str, int]]) -> None:
+    rows = [(identity, START + timedelta(minutes=minute)) for identity, minute in sorted(engaged)]
+    found = applicable(requests, rows)
+    met = [request for request in requests if request.request_id in found]
+    assert [since(met, *row) for row in rows] == [since(requests, *row) for row in rows]
 
 
 @settings(max_examples=300, deadline=None)
@@ -33,9 +50,8 @@ def test_while_none_was_applied_a_row_that_just_came_is_like_any_other(
     requests: list[MutationRequest], present: set[str], came: set[tuple[str, int]]
 ) -> None:
     arrived = [(identity, START + timedelta(minutes=minute)) for identity, minute in came]
-    assert applicable(requests, present, arrived=arrived) == applicable(
-        requests, present | {identity for identity, _ in came}
-    )
+    former = before_all(present)
+    assert applicable(requests, former, as_sent=arrived) == applicable(requests, [*former, *arrived])
 
 
 def test_a_request_is_tried_so_often_and_no_more() -> None:

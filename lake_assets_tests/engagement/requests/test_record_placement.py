@@ -7,11 +7,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.engagement.requests.identity import MutationRequest, Record, collapse
+from lake_assets.engagement.requests.identity import MutationRequest, Record
 from lake_assets.engagement.requests.pending import applicable
 from lake_assets.engagement.requests.record_placement import PlacedRecord, place_records
 from lake_assets_tests.engagement.oracle import replay
-from lake_assets_tests.engagement.requests.test_identity import IDS, ROWS, apply, chain, histories
+from lake_assets_tests.engagement.requests.test_identity import IDS, ROWS, apply, chain, collapse, histories
+from lake_assets_tests.engagement.requests.test_pending import before_all
 
 RECORDS = st.builds(Record, st.sampled_from([*ROWS, "new", "newer"]), st.sampled_from(IDS))
 
@@ -45,7 +46,7 @@ def test_requests_that_meet_no_row_and_carry_none_can_be_left_out(
     requests: list[MutationRequest], present: set[str]
 ) -> None:
     rows = {row: identity for row, identity in ROWS.items() if identity in present}
-    found = applicable(requests, present)
+    found = applicable(requests, before_all(present))
     assert put([request for request in requests if request.request_id in found], rows) == replay(requests, rows)
 
 

@@ -9,10 +9,10 @@ from shutil import rmtree
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from lake_assets.engagement.model.checkpoint import Batch
-from lake_assets.engagement.model.idempotent import mark
+from lake_assets.engagement.model.idempotent import commit_properties
 from lake_assets.engagement.model.lake import EngagementLake
 from lake_assets.engagement.model.offsets import TopicState
 from lake_assets.engagement.model.tables import LakeTables
@@ -25,7 +25,7 @@ DEAD_LETTER = pa.schema([("batch_id", pa.int64()), ("topic", pa.string()), ("rea
 TURN = ["claim", "confirm", "confirm", "write data", "confirm", "write notification"]
 
 
-class Died(Exception):
+class Died(BaseException):
     """Instead of the death of a process."""
 
 
@@ -103,9 +103,7 @@ class Written:
     def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
         self.play.events.append(f"write {self.name}")
         number = batch.batch_id
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": mark(app_id, number)}, app_transactions=[Transaction(app_id, number)]
-        )
+        properties = commit_properties(app_id, number)
         rows = pa.table({"batch": pa.array([number], pa.int64())})
         write_deltalake(self.play.tables.location(self.table), rows, mode="append", commit_properties=properties)
         if self.play.dies_in == self.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from lake_assets.engagement.model.messages import (
     Format,
     ingestion_format,
     mutation_format,
+    retention_format,
 )
 from lake_assets.engagement.requests.retention_rules import TTL_DAYS
 from lake_assets.engagement.streams.message_validation import validate_messages
@@ -72,6 +74,13 @@ REASONS: dict[str | bytes | None, str | None] = {
     **{json.dumps({**SOUND, "engaged_at": moment}): "bad date engaged_at" for moment in FAR_OFF},
     **{json.dumps({**SOUND, "engaged_at": moment}): None for moment in FARTHEST},
     json.dumps({**SOUND, "engagement": {"opens": "many"}}): "bad int engagement.opens",
+    json.dumps({**SOUND, "engagement": {"opens": "3"}}): None,
+    json.dumps({**SOUND, "engagement": {"subject": 3}}): "bad string engagement.subject",
+    json.dumps({**SOUND, "engagement_id": 17}): "bad string engagement_id",
+    json.dumps({**SOUND, "engagement_id": {"id": "e1"}}): "bad string engagement_id",
+    json.dumps({**SOUND, "who_id": ["lead 1"]}): "bad string who_id",
+    json.dumps({**SOUND, "org_id": True}): "bad string org_id",
+    json.dumps({**SOUND, "rep_id": "17"}): None,
     json.dumps({**SOUND, "org_id": "nobody"}): "unknown org",
 }
 
@@ -90,6 +99,8 @@ REQUEST_REASONS = {
     json.dumps({**REQUEST, "engagement_date": "1800-01-01"}): None,
     json.dumps({**REQUEST, "insert_record": SOUND}): None,
     json.dumps({**REQUEST, "insert_record": None}): None,
+    json.dumps({**REQUEST, "request_id": 1}): "bad string request_id",
+    json.dumps({**REQUEST, "insert_record": {**SOUND, "who_id": 7}}): "bad string insert_record.who_id",
     json.dumps({**REQUEST, "insert_record": "e1"}): "bad object insert_record",
     json.dumps({**REQUEST, "insert_record": json.dumps(SOUND) + " garbage"}): "bad object insert_record",
     json.dumps({**REQUEST, "insert_record": {**SOUND, "who_id": " "}}): "missing field insert_record.who_id",
@@ -162,6 +173,37 @@ def test_a_sound_message_is_a_typed_row(spark: SparkSession) -> None:
         "clicks": None,
         "replied": True,
     }
+
+
+def test_a_lake_may_have_other_keys_in_its_messages(spark: SparkSession) -> None:
+    lake = replace(
+        EMAIL_EVENT, message_keys={"who_id": "Contact", "new_id": "to", "insert_record": "row", "ttl_days": "days"}
+    )
+    renamed = {"Contact" if name == "who_id" else name: value for name, value in SOUND.items()}
+    number = json.dumps({**renamed, "Contact": 7})
+    found = judge(spark, ingestion_format(lake), [json.dumps(renamed), json.dumps(SOUND), number])
+    assert [row["reason"] for row in found] == [None, "missing field Contact", "bad string Contact"]
+    assert found[0]["who_id"] == "lead 1"
+    record = {name: value for name, value in renamed.items() if name != "org_id"}
+    request = {
+        "org_id": "acme",
+        "request_id": "r1",
+        "op": "merge",
+        "old_id": "a",
+        "executed_at": "2026-01-02T00:00:00Z",
+    }
+    spoiled = {**record, "Contact": " "}
+    requests = [
+        {**request, "to": "b", "row": record},
+        {**request, "new_id": "b"},
+        {**request, "to": "b", "row": spoiled},
+    ]
+    found = judge(spark, mutation_format(lake), [json.dumps(values) for values in requests])
+    assert [row["reason"] for row in found] == [None, "missing field to", "missing field row.Contact"]
+    assert (found[0]["new_id"], found[0]["record"]["who_id"]) == ("b", "lead 1")
+    limit = {"org_id": "acme", "request_id": "r1", "op": "ttl", "requested_at": "2026-01-02T00:00:00Z"}
+    found = judge(spark, retention_format(lake), [json.dumps({**limit, "days": 0}), json.dumps({**limit, "days": 9})])
+    assert [row["reason"] for row in found] == ["bad int days", None]
 
 
 def test_another_lake_has_other_fields(spark: SparkSession) -> None:

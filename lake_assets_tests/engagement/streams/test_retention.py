@@ -33,7 +33,9 @@ def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
     mail.run()
     mail.ask("acme", "convert", "lead 0", "contact 0")
     mail.ask("acme", "merge", "lead 5", "lead 6", insert=email(15, who_id="lead 0"))
+    mail.ask("initech", "convert", "late lead", "contact")  # pending: there is no row of the lead yet
     mail.run("mutation")
+    mail.retain("initech", "gdpr", START + timedelta(days=2), who_id="contact")
     mail.retain("acme", "gdpr", START + timedelta(minutes=30), who_id="lead 0")
     mail.retain("globex", "ttl", START + timedelta(days=1, minutes=10))
     mail.retain("nobody", "ttl", START, ttl_days=1)
@@ -49,14 +51,23 @@ def test_what_is_too_old_and_who_is_to_be_erased_goes_in_one_commit(
     }
     assert [row["request_id"] for row in mail.rows(MUTATION_REQUEST)] == ["r0"]  # the other has a record of by then
     assert run_batch(mail.stream("retention"), Alone()) is None
+    assert_the_lead_stays_away(mail)
     assert_each_request_is_accounted_for(mail, report.batch)
+
+
+def assert_the_lead_stays_away(mail: Traffic) -> None:
+    """Rows of a lead come whose conversion was pending when the contact was erased, sent before and after that."""
+    mail.send([44], who_id="late lead")
+    mail.send([47], who_id="late lead", engaged_at=(START + timedelta(days=3)).isoformat())
+    mail.run()
+    assert [row["engagement_id"] for row in mail.rows(ENGAGEMENT) if row["who_id"] == "late lead"] == ["e47"]
 
 
 def assert_each_request_is_accounted_for(mail: Traffic, batch: Batch) -> None:
     """Two that are not carried out yet are missed, if the batch is said to have had them."""
-    done = {"ttl": 1, "gdpr": 1, "dead letters": 1}
-    assert reconcile(mail.tables, mail.spark, mail.servers, "retention", batch) == Reconciliation(3, done)
+    done = {"ttl": 1, "gdpr": 2, "dead letters": 1}
+    assert reconcile(mail.tables, mail.spark, mail.servers, "retention", batch) == Reconciliation(4, done)
     mail.retain("initech", "gdpr", START + timedelta(days=1), who_id="lead 2")
     mail.retain("initech", "ttl", START + timedelta(days=2), ttl_days=1)
     missed = reconcile(mail.tables, mail.spark, mail.servers, "retention", mail.longer(batch))
-    assert (missed, missed.balanced) == (Reconciliation(5, done), False)
+    assert (missed, missed.balanced) == (Reconciliation(6, done), False)

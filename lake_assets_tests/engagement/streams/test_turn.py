@@ -26,7 +26,7 @@ from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_tu
 from lake_assets.errors import ClaimRefused, LockLost, LockNotFree, TurnRefused
 from lake_assets.pages.terminal.engagement import reclaimed
 from lake_assets_tests.engagement.child import RECLAIM
-from lake_assets_tests.engagement.scenario import ORGS, SESSION_SECONDS, Alone, Traffic, email
+from lake_assets_tests.engagement.scenario import ORGS, PATIENCE_SECONDS, SESSION_SECONDS, Losing, Traffic, email
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,17 +49,18 @@ def mail(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Tra
 
 @pytest.fixture
 def turn(mail: Traffic) -> Iterator[Turn]:
-    """Take a turn of a stream; refused, it waits no longer than a session."""
+    """Take a turn of a stream; refused, it waits for two sessions: whoever was killed keeps the lock for one."""
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
 
         def take(name: StreamName) -> TurnReport:
             stream = mail.stream(name)
-            coordinated = coordinator(stream, zk, mail.spark, timeout=2 * SESSION_SECONDS)
+            coordinated = coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS)
             return take_turn(stream, coordinated, max_wait=2 * SESSION_SECONDS)
 
         yield take
 
 
+@pytest.mark.timeout(1200)
 def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims_nothing(
     mail: Traffic, turn: Turn
 ) -> None:
@@ -141,17 +142,6 @@ def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> 
     mail.tables.claims.claim(mail.spark, 8)
 
 
-class Fading(Alone):
-    """The guard of a batch that has its intent, and then loses its lock."""
-
-    confirmed = False
-
-    def confirm(self) -> None:
-        if self.confirmed:
-            raise LockLost("mutation", "its session is gone")
-        self.confirmed = True
-
-
 def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
     mail: Traffic, turn: Turn
 ) -> None:
@@ -160,11 +150,11 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
     turn("ingestion")
     mail.ask("acme", "convert", "lead 0", "contact 0")
     with pytest.raises(LockLost):
-        run_batch(mail.stream("mutation"), Fading())
+        run_batch(mail.stream("mutation"), Losing(confirmed=1))
     mail.tables.claims.claim(mail.spark, AHEAD)
     mail.send(range(14, 17))
     with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1).locked():
+        with coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=PATIENCE_SECONDS).locked():
             zk.delete(f"/coordination/{mail.lake.lock}/turn")
             with pytest.raises(LockNotFree):
                 reclaim(mail.tables, mail.spark, zk, timeout=0.2)
@@ -172,10 +162,10 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
             turn("ingestion")
         mail.die(TURN_GIVEN, RECLAIM)
         assert mail.tables.claims.token() == AHEAD
-        done = reclaim(mail.tables, mail.spark, zk, timeout=2 * SESSION_SECONDS)
+        done = reclaim(mail.tables, mail.spark, zk, timeout=PATIENCE_SECONDS)
         words = f"token {mail.tables.claims.token()} replaces {AHEAD}; mutation continues its open batch"
         assert reclaimed(done) == words
-        ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=1)
+        ingestion = coordinator_of("ingestion", mail.tables, zk, mail.spark, timeout=PATIENCE_SECONDS)
         assert ingestion.lock()
         with pytest.raises(TurnRefused, match="of mutation, is not done"):
             ingestion.register()
@@ -184,7 +174,7 @@ def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_t
         assert resumed.resumed
         turn("ingestion")
         mail.assert_true()
-        done = reclaim(mail.tables, mail.spark, zk, timeout=1)
+        done = reclaim(mail.tables, mail.spark, zk, timeout=PATIENCE_SECONDS)
         assert reclaimed(done) == "the claim needs no change; no batch is open"
 
 

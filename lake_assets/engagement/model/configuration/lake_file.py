@@ -7,7 +7,8 @@ from typing import Any, get_args
 
 from lake_assets.engagement.model.configuration.metric_groups import CALLS, EMAILS, MetricGroup
 from lake_assets.engagement.model.configuration.yaml_file import Section, read_yaml
-from lake_assets.engagement.model.lake import TURNS, EngagementLake, StreamName
+from lake_assets.engagement.model.lake import ANY_TURN, TURNS, EngagementLake, StreamName
+from lake_assets.engagement.model.messages import check_message_keys, fields_with_keys
 from lake_assets.errors import ConfigurationError
 
 SHIPPED = Path(__file__).parent / "shipped"
@@ -17,7 +18,7 @@ SIMULATED = (*EMAILS.kinds.values(), *CALLS.kinds.values(), *CALLS.outcomes.valu
 """The kinds and outcomes that the simulator sends."""
 
 _NUMBERS = ("max_records", "max_attempts", "max_file_bytes", "retain_hours", "ttl_days")
-KEYS = ("name", "fields", "metrics", "topics", "seconds", "simulated_as", *_NUMBERS)
+KEYS = ("name", "fields", "metrics", "topics", "seconds", "turns", "message_keys", "simulated_as", *_NUMBERS)
 _REQUIRED = ("name", "fields", "metrics")
 _GROUP_KEYS = ("kinds", "outcomes", "rates", "whole")
 
@@ -32,15 +33,21 @@ def read_lake(file: Path) -> EngagementLake:
     found.check_keys(KEYS, required=_REQUIRED)
     limits: dict[str, Any] = {key: found.number(key) for key in _NUMBERS if key in found.values}
     try:
-        return EngagementLake(
+        lake = EngagementLake(
             found.text("name"),
             found.texts("fields"),
             metrics=_metrics(found),
             topics=_topics(found),
             simulated_as=_simulated_as(found),
             seconds=_seconds(found),
+            turns=_turns(found),
+            message_keys=found.texts("message_keys"),
             **limits,
         )
+        _check_message_keys(found, lake)
+        if lake.turns:
+            _check_turns(lake)
+        return lake
     except ConfigurationError as error:
         if error.problem.startswith(str(file)):
             raise
@@ -87,3 +94,20 @@ def _topics(found: Section) -> dict[StreamName, str]:
 def _seconds(found: Section) -> dict[str, int]:
     found.section("seconds").check_keys(TURNS)
     return found.numbers("seconds")
+
+
+def _turns(found: Section) -> dict[str, tuple[str, ...]]:
+    section = found.section("turns")
+    section.check_keys(TURNS)
+    return {name: section.choices(name, (*TURNS, ANY_TURN)) for name in section.values}
+
+
+def _check_message_keys(found: Section, lake: EngagementLake) -> None:
+    found.section("message_keys").check_keys(fields_with_keys(lake))
+    check_message_keys(lake)
+
+
+def _check_turns(lake: EngagementLake) -> None:
+    from lake_assets.engagement.model.turn_order import check_turns  # half a second, which few files need
+
+    check_turns(lake)

@@ -72,6 +72,17 @@ class Section:
         found = self.section(key)
         return {name: found.number(name) for name in found.values}
 
+    def choices(self, key: str, known: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a text or a list of texts, each a known one. Raises `ConfigurationError`."""
+        found = self.values[key]
+        chosen = found if isinstance(found, list) else [found]
+        if not chosen:
+            raise self.wrong(key, "is empty", f"Name one or more of: {', '.join(known)}.")
+        for value in chosen:
+            if value not in known:
+                raise self.wrong(key, f"names {value!r}", suggestion(str(value), known))
+        return tuple(chosen)
+
     def wrong(self, key: str, why: str, remedy: str) -> ConfigurationError:
         """Return the error about a key."""
         return ConfigurationError(f"{self.file}: {self.path}{key} {why}.", remedy=remedy)

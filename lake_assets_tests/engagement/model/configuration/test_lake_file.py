@@ -80,6 +80,10 @@ max_attempts: 3
 max_file_bytes: 1048576
 retain_hours: 24
 ttl_days: 365
+turns:
+  ingestion: maintenance
+  mutation: [ingestion, mutation]
+message_keys: {who_id: visitor}
 simulated_as: {sent: asked}
 """
     assert read_lake(write(tmp_path, CHAT + more)) == EngagementLake(
@@ -92,7 +96,9 @@ simulated_as: {sent: asked}
         seconds={"ingestion": 60, "maintenance": 86_400},
         retain_hours=24,
         ttl_days=365,
+        message_keys={"who_id": "visitor"},
         metrics=(MESSAGES,),
+        turns={"ingestion": ("maintenance",), "mutation": ("ingestion", "mutation")},
         simulated_as={"sent": "asked"},
     )
     fields = {"channel": "string", "words": "int"}
@@ -131,10 +137,27 @@ simulated_as: {sent: asked}
         (f"{F}metrics: {{m: {{kinds: {{a: a}}, rates: {{r: a}}}}}}", r": .* rates of None, .*\n  → Name a count: a\."),
         (f"{F}metrics: {{m: {{kinds: {{a: a}}}}, n: {{kinds: {{a: b}}}}}}", r": The metrics m and n both .*'a'\.\n"),
         (f"{CHAT}simulated_as: {{mailed: a}}", r": simulated_as\.mailed is an unknown key\.\n"),
+        (f"{CHAT}message_keys: {{who: a}}", r": message_keys\.who is an unknown key\.\n  → Did you mean 'who_id'\?"),
+        (f"{CHAT}message_keys: {{org_id: a}}", r": message_keys\.org_id is an unknown key\.\n"),
+        (f"{CHAT}message_keys: {{who_id: a b}}", r": The key of who_id in messages of chat_message is 'a b'\.\n"),
+        (f"{CHAT}message_keys: {{who_id: Kind}}", r": .* who_id and kind would both have the key 'kind'\.\n  → Give"),
+        (f"{CHAT}message_keys: {{kind: engagement}}", r": .* kind and engagement would both have .*\n  → Give"),
         (f"{CHAT}topics: {{ingest: a}}", r": topics\.ingest is an unknown key\.\n  → Did you mean 'ingestion'\?"),
         (f"{CHAT}topics: {{ingestion: a/b}}", r": The ingestion topic of chat_message is 'a/b'\.\n"),
         (f"{CHAT}seconds: {{metrics: 60}}", r": seconds\.metrics is an unknown key\.\n  → .*ingestion, mutation"),
         (f"{CHAT}seconds: {{mutation: 1.5}}", r": seconds\.mutation is 1\.5\.\n  → Write a whole number"),
+        (f"{CHAT}turns: {{ingest: any}}", r": turns\.ingest is an unknown key\.\n  → Did you mean 'ingestion'\?"),
+        (f"{CHAT}turns: {{mutation: ingest}}", r": turns\.mutation names 'ingest'\.\n  → Did you mean 'ingestion'\?"),
+        (f"{CHAT}turns: {{mutation: []}}", r": turns\.mutation is empty\.\n  → Name one or more of: ingestion, "),
+        (f"{CHAT}turns: {{mutation: mutation}}", r": These streams would never run: .*\n  → Declare one"),
+        (
+            f"{CHAT}turns: {{retention: any}}",
+            r": On chat_message, retention could follow ingestion without .*\n  → Let",
+        ),
+        (
+            f"{CHAT}turns: {{maintenance: [mutation, ingestion]}}",
+            r": On chat_message, maintenance could follow ingestion .*\n  → Let maintenance follow only mutation",
+        ),
     ],
 )
 def test_an_error_names_the_file_the_key_and_the_remedy(text: str, told: str, tmp_path: Path) -> None:

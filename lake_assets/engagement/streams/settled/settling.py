@@ -1,0 +1,88 @@
+"""How requests become settled: a commit of each batch of mutation, and once the log of a lake of an earlier version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lake_assets.engagement.model.checkpoint import Batch
+from lake_assets.engagement.model.delta_log import is_table, open_table
+from lake_assets.engagement.model.table_schemas import (
+    ENGAGEMENT,
+    MUTATION_REQUEST,
+    SENT_WHO_ID,
+    SETTLED_REQUEST,
+    SETTLED_REQUEST_COLUMNS,
+    SETTLED_REQUEST_PROPERTIES,
+)
+from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.engagement.requests.grouped import RECORD_IDS
+from lake_assets.engagement.streams.records import with_record_ids
+from lake_assets.engagement.streams.settled.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from lake_assets.engagement.model.lake import EngagementLake
+
+
+@dataclass(frozen=True)
+class SettledCommit:
+    """Appends the requests that the batch has applied, and those that are dead now.
+
+    It comes after the data commit, so a batch that is withdrawn has none.
+    """
+
+    outcomes: Outcomes
+    name: str = "settled"
+    table: str = SETTLED_REQUEST
+
+    def write(self, batch: Batch, done: Mapping[str, int | None], app_id: str) -> None:
+        tables = self.outcomes.tables
+        settled = _settled(self.outcomes.take(batch, done).tried, tables.lake)
+        tables.append(SETTLED_REQUEST, settled, app_id=app_id, batch_id=batch.batch_id)
+
+
+def upgrade(tables: LakeTables, spark: SparkSession) -> None:
+    """Add what a lake lacks that was made by an earlier version. It may be called again after any stop."""
+    columns = open_table(tables.location(ENGAGEMENT)).schema().fields
+    if SENT_WHO_ID not in {column.name for column in columns}:
+        spark.sql(f"ALTER TABLE {tables.identifier(ENGAGEMENT)} ADD COLUMNS ({SENT_WHO_ID} string)")
+    _ensure_settled(tables, spark)
+
+
+def _ensure_settled(tables: LakeTables, spark: SparkSession) -> None:
+    """Build the table of settled requests from the log, if the lake was made by a version that had none.
+
+    It is created together with its rows. The requests of an open batch of mutation are left to its own commit.
+    """
+    location = tables.location(SETTLED_REQUEST)
+    if is_table(location):
+        return
+    last = tables.checkpoints.read(tables.lake.app_name("mutation"))
+    is_open = last is not None and not last.finished
+    version = last.batch.reads[MUTATION_REQUEST] if last is not None and is_open else None
+    log = tables.read(spark, MUTATION_REQUEST, version=version)
+    writer = _settled(log, tables.lake).write.format("delta").mode("error").partitionBy("org_id")
+    writer.options(**SETTLED_REQUEST_PROPERTIES).save(location)
+
+
+def prune_log(tables: LakeTables) -> None:
+    """Remove the requests of former batches of mutation from the log. No batch may be open.
+
+    Those that were applied or are dead are settled, and the last batch has tried the pending ones.
+    """
+    log = open_table(tables.location(MUTATION_REQUEST))
+    batches = log.to_pyarrow_table(columns=["batch_id"]).column("batch_id").unique().to_pylist()
+    if len(batches) > 1:
+        log.delete(f"batch_id < {max(batches):d}")
+
+
+def _settled(log: DataFrame, lake: EngagementLake) -> DataFrame:
+    """Return the requests of the log that are applied or dead: `SETTLED_REQUEST_COLUMNS`, in one task for each org."""
+    from pyspark.sql import functions as F
+
+    settled = with_record_ids(log.where("status <> 'parked'"), lake)
+    counted = settled.withColumn("records", F.col(RECORD_IDS[0]).isNotNull().cast("int"))
+    return counted.select(*SETTLED_REQUEST_COLUMNS).repartition("org_id")

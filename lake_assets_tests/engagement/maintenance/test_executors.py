@@ -1,0 +1,69 @@
+"""Maintenance with executors that are processes of their own, as on a cluster: no file keeps a deleted row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from benchmarks.cluster.standalone import EXECUTOR_CONF, master, master_address, worker
+from lake_assets.connections.own_secrets import create_spark_token, spark_address
+from lake_assets.connections.spark import MASTER, open_spark
+from lake_assets.engagement.maintenance.maintain import rewrite_files
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT
+from lake_assets.services.service import free_port, running
+from lake_assets.services.spark import spark as connect_server
+from lake_assets_tests.conftest import QUICK_JVM
+from lake_assets_tests.engagement.scenario import Traffic
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+PATIENCE_SECONDS = 600
+
+
+@pytest.fixture
+def on_cluster(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
+    """A home whose Spark has an executor beside the driver."""
+    for variable, value in QUICK_JVM.items():
+        monkeypatch.setenv(variable, value)
+    home, master_port, port = bare_home.home, free_port(), free_port()
+    properties = {MASTER: master_address(master_port), **EXECUTOR_CONF}
+    create_spark_token(home)
+    server = connect_server(bare_home.model_copy(update={"spark_properties": properties}), port)
+    with ExitStack() as stack:
+        for service in (master(home, master_port), worker(home, "worker", master_port), server):
+            stack.enter_context(running(replace(service, patience=PATIENCE_SECONDS)))
+        yield bare_home.model_copy(update={"spark_remote": spark_address(home, port)})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3 * PATIENCE_SECONDS)
+def test_d8_deletion_vectors_are_purged_by_executors(on_cluster: Settings, kafka: str) -> None:
+    spark = open_spark(on_cluster)
+    mail = Traffic(on_cluster, spark, kafka)
+    mail.send(range(30))
+    mail.run()
+    mail.ask("acme", "delete", "lead 1")
+    mail.run("mutation")
+    location = mail.tables.location(ENGAGEMENT)
+    assert stored(location) > set(mail.truth())
+    with pytest.raises(Exception, match="No active or default Spark session"):
+        spark.sql(f"REORG TABLE {mail.tables.identifier(ENGAGEMENT)} APPLY (PURGE)")
+    files = set(DeltaTable(location).file_uris())
+    assert rewrite_files(mail.tables, spark, orgs=[], confirm=lambda: None) == ["acme"]
+    mail.assert_true()
+    assert stored(location) == set(mail.truth())
+    assert files & set(DeltaTable(location).file_uris())  # those of other orgs stay
+    spark.stop()
+
+
+def stored(location: str) -> set[str]:
+    """The ids in the files of the present version, whatever their deletion vectors say."""
+    files = DeltaTable(location).file_uris()
+    return {row for (row,) in duckdb.execute("SELECT engagement_id FROM read_parquet($1)", [files]).fetchall()}

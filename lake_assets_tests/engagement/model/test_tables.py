@@ -1,0 +1,40 @@
+"""What is written to the tables of a lake, and read from them, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from lake_assets.engagement.model.lakes import EMAIL_EVENT
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER
+from lake_assets.engagement.model.tables import LakeTables
+
+APP_ID = "mail.ingestion.dead_letter"
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> LakeTables:
+    tables = LakeTables(EMAIL_EVENT, f"file://{tmp_path}")
+    DeltaTable.create(tables.location(DEAD_LETTER), pa.schema([("offset", pa.int64())]))
+    return tables
+
+
+def test_a_batch_without_rows_is_committed_once_and_never_after_a_later_one(tables: LakeTables) -> None:
+    for batch_id in (1, 1, 3, 2):
+        tables.append_nothing(DEAD_LETTER, app_id=APP_ID, batch_id=batch_id)
+    assert tables.last_batch(DEAD_LETTER, APP_ID) == 3
+    assert [commit.mark for commit in tables.history(DEAD_LETTER)] == [f"{APP_ID}:3", f"{APP_ID}:1", None]
+    found = tables.commit_of(DEAD_LETTER, app_id=APP_ID, batch_id=1, since=0)
+    assert found is not None
+    assert found.version == 1
+
+
+def test_a_statement_selects_from_the_version_that_is_asked_for(tables: LakeTables) -> None:
+    for offset in (5, 7):
+        write_deltalake(tables.location(DEAD_LETTER), pa.table({"offset": [offset]}), mode="append")
+    statement = f'SELECT max("offset") AS last FROM {DEAD_LETTER}'
+    found = [tables.query(DEAD_LETTER, statement, version) for version in (0, 1, None)]
+    assert found == [[{"last": None}], [{"last": 5}], [{"last": 7}]]
