@@ -1,15 +1,16 @@
-"""Dagster's GraphQL API, as the membership demo uses it."""
+"""Dagster's GraphQL API, as the demos use it."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.demo.home import PATIENCE_SECONDS, START
+from lake_assets.demo.home import START
 from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ CHECKS_QUERY = """query($key: AssetKeyInput!) {
   assetNodeOrError(assetKey: $key) { ... on AssetNode { assetChecksOrError { ... on AssetChecks {
     checks { name executionForLatestMaterialization { status } } } } } } }"""
 
+RUNS_QUERY = """{ runsOrError { ... on Runs { results {
+  jobName repositoryOrigin { repositoryLocationName } } } } }"""
+
 BACKFILL_QUERY = """query($id: String!) {
   partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status } } }"""
 
@@ -43,7 +47,7 @@ def materialized_hours(home: Settings, name: str) -> list[int]:
         home: The settings of the data directory.
         name: Name of the target, without its namespace.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + home.settle_seconds
     key = {"path": ["core", name]}
     data = graphql(home, PARTITIONS_QUERY, {"key": key})
     while data["runsOrError"]["results"] and time.monotonic() < deadline:
@@ -68,7 +72,7 @@ def wait_for_check(home: Settings, name: str, check: str, status: str) -> str:
         check: Name of the check.
         status: `SUCCEEDED` or `FAILED`.
     """
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + home.settle_seconds
     shown = _status_of_check(home, name, check)
     while shown != status and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -83,6 +87,12 @@ def _status_of_check(home: Settings, name: str, check: str) -> str:
         if found["name"] == check and execution is not None:
             return str(execution["status"])
     return "none"
+
+
+def locations_of_runs(home: Settings) -> set[str]:
+    """Return the code locations of all runs, by their names."""
+    runs = graphql(home, RUNS_QUERY, {})["runsOrError"]["results"]
+    return {run["repositoryOrigin"]["repositoryLocationName"] for run in runs}
 
 
 def launch_backfill(home: Settings, table: str, partitions: list[str]) -> str:
@@ -100,13 +110,19 @@ def launch_backfill(home: Settings, table: str, partitions: list[str]) -> str:
 
 def wait_for_backfill(home: Settings, backfill: str) -> str:
     """Wait until a backfill ends, and return its last status."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + home.settle_seconds
     status = "REQUESTED"
     while status in BACKFILL_RUNNING and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
         found = graphql(home, BACKFILL_QUERY, {"id": backfill})["partitionBackfillOrError"]
         status = found.get("status", "UNKNOWN")
     return status
+
+
+def runs_by_job(home: Settings) -> Counter[str]:
+    """Return the name of each job → the number of its runs, whatever became of them."""
+    data = graphql(home, RUNS_QUERY, {})
+    return Counter(run["jobName"] for run in data["runsOrError"]["results"])
 
 
 def graphql(home: Settings, query: str, variables: Mapping[str, Any]) -> Any:

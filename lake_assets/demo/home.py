@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lake_assets.connections import remembered_tables
@@ -25,6 +26,9 @@ OTHERS_DATA = ("catalog_uri", "warehouse", "kafka", "landing", "landing_manifest
 PATIENCE_SECONDS = 240
 """Time limit of a scene. After it, the demo fails and names the logs."""
 
+PATIENCE_ON_SERVERS = 900
+"""The same on servers that the settings name: each job of a cluster takes longer."""
+
 CLEARED_FOLDERS = (
     "warehouse",
     "dagster",
@@ -37,14 +41,19 @@ CLEARED_FOLDERS = (
 )
 
 
-def prepare_home() -> Settings:
+def prepare_home(*, on_servers: bool = False, fixed: Mapping[str, str] | None = None) -> Settings:
     """Clear the data directory of a demo, except jars and settings, and return its settings.
+
+    Args:
+        on_servers: Whether the settings name a catalog, topics and folders, all of them made for this demo.
+        fixed: `LAKE_*` settings of the demo, in addition to those of all demos.
 
     Raises:
         UsageError: The settings name data of others, or the directory holds tables that no demo made.
     """
     found = settings()
-    _check_settings(found)
+    if not on_servers:
+        _check_settings(found)
     if (found.home / MARKER).exists():
         lifecycle.down(found, report=lambda line: None)
         _clear(found)
@@ -55,7 +64,7 @@ def prepare_home() -> Settings:
         )
     make_private(found.home)
     (found.home / MARKER).touch()
-    _write_settings(found)
+    _write_settings(found, PATIENCE_ON_SERVERS if on_servers else PATIENCE_SECONDS, fixed or {})
     settings.cache_clear()
     return settings()
 
@@ -69,13 +78,14 @@ def _check_settings(found: Settings) -> None:
         )
 
 
-def _write_settings(found: Settings) -> None:
+def _write_settings(found: Settings, patience: int, more: Mapping[str, str]) -> None:
     """Write the settings of the demo into the directory. They replace those of the environment."""
     fixed = {
         "LAKE_START": START,
         "LAKE_END": END,
         # The scenes expect exact sessions, even if the machine is so busy that a run takes minutes.
-        "LAKE_SETTLE_SECONDS": str(PATIENCE_SECONDS),
+        "LAKE_SETTLE_SECONDS": str(patience),
+        **more,
     }
     lines = [f"{name}={value}\n" for name, value in fixed.items()]
     file = found.home / "lake.env"
@@ -88,6 +98,6 @@ def _write_settings(found: Settings) -> None:
 def _clear(found: Settings) -> None:
     for name in CLEARED_FOLDERS:
         shutil.rmtree(found.home / name, ignore_errors=True)
-    for pattern in ("catalog.db*", "landing.db*", remembered_tables.FILE):
+    for pattern in ("catalog.db*", "landing.db*", "*.html", remembered_tables.FILE):
         for file in found.home.glob(pattern):
             file.unlink()

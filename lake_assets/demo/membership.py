@@ -6,9 +6,10 @@ that were sent.
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyiceberg.expressions import StartsWith
@@ -22,6 +23,7 @@ from lake_assets.demo.home import START, prepare_home
 from lake_assets.demo.membership_proof import expected_rows, repaired
 from lake_assets.demo.membership_simulator import bad_batch, dirty_batch, repair, worked_example
 from lake_assets.demo.output import check, console, headline
+from lake_assets.demo.services import play_on_services
 from lake_assets.demo.sessions import built_hours, wait_until_idle
 from lake_assets.demo.stage import Stage
 from lake_assets.incremental.from_settings import open_engine
@@ -30,7 +32,6 @@ from lake_assets.incremental.monitoring import verify
 from lake_assets.incremental.planning.session import NoSession
 from lake_assets.landing.loading.progress import BATCH_PREFIX
 from lake_assets.landing.manifest.schema import ALL_VERDICTS
-from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
     from lake_assets.demo.membership_oracle import Row
@@ -49,11 +50,17 @@ DIRTY_HOUR = 8
 BAD_HOUR = 9
 
 
-def run(*, keep_up: bool) -> bool:
-    """Play all scenes in the data directory of the settings.
+Scene = Callable[[Stage], None]
+
+
+def run(*, keep_up: bool, on_servers: bool = False, scenes: int | None = None, further: Sequence[Scene] = ()) -> bool:
+    """Play the scenes in the data directory of the settings, then compare all targets.
 
     Args:
         keep_up: If every check holds, leave the services running at the end.
+        on_servers: Whether the settings name a catalog, topics and folders, all of them made for this demo.
+        scenes: Number of scenes to play; None: all.
+        further: Scenes to play after them.
 
     Returns:
         Whether all targets have exactly the rows that follow from what was sent.
@@ -63,46 +70,23 @@ def run(*, keep_up: bool) -> bool:
         ServiceError: A service did not start, or a scene took too long.
         UsageError: The data directory is not the demo's own.
     """
-    began = time.monotonic()
-    home = prepare_home()
-    succeeded = False
-    try:
-        lifecycle.up(home, report=_print_dim)
-        succeeded = _play(home)
-        memory_mb = sum(service.memory_mb for service in lifecycle.status(home))
-        seconds = time.monotonic() - began
-        console.print(f"\n{seconds:.0f} s in all; the services hold {memory_mb / 1024:.1f} GB.")
-    finally:
-        leave_up = succeeded and keep_up
-        if not leave_up:
-            lifecycle.down(home, report=_print_dim)
-    if leave_up:
-        console.print(f"Look around: [bold]{lifecycle.ui_address(home)}[/]   ([bold]make down[/] stops it)")
-    return succeeded
+    home = prepare_home(on_servers=on_servers)
+    played = (*SCENES[:scenes], *further)
+    return play_on_services(home, partial(_play, scenes=played), keep_up=keep_up)
 
 
-def _play(home: Settings) -> bool:
+def _play(home: Settings, *, scenes: Sequence[Scene]) -> bool:
     spark = open_spark(home)
     try:
         stage = Stage(home, open_engine(home), spark)
         stage.engine.create_tables()
         stage.open_topics()
-        _play_first_load(stage)
-        _play_late_data(stage)
-        _play_remaining_rows(stage)
-        _play_dirty_rows(stage)
-        _play_blocking_audit(stage)
-        _play_backfill(stage)
-        _play_deleted_rows(stage)
-        _play_dropped_table(stage)
+        for scene in scenes:
+            scene(stage)
         _check_landed(stage)
         return _compare_with_sent(stage)
     finally:
         spark.stop()
-
-
-def _print_dim(line: str) -> None:
-    console.print(f"[dim]{escape(line)}[/]")
 
 
 def _play_first_load(stage: Stage) -> None:
@@ -317,3 +301,16 @@ def _is_as_expected(stage: Stage, target: Target, expected: list[Row]) -> bool:
     console.print(f"  {found.table:<26} {found.rows:>6} rows  {result}")
     has_rows = found.rows > 0
     return found.equal and not left and has_rows == has_complete
+
+
+SCENES = (
+    _play_first_load,
+    _play_late_data,
+    _play_remaining_rows,
+    _play_dirty_rows,
+    _play_blocking_audit,
+    _play_backfill,
+    _play_deleted_rows,
+    _play_dropped_table,
+)
+"""In the order of the story: each one goes on where the one before has ended."""

@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
 from lake_assets.base.hours import format_hours, parse_hour
-from lake_assets.demo.home import PATIENCE_SECONDS, START
+from lake_assets.connections.catalog import watched_files
+from lake_assets.demo import services
+from lake_assets.demo.home import START
 from lake_assets.demo.output import console
-from lake_assets.errors import ServiceError
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.partitions import rows_between
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS
 from lake_assets.incremental.planning.session import SessionPlan
-from lake_assets.services import lifecycle
 
 if TYPE_CHECKING:
     from lake_assets.demo.stage import Stage
     from lake_assets.incremental.execution.session_log import SessionRecord
 
-POLL_SECONDS = 0.5
 DAY_PREFIX = f"{START[:10]}-"
 """Start of every hour key of the demo's only day."""
+
+POLL_SECONDS_ON_SERVERS = 3
+"""Seconds between two looks if the catalog is a server: each look reads metadata of all targets through it."""
 
 
 def wait_until_idle(stage: Stage) -> None:
     """Wait until no target has anything to do. Print each session when it ends.
 
     Raises:
-        ServiceError: There is still work after `PATIENCE_SECONDS`.
+        ServiceError: There is still work after the time limit of a scene, `settle_seconds`.
     """
     stage.played.clear()
-    began = time.monotonic()
-    while True:
-        _print_new_sessions(stage)
-        busy = _busy_targets(stage)
-        seconds = time.monotonic() - began
-        if not busy:
-            break
-        if seconds > PATIENCE_SECONDS:
-            logs = stage.home.home / "logs"
-            raise ServiceError(
-                f"After {PATIENCE_SECONDS} s these targets still have work: {', '.join(busy)}.",
-                remedy=f"Look at the runs in {lifecycle.ui_address(stage.home)} and at the logs in {logs}.",
-            )
-        time.sleep(POLL_SECONDS)
-    # A session may have ended after the last look at the sessions.
-    _print_new_sessions(stage)
-    console.print(f"  [dim]idle after {seconds:.0f} s[/]")
+    is_server = watched_files(stage.home) is None
+    services.wait_until_idle(
+        stage.home,
+        partial(_busy_targets, stage),
+        partial(_print_new_sessions, stage),
+        poll_seconds=POLL_SECONDS_ON_SERVERS if is_server else services.POLL_SECONDS,
+    )
 
 
 def built_hours(stage: Stage, name: str) -> list[list[int]]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
-
-from rich.markup import escape
 
 from lake_assets.base.hours import hour_start
 from lake_assets.connections.addresses import kafka_address, required
 from lake_assets.demo.membership_simulator import land
 from lake_assets.demo.output import console
+from lake_assets.demo.services import run_command
 from lake_assets.demo.simulate import close_files, send_landing
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.landing.consume.messages import feed_of
@@ -91,17 +87,7 @@ class Stage:
 
     def command(self, *arguments: str) -> int:
         """Run a command of `lake` as a person would, print it with its output, and return its exit code."""
-        console.print(f"  [cyan]$[/] lake {' '.join(arguments)}")
-        ran = subprocess.run(
-            [sys.executable, "-m", "lake_assets.cli.main", *arguments],
-            env={**os.environ, "LAKE_HOME": str(self.home.home)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        for line in (ran.stdout + ran.stderr).splitlines():
-            console.print(f"      [dim]{escape(line)}[/]")
-        return ran.returncode
+        return run_command(self.home, *arguments)
 
     def dead_letters(self) -> dict[str, list[DeadLetter]]:
         """Return zone → its dead letters, sorted."""

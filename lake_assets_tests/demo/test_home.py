@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets.demo.engagement_lake import scenes
 from lake_assets.demo.home import prepare_home
+from lake_assets.engagement.model.lakes import configured_lakes
 from lake_assets.errors import UsageError
+from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.settings import settings
 
 
@@ -31,6 +34,16 @@ def test_the_settings_of_the_demo_replace_those_of_the_environment(home: Path, m
     found = prepare_home()
     assert found.home == home
     assert (found.start, found.end) == ("2026-01-01-00:00", "2026-01-02-00:00")
+
+
+def test_the_demo_of_a_lake_has_the_lake_and_nothing_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKE_LAKES", "voice_insight")
+    found = prepare_home(fixed=scenes.SETTINGS)
+    assert configured_lakes(found) == (scenes.LAKE,)
+    assert open_pipeline(found).targets == ()
+    assert (found.start, found.mutation_seconds, found.settle_seconds) == ("2026-01-01-00:00", 5, 900)
+    prepare_home()
+    assert "LAKE_LAKES" not in (home / "lake.env").read_text()
 
 
 def test_tables_that_no_demo_made_are_refused_and_stay(home: Path) -> None:

@@ -6,20 +6,21 @@ end.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 import numpy as np
 
-from lake_assets.demo.engagement_simulator.flaws import Values, encode, flaws
+from lake_assets.demo.engagement_simulator.flaws import Values, decode, encode, flaws
 from lake_assets.demo.message import Message
 from lake_assets.engagement.model.lake import EngagementLake, StreamName
 
 Person = tuple[str, str]
 """An org, and the id of one of its people."""
+
+RequestKey = tuple[str, str]
+"""An org, and the id of one of its requests."""
 
 FLAWED: tuple[StreamName, ...] = ("ingestion", "mutation")
 """The streams that `flawed` makes messages for."""
@@ -32,10 +33,12 @@ class Replayed:
     Attributes:
         rows: Engagement id → person of the engagement after all requests.
         people: Ids, connected by the requests that were applied.
+        unmatched: Requests that changed nothing, because no engagement ever has their old id.
     """
 
     rows: Mapping[str, Person]
     people: nx.Graph[Person]
+    unmatched: frozenset[RequestKey] = frozenset()
 
     def ids(self, person: Person) -> set[Person]:
         """Return all ids of a person."""
@@ -54,26 +57,48 @@ def replay(messages: Iterable[Message], lake: EngagementLake) -> Replayed:
     engagements: list[Values] = []
     mutations: list[Values] = []
     for message in messages:
-        values = json.loads(message.value)
+        values = decode(message.value, lake)
         if message.topic == lake.topic("ingestion"):
             engagements.append(values)
         elif message.topic == lake.topic("mutation"):
             mutations.append(values)
     rows = {values["engagement_id"]: (values["org_id"], values["who_id"]) for values in engagements}
     people: nx.Graph[Person] = nx.Graph()
+    unmatched = set()
     for request in _once_in_order(mutations):
-        _apply(request, rows, people)
-    return Replayed(rows, people)
+        if not _apply(request, rows, people):
+            unmatched.add(_key(request))
+    return Replayed(rows, people, frozenset(unmatched))
+
+
+def without_unmatched(messages: Iterable[Message], lake: EngagementLake) -> list[Message]:
+    """Return the messages without the requests that never find an engagement. The rows that they leave are the same.
+
+    Such requests would stay pending, and be reported as dead after their attempts.
+    """
+    all_messages = list(messages)
+    unmatched = replay(all_messages, lake).unmatched
+    topic = lake.topic("mutation")
+    found = []
+    for message in all_messages:
+        if message.topic != topic or _key(decode(message.value, lake)) not in unmatched:
+            found.append(message)
+    return found
+
+
+def _key(request: Values) -> RequestKey:
+    return str(request["org_id"]), str(request["request_id"])
 
 
 def _once_in_order(requests: Iterable[Values]) -> list[Values]:
-    first: dict[tuple[str, str], Values] = {}
+    first: dict[RequestKey, Values] = {}
     for request in requests:
-        first.setdefault((request["org_id"], request["request_id"]), request)
+        first.setdefault(_key(request), request)
     return sorted(first.values(), key=lambda request: str(request["executed_at"]))
 
 
-def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -> None:
+def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -> bool:
+    """Apply a request, and return whether it found a row or carries a record."""
     org = str(request["org_id"])
     old = (org, str(request.get("old_id")))
     new = (org, str(request.get("new_id")))
@@ -90,6 +115,7 @@ def _apply(request: Values, rows: dict[str, Person], people: nx.Graph[Person]) -
     is_applied = bool(moved or record)
     if is_applied and request["op"] != "delete":
         people.add_edge(old, new)
+    return is_applied
 
 
 def _rows_of(person: Person, rows: Mapping[str, Person]) -> list[str]:
@@ -103,7 +129,7 @@ def flawed(messages: Iterable[Message], lake: EngagementLake) -> Iterator[tuple[
         first.setdefault(message.topic, message)
     for name in FLAWED:
         sound = first[lake.topic(name)]
-        values: dict[str, Any] = json.loads(sound.value)
+        values = decode(sound.value, lake)
         for flaw in flaws(lake, name):
             yield sound._replace(value=flaw.spoil(values)), flaw.reason
 
@@ -125,4 +151,4 @@ def erasure(person: Person, lake: EngagementLake, at: int) -> Message:
         "who_id": who_id,
         "requested_at": requested_at,
     }
-    return Message(lake.topic("retention"), org.encode(), encode(values), at)
+    return Message(lake.topic("retention"), org.encode(), encode(values, lake), at)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lake_assets.demo.engagement_simulator.activity import CALL, KINDS, OUTCOMES, Activity, Rows
-from lake_assets.demo.engagement_simulator.flaws import TIME_FIELDS, Values, encode, flaws
+from lake_assets.demo.engagement_simulator.flaws import RECORD_FIELD, TIME_FIELDS, Values, encode, flaws
 from lake_assets.demo.engagement_simulator.model import Simulation
 from lake_assets.demo.engagement_simulator.people import Ints, People, id_name, org_name, org_names
 from lake_assets.demo.engagement_simulator.requests import Request, Requests
@@ -86,6 +86,7 @@ class _Poison:
 
     def __init__(self, simulation: Simulation, lake: EngagementLake) -> None:
         self._simulation = simulation
+        self._lake = lake
         self._topics = {stream: lake.topic(stream) for stream in STREAMS}
         self._flaws = {stream: flaws(lake, stream) for stream in STREAMS}
 
@@ -93,7 +94,7 @@ class _Poison:
         rng = np.random.default_rng((self._simulation.seed, POISON, step))
         is_spoiled = (rng.random(len(messages)) < self._simulation.poison).tolist()
         for message, spoiled in zip(messages, is_spoiled, strict=True):
-            yield self._encoded(message, encode(message.values))
+            yield self._encoded(message, encode(message.values, self._lake))
             if spoiled:
                 possible = self._flaws[message.stream]
                 flaw = possible[int(rng.integers(len(possible)))]
@@ -138,7 +139,7 @@ def _requests(
         values = {"org_id": org, **request.values, TIME_FIELDS[stream]: executed_at}
         if request.record is not None:
             [engagement] = _engagements(simulation, lake, request.record)
-            values["insert_record"] = engagement.values
+            values[RECORD_FIELD] = engagement.values
         yield _Sound(sent, stream, org, values)
 
 

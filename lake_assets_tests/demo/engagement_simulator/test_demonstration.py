@@ -8,8 +8,9 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lake_assets.demo.engagement_lake.scenes import SIMULATION
 from lake_assets.demo.engagement_simulator import Simulation, flaws, generate, org_names
-from lake_assets.demo.engagement_simulator.replay import FLAWED, erasure, flawed, replay
+from lake_assets.demo.engagement_simulator.replay import FLAWED, erasure, flawed, replay, without_unmatched
 from lake_assets.engagement.model.lakes import EMAIL_EVENT, LAKES
 from lake_assets_tests.engagement.oracle import truth
 
@@ -33,6 +34,21 @@ def test_it_leaves_what_a_replay_row_by_row_leaves(simulation: Simulation) -> No
     assert found.rows == truth(messages, EMAIL_EVENT, org_names(simulation)).rows
     for person in Counter(found.rows.values()):
         assert person not in found.without(person).values()
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIMULATIONS)
+def test_without_requests_that_find_nothing_the_same_rows_are_left(simulation: Simulation) -> None:
+    messages = list(generate(simulation, EMAIL_EVENT))
+    matched = without_unmatched(messages, EMAIL_EVENT)
+    orgs = org_names(simulation)
+    assert truth(matched, EMAIL_EVENT, orgs).rows == truth(messages, EMAIL_EVENT, orgs).rows
+    assert not replay(matched, EMAIL_EVENT).unmatched
+
+
+def test_the_demo_sends_no_request_that_would_stay_pending() -> None:
+    messages = list(generate(SIMULATION, EMAIL_EVENT))
+    assert len(messages) - len(without_unmatched(messages, EMAIL_EVENT)) == 9
 
 
 def test_every_flaw_has_a_message_which_has_no_other() -> None:

@@ -159,7 +159,7 @@ def test_each_flaw_has_its_reason(lake: EngagementLake, stream: StreamName) -> N
     """Each alone: the message that it is made from has none."""
     [message] = islice((m for m in generate(BUSY, lake) if m.topic == lake.topic(stream)), 1)
     shape, orgs, values = formats(lake)[message.topic], org_names(BUSY), json.loads(message.value)
-    assert reason(encode(values), shape, orgs) is None
+    assert reason(encode(values, lake), shape, orgs) is None
     expected = [flaw.reason for flaw in flaws(lake, stream)]
     assert [reason(flaw.spoil(values), shape, orgs) for flaw in flaws(lake, stream)] == expected
 
