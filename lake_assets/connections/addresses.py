@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 OWNER_VARIABLE = "LAKE_KEPT_FOR"
 """In the environment of every process that `lake up` starts, and of their children: the data directory they serve."""
 
+LOOPBACK = "127.0.0.1"
+"""Where services and pages of one machine listen: no other machine reaches them."""
+
 SERVICES_FILE = "services.json"
 PORTS_FILE = "ports.json"
 
@@ -32,6 +35,9 @@ REPORT_PATH = "/lake-report"
 
 REPORT_FILE = "report-server.json"
 """In the run folder while `lake report --serve` runs: its port, and the process that serves it."""
+
+DASHBOARD_PATH = "/lake-dashboard"
+"""Likewise, followed by `/` and the name of an engagement lake: its dashboard."""
 
 
 @dataclass(frozen=True)
@@ -101,26 +107,39 @@ def process_of(home: Path, name: str) -> psutil.Process | None:
         return None
 
 
+def dashboard_file(lake: str) -> str:
+    """Return what `REPORT_FILE` is for the dashboard of an engagement lake."""
+    return f"dashboard-{lake}-server.json"
+
+
 @contextmanager
-def recorded_report(home: Path, port: int) -> Iterator[None]:
-    """Record that this process serves the report on a port of loopback, until the block ends."""
+def recorded_report(home: Path, port: int, *, name: str = REPORT_FILE) -> Iterator[None]:
+    """Record that this process serves the report, or another page, on a port of loopback, until the block ends.
+
+    Args:
+        name: The file of the record in the run folder.
+    """
     import psutil
 
-    file = run_folder(home) / REPORT_FILE
+    file = run_folder(home) / name
     content = {"port": port, "pid": os.getpid(), "started": psutil.Process().create_time()}
     _replace(file, content)
     try:
         yield
     finally:
-        if _report_record(home) == content:  # not that of a later server
+        if _report_record(file) == content:  # not that of a later server
             file.unlink(missing_ok=True)
 
 
-def report_port(home: Path) -> int | None:
-    """Return the port of the `lake report --serve` that was started last; None if it does not run any more."""
+def report_port(home: Path, *, name: str = REPORT_FILE) -> int | None:
+    """Return the port of the `lake report --serve` that was started last; None if it does not run any more.
+
+    Args:
+        name: As for `recorded_report`.
+    """
     import psutil
 
-    content = _report_record(home)
+    content = _report_record(run_folder(home) / name)
     try:
         process = psutil.Process(int(content["pid"]))
         return int(content["port"]) if process.create_time() == content["started"] else None
@@ -128,9 +147,9 @@ def report_port(home: Path) -> int | None:
         return None
 
 
-def _report_record(home: Path) -> dict[str, Any]:
+def _report_record(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads((run_folder(home) / REPORT_FILE).read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -171,6 +190,12 @@ def kafka_address(settings: Settings) -> str | None:
 def zookeeper_address(settings: Settings) -> str | None:
     """Return the hosts of a ZooKeeper ensemble: the setting, else the running server, else None."""
     return settings.zookeeper or _address(settings.home, "zookeeper")
+
+
+def is_own_address(home: Path, name: str, address: str) -> bool:
+    """Return whether an address is that of the service that `lake up` of a data directory starts, running or not."""
+    port = read_ports(home).get(name)
+    return port is not None and address == f"127.0.0.1:{port}"
 
 
 def required(address: str | None, what: str) -> str:

@@ -29,6 +29,12 @@ NAME = "lake"
 LOCK_SECONDS = 60
 """How long a commit waits for another process that writes the SQLite file."""
 
+KEY_INDEX = "lake.key-index"
+"""Property of a catalog: the folder of the indexes of its tables, which are derived from them."""
+
+CATALOG_TABLES = 2
+"""Number of tables that pyiceberg creates in a new database."""
+
 REMOTE = "spark.remote"
 KINDS = {
     "sqlite": "sqlite",
@@ -48,7 +54,9 @@ def open_catalog(settings: Settings) -> Catalog:
     Raises:
         ServiceError: It cannot be reached.
         CatalogLost: It has no tables, but the data directory had some.
+        StoredByNewerVersion: A later version has written the data directory.
     """
+    remembered_tables.check_version(settings.home)
     catalog = connect(settings)
     try:
         present = table_names(catalog)
@@ -70,6 +78,8 @@ def connect(settings: Settings) -> Catalog:
     """
     from pyiceberg.catalog import load_catalog
 
+    from lake_assets.connections.clients.sql_catalog import reading_once
+
     address = settings.catalog_address
     kind = _kind(address)
     if kind == "sqlite":
@@ -82,9 +92,10 @@ def connect(settings: Settings) -> Catalog:
         "type": "rest" if kind == "http" else "sql",
         "uri": address,
         "warehouse": settings.warehouse_address,
+        KEY_INDEX: str(settings.home / "key-index"),
     }
     try:
-        return _open_once_more(lambda: load_catalog(NAME, **properties))
+        return reading_once(_open_again(lambda: load_catalog(NAME, **properties)))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
         raise _unreachable(settings, error) from error
 
@@ -206,6 +217,14 @@ def sqlite_file(address: str) -> Path:
     return Path(path).absolute()
 
 
+def watched_files(settings: Settings) -> list[Path] | None:
+    """Return the files that each commit to the catalog writes; None if the catalog is a server."""
+    if _kind(settings.catalog_address) != "sqlite":
+        return None
+    file = sqlite_file(settings.catalog_address)
+    return [file, file.with_name(f"{file.name}-wal")]
+
+
 def _spark_address(settings: Settings) -> dict[str, str]:
     address = settings.catalog_address
     kind = _kind(address)
@@ -253,11 +272,11 @@ def _file_with_folder(address: str, home: Path | None = None) -> Path:
     return file
 
 
-def _open_once_more(load: Callable[[], Catalog]) -> Catalog:
-    """Two processes that open a new catalog at once both create its tables; the second try of the loser finds them."""
+def _open_again(load: Callable[[], Catalog]) -> Catalog:
+    """Open a catalog, again if another process creates one of its tables first: that process may be first twice."""
     from sqlalchemy.exc import DBAPIError
 
-    try:
-        return load()
-    except DBAPIError:
-        return load()
+    for _ in range(CATALOG_TABLES):
+        with suppress(DBAPIError):
+            return load()
+    return load()

@@ -12,6 +12,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 SPARK_TOKEN = "spark.token"
+KAFKA_PASSWORD = "kafka.password"
+ZOOKEEPER_PASSWORD = "zookeeper.password"
+USER = "lake"
+"""The name that belongs to the passwords of Kafka and ZooKeeper."""
+
 SECRET_BYTES = 32
 OWNER_ONLY = 0o700
 
@@ -32,6 +37,32 @@ def spark_token(home: Path) -> str | None:
 def create_spark_token(home: Path) -> None:
     """Generate the token of the local Spark Connect server, if there is none."""
     _create(home / SPARK_TOKEN)
+
+
+def create_secrets(home: Path, *, login: bool) -> None:
+    """Generate the secrets of the services that are about to start.
+
+    Args:
+        home: The data directory.
+        login: Whether Kafka and ZooKeeper require a login. If not, Kafka's password is removed. ZooKeeper's stays until
+            its nodes are open to all again.
+    """
+    create_spark_token(home)
+    if login:
+        _create(home / KAFKA_PASSWORD)
+        _create(home / ZOOKEEPER_PASSWORD)
+    else:
+        (home / KAFKA_PASSWORD).unlink(missing_ok=True)
+
+
+def kafka_password(home: Path) -> str | None:
+    """Return the password that the local Kafka requires; None if it requires none."""
+    return _read(home / KAFKA_PASSWORD)
+
+
+def zookeeper_password(home: Path) -> str | None:
+    """Return the password to which the nodes of the local ZooKeeper are open; None if they are open to all."""
+    return _read(home / ZOOKEEPER_PASSWORD)
 
 
 def spark_address(home: Path, port: int | None) -> str:

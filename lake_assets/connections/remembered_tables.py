@@ -2,6 +2,9 @@
 
 It is stored outside the catalog, so it shows that a catalog was lost. A data directory of an earlier version has no
 such file: the first process that opens its catalog writes one. A table that is dropped stays in it.
+
+Its format is that of the data directory: a version that changes how state is stored raises it, so that earlier versions
+refuse the directory.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from lake_assets.base.version import __version__
 from lake_assets.connections.own_secrets import make_private
+from lake_assets.errors import StoredByNewerVersion
 
 FILE = "tables.json"
 FORMAT = 1
+"""A version reads all formats up to its own."""
 
 
 @dataclass(frozen=True)
@@ -34,25 +40,47 @@ class RememberedTables:
 
 
 def read(home: Path) -> RememberedTables | None:
-    """Return the tables that a data directory remembers; None without a file that this version can read."""
+    """Return the tables that a data directory remembers; None if the file is missing or damaged.
+
+    Raises:
+        StoredByNewerVersion: A later version has written the file.
+    """
     try:
-        return parse((home / FILE).read_text())
+        return parse((home / FILE).read_text(), home)
     except (OSError, ValueError):
         return None
 
 
-def parse(text: str) -> RememberedTables:
-    """Return the content of the file.
+def check_version(home: Path) -> None:
+    """Refuse a data directory of a later version.
 
     Raises:
-        ValueError: The text is not in the format of this version.
+        StoredByNewerVersion: It is one.
+    """
+    read(home)
+
+
+def parse(text: str, home: Path) -> RememberedTables:
+    """Return the content of the file.
+
+    Args:
+        text: The text of the file.
+        home: The data directory, for messages.
+
+    Raises:
+        StoredByNewerVersion: A later version has written the file.
+        ValueError: The file is damaged.
     """
     content: Any = json.loads(text)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"is not in format {FORMAT}")
+    found = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(found, int):
+        raise ValueError("it names no format")
+    if found > FORMAT:
+        written_by = content.get("written_by")
+        raise StoredByNewerVersion(f"The data directory {home}", found=found, readable=FORMAT, written_by=written_by)
     tables = content.get("tables")
     if not isinstance(tables, dict):
-        raise ValueError("names no tables")
+        raise ValueError("it names no tables")
     return RememberedTables(str(content.get("catalog")), tables)
 
 
@@ -88,5 +116,5 @@ def write(home: Path, content: RememberedTables) -> None:
     make_private(home)  # with catalog and warehouse elsewhere, nothing else may have made it
     partial = file.with_suffix(f".{uuid4().hex}")
     ordered = {**asdict(content), "tables": dict(sorted(content.tables.items()))}
-    partial.write_text(json.dumps({"format": FORMAT, **ordered}, indent=1))
+    partial.write_text(json.dumps({"format": FORMAT, "written_by": __version__, **ordered}, indent=1))
     partial.replace(file)

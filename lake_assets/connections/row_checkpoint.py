@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 from pyspark.sql.connect.plan import CachedRemoteRelation, RemoveRemoteCachedRelation
+
+AGGREGATES = "lake_aggregates"
+"""Name under which Spark reports the aggregates of rows that it has computed."""
 
 _kept: WeakKeyDictionary[SparkSession, list[CachedRemoteRelation]] = WeakKeyDictionary()
 
@@ -31,6 +36,44 @@ def checkpoint_rows(rows: DataFrame) -> DataFrame:
         _kept.setdefault(rows.sparkSession, []).append(relation)
     checkpointed: DataFrame = kept
     return checkpointed
+
+
+def checkpoint_and_aggregate(rows: DataFrame, aggregates: Sequence[Column]) -> tuple[DataFrame, Mapping[str, Any]]:
+    """Compute rows now, as `checkpoint_rows` does, and aggregates of them: in the same job if possible.
+
+    Args:
+        rows: The rows.
+        aggregates: Aggregates without groups, each with an alias.
+
+    Returns:
+        The rows that are kept, and alias → value.
+    """
+    observed: Any = rows
+    if isinstance(rows, ConnectDataFrame):
+        observed = rows.observe(AGGREGATES, *aggregates)
+    kept = checkpoint_rows(observed)
+    values = _reported(observed)
+    # Spark reports nothing inside this process, and may report too late on a busy machine.
+    return kept, values or aggregate(kept, aggregates)
+
+
+def aggregate(rows: DataFrame, aggregates: Sequence[Column]) -> Mapping[str, Any]:
+    """Return alias → value of aggregates without groups."""
+    row = rows.agg(*aggregates).first()
+    assert row is not None  # an aggregate without groups always has one row
+    found: Mapping[str, Any] = row.asDict()
+    return found
+
+
+def _reported(observed: Any) -> Mapping[str, Any] | None:
+    info = observed.executionInfo if isinstance(observed, ConnectDataFrame) else None
+    if info is None:
+        return None
+    for name, values in info.flows:
+        if name == AGGREGATES and values:
+            found: Mapping[str, Any] = values
+            return found
+    return None
 
 
 def release_checkpoints(spark: SparkSession) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -44,16 +46,36 @@ STATIC_CONF = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
+    # The queries of a session compile to more than the 100 classes that are cached by default. Only the same Spark
+    # session reuses them: the cache is by class loader, and each session of Spark Connect has its own.
+    "spark.sql.codegen.cache.maxEntries": "2000",
+}
+"""Configuration that only the start of a JVM can set. A Connect session that sets it only gets a warning."""
+
+MASTER = "spark.master"
+LOCAL = "local"
+LOCAL_CONF = {
+    MASTER: "local[2]",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # For local sizes: two cores need two partitions, and adaptive execution costs each query more than it saves.
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    # A session's queries compile to more than the 100 classes that are cached by default; the next session reuses them.
-    "spark.sql.codegen.cache.maxEntries": "2000",
 }
-"""Configuration that only the start of a JVM can set. A Connect session that sets it only gets a warning."""
+"""What is right for the cores of one machine."""
+
+CLUSTER_CONF = {
+    # Adaptive execution merges the partitions of a shuffle by their size, so small hours stay small and large ones are
+    # spread over all executors.
+    "spark.sql.adaptive.enabled": "true",
+    # Executors come when tasks wait and leave when they are idle. The files of a shuffle keep an executor, and so do
+    # checkpointed rows: the time after which Spark gives up an executor that has some is infinite by default.
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+}
+"""What is right for a cluster, whose master is not `local`."""
 
 
 def spark_conf(settings: Settings) -> dict[str, str]:
@@ -68,17 +90,26 @@ def spark_conf(settings: Settings) -> dict[str, str]:
 def jvm_conf(settings: Settings) -> dict[str, str]:
     """Return the configuration at the start of a JVM: `STATIC_CONF`, master, memory and jars.
 
+    LAKE_SPARK_PROPERTIES replaces any of it. A master of a cluster there brings `CLUSTER_CONF` instead of `LOCAL_CONF`.
+
     Raises:
         ServiceError: There are no jars.
     """
+    given = settings.spark_properties
     return {
         **STATIC_CONF,
+        **(LOCAL_CONF if is_local(given.get(MASTER, LOCAL)) else CLUSTER_CONF),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC {settings.spark_java_options}",
-        "spark.master": "local[2]",
         "spark.jars": ",".join(str(jar) for jar in jars(settings)),
         "spark.driver.memory": settings.spark_memory,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
+        **given,
     }
+
+
+def is_local(master: str) -> bool:
+    """Return whether a `spark.master` has its executor in the process of the driver."""
+    return master.startswith(LOCAL)
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
@@ -116,6 +147,50 @@ def open_spark(settings: Settings) -> SparkSession:
     return session
 
 
+class KeptSession:
+    """The Spark session of a process that lives for long: opened on first use, and anew after the server has ended it.
+
+    A server that has restarted knows no session of before, and a running one ends a session that was idle for an hour.
+    What a session has made for itself (temporary views, cached rows) is gone with it, so take it again for each piece
+    of work.
+    """
+
+    def __init__(self, open_session: Callable[[], SparkSession]) -> None:
+        self._open = open_session
+        self._session: SparkSession | None = None
+
+    def session(self) -> SparkSession:
+        """Return a session that the server knows.
+
+        Raises:
+            ServiceError: No server listens.
+        """
+        if self._session is not None and _is_lost(self._session):
+            connected: Any = self._session
+            connected.release_session_on_close = False  # the server would be asked in vain, for 20 s if it is gone
+            self.close()
+        if self._session is None:
+            self._session = self._open()
+        return self._session
+
+    def close(self) -> None:
+        """Stop the session, if there is one."""
+        if self._session is not None:
+            session, self._session = self._session, None
+            session.stop()
+
+
+def _is_lost(session: SparkSession) -> bool:
+    """Return whether the server no longer answers in a session. It costs one message, and no job."""
+    from pyspark.errors import PySparkException
+
+    try:
+        session.conf.get("spark.sql.session.timeZone")
+    except PySparkException:
+        return True
+    return False
+
+
 def _silence_query_loggers() -> None:
     """Keep pyspark from printing each refused query as JSON on the terminal: the error that it raises says the same."""
     from pyspark.logger import PySparkLogger
@@ -132,6 +207,8 @@ def prepare_client(session: SparkSession) -> None:
     A session that the garbage collector finds closes nothing: the code that opened it stops it. By default it closes
     the pool of threads that all sessions of the process share, and waits for these threads. If one of them runs the
     garbage collector, it waits for itself, and every other session of the process waits for it.
+
+    Each call of its API tries to import IPython. If that is not installed, Python would search all folders each time.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -140,6 +217,8 @@ def prepare_client(session: SparkSession) -> None:
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
+    if find_spec("IPython") is None:
+        sys.modules["IPython"] = None  # type: ignore[assignment]
 
 
 def safe_remote(remote: str) -> str:
@@ -189,8 +268,6 @@ def spark_home() -> Path:
     Raises:
         ServiceError: pyspark is not installed.
     """
-    from importlib.util import find_spec
-
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ServiceError("pyspark is not installed.", remedy="Run `make setup`.")

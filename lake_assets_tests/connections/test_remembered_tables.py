@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lake_assets.base.version import __version__
 from lake_assets.connections import remembered_tables
 from lake_assets.connections.catalog import open_catalog, table_names
 from lake_assets.connections.table_folders import local_tables
-from lake_assets.errors import CatalogLost
+from lake_assets.errors import CatalogLost, StoredByNewerVersion
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets_tests.incremental.clicks import CLICKS, land_clicks
 
@@ -102,6 +103,7 @@ def test_what_is_remembered_grows_and_is_written_only_when_it_does(bare_home: Se
     folder = bare_home.warehouse_address
     assert content == {
         "format": 1,
+        "written_by": __version__,
         "catalog": bare_home.catalog_address,
         "tables": {name: f"{folder}/{name.replace('.', '/')}" for name in sorted(TABLES)},
     }
@@ -115,7 +117,27 @@ def test_what_is_remembered_grows_and_is_written_only_when_it_does(bare_home: Se
     assert set(json.loads(marker(bare_home).read_text())["tables"]) == TABLES
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 2, "tables": {}}', '{"format": 1}'])
+def test_a_home_of_a_later_version_is_refused_and_left_as_it_is(bare_home: Settings) -> None:
+    create(bare_home)
+    later = '{"format": 2, "written_by": "9.9.0", "catalog": "sqlite:///x", "tables": {}, "segments": {}}'
+    marker(bare_home).write_text(later)
+    with pytest.raises(StoredByNewerVersion, match="has format 2, and this version reads formats up to 1") as refused:
+        open_catalog(bare_home)
+    assert str(bare_home.home) in refused.value.problem
+    assert refused.value.remedy.startswith("Install lake-assets 9.9.0 or a later one.")
+    with pytest.raises(StoredByNewerVersion):
+        remembered_tables.remember(bare_home.home, "sqlite:///x", {"a.one": "s3://bucket/a/one"})
+    assert marker(bare_home).read_text() == later
+
+
+def test_a_home_whose_version_is_not_named_is_refused_too(bare_home: Settings) -> None:
+    create(bare_home)
+    marker(bare_home).write_text('{"format": 3}')
+    with pytest.raises(StoredByNewerVersion, match="Install the version of lake-assets that wrote it or a later one"):
+        open_catalog(bare_home)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": "2", "tables": {}}', '{"format": 1}'])
 def test_a_damaged_memory_stops_nobody(bare_home: Settings, text: str) -> None:
     create(bare_home)
     marker(bare_home).write_text(text)

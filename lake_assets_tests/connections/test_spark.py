@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lake_assets.connections.spark import open_spark
+from lake_assets.connections.spark import jvm_conf, open_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,3 +50,31 @@ def test_y2_a_forgotten_session_does_not_close_the_threads_that_others_use(home:
     del forgotten
     gc.collect()
     assert Released._release_thread_pool_instance is shared
+
+
+def test_calls_of_the_api_do_not_search_for_a_module_that_is_not_installed(
+    home: Settings, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = open_spark(home)
+    searched: list[str] = []
+
+    class Finder:
+        def find_spec(self, name: str, *_: object) -> None:
+            searched.append(name)
+
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    rows = session.range(3).selectExpr("id + 1 AS id")
+    assert rows.where(rows["id"] > 1).count() == 2
+    session.stop()
+    assert "IPython" not in searched
+
+
+def test_what_is_right_for_two_cores_is_left_out_on_a_cluster(bare_home: Settings) -> None:
+    local = jvm_conf(bare_home)
+    assert (local["spark.master"], local["spark.sql.adaptive.enabled"]) == ("local[2]", "false")
+    given = {"spark.master": "spark://master:7077", "spark.executor.memory": "8g", "spark.driver.memory": "4g"}
+    cluster = jvm_conf(bare_home.model_copy(update={"spark_properties": given}))
+    assert given.items() <= cluster.items()
+    assert cluster["spark.sql.adaptive.enabled"] == cluster["spark.dynamicAllocation.enabled"] == "true"
+    assert not {"spark.sql.shuffle.partitions", "spark.driver.host"} & cluster.keys()
+    assert cluster["spark.sql.extensions"] == local["spark.sql.extensions"]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lake_assets.connections.addresses import is_own_address
+from lake_assets.connections.clients.own_login import kafka_login
 from lake_assets.errors import ConfigurationError
 from lake_assets.passed_properties import KAFKA
 
@@ -33,11 +35,16 @@ LOGIN_MODULES = {
 
 
 def librdkafka_properties(settings: Settings, servers: str) -> dict[str, str]:
-    """Return the properties of clients of some brokers; none if these are not those that LAKE_KAFKA names.
+    """Return the properties of clients of some brokers.
+
+    The local broker has the login of the data directory, if any; those that LAKE_KAFKA names have the properties of the
+    settings; others have none.
 
     Raises:
         ConfigurationError: The properties name the brokers.
     """
+    if is_own_address(settings.home, "kafka", servers):
+        return kafka_login(settings.home)
     if servers != settings.kafka:
         return {}
     found = {name: value.get_secret_value() for name, value in settings.kafka_properties.items()}
