@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +24,10 @@ OutputFile = Annotated[
     typer.Option("--out", metavar="FILE", help="The file to write. Default: a file in LAKE_HOME.", dir_okay=False),
 ]
 Partitions = Annotated[int, typer.Option(help="The number of partitions of each new topic.", min=1)]
+Port = Annotated[int, typer.Option(help="The port of --serve. Default: a free one.", min=0, max=65535)]
+Serve = Annotated[
+    bool, typer.Option("--serve", help="Serve the page on loopback until interrupted, read anew at each request.")
+]
 TargetName = Annotated[str, typer.Argument(metavar="TARGET", help="A target, such as account_state_dim.")]
 
 
@@ -34,9 +41,10 @@ def open_engine() -> Engine:
 def create_tables() -> list[str]:
     """Create the missing tables, and record all tables in the data directory. Return the names of those created."""
     from lake_assets.connections.catalog import remember_tables, table_names
+    from lake_assets.pages.terminal.render import progress
 
     engine = open_engine()
-    created = engine.create_tables()
+    created = engine.create_tables(progress("creating"))
     remember_tables(engine.catalog, table_names(engine.catalog), settings())
     return created
 
@@ -63,16 +71,30 @@ def past_hour(text: str, where: str) -> int:
         InvalidHourKey: It is no key.
         UsageError: The hour has not begun: no row of it can be complete or rebuilt.
     """
-    from lake_assets.base.hours import hour_key, hour_of, parse_hour
+    from lake_assets.base.hours import parse_hour
 
     hour = parse_hour(text, where=where)
-    now = hour_of(datetime.now(UTC))
-    if hour > now:
-        raise UsageError(
-            f"{where} is {text}, which is in the future.",
-            remedy=f"Name an hour that has begun; the newest one is {hour_key(now)} UTC.",
-        )
+    require_begun(hour, where, now=datetime.now(UTC))
     return hour
+
+
+def require_begun(hour: int, where: str, *, now: datetime) -> None:
+    """Check that an hour that a person has named is not in the future.
+
+    Args:
+        where: The argument, for messages.
+
+    Raises:
+        UsageError: The hour has not begun.
+    """
+    from lake_assets.base.hours import hour_key, hour_of
+
+    newest = hour_of(now)
+    if hour > newest:
+        raise UsageError(
+            f"{where} is {hour_key(hour)}, which is in the future.",
+            remedy=f"Name an hour that has begun; the newest one is {hour_key(newest)} UTC.",
+        )
 
 
 def kafka_servers() -> str:
@@ -87,3 +109,15 @@ def zookeeper_hosts() -> str:
     from lake_assets.connections.addresses import required, zookeeper_address
 
     return required(zookeeper_address(settings()), "ZooKeeper")
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on standard error until the block ends. Yields a function that takes how much of how much is done."""
+    with typer.progressbar(length=0, label=label, file=sys.stderr) as bar:
+
+        def update(done: int, of: int) -> None:
+            bar.length = of
+            bar.update(done - bar.pos)
+
+        yield update

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson, OutputFile, Partitions, kafka_servers, zookeeper_hosts
+from lake_assets.cli.common import AsJson, OutputFile, Partitions, Port, Serve, kafka_servers, zookeeper_hosts
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
@@ -147,26 +148,37 @@ def dashboard(
     lake: LakeName,
     out: OutputFile = None,
     orgs: Annotated[list[str] | None, typer.Option("--org", help="Show only this org. Can be repeated.")] = None,
+    serve: Serve = False,
+    port: Port = 0,
 ) -> None:
     """Write one HTML page of the metrics of LAKE, with filters and charts. Starts no Spark and changes nothing."""
-    from lake_assets.engagement.metrics.refresh import metrics_cursor, read_metrics
-    from lake_assets.pages import dashboard, page
+    from lake_assets.cli.shell.page_server import serve_page
+    from lake_assets.connections.addresses import dashboard_file, recorded_report
+    from lake_assets.pages.dashboard import page_of_lake
+    from lake_assets.pages.page import write
 
     tables = _open_tables(lake)
-    found = read_metrics(tables, orgs or ())
-    made = dashboard.page(found, lake=lake, version=metrics_cursor(tables), groups=tables.lake.metrics)
-    typer.echo(f"The dashboard is in {page.write(made, out or settings().home / f'{lake}.html')}")
+    if serve:
+        serve_page(
+            lambda: page_of_lake(tables, orgs or ()),
+            port,
+            name="The dashboard",
+            command=f"lake engagement dashboard {lake} --serve",
+            recorded=partial(recorded_report, settings().home, name=dashboard_file(lake)),
+        )
+        return
+    file = write(page_of_lake(tables, orgs or ()), out or settings().home / f"{lake}.html")
+    typer.echo(f"The dashboard is in {file}")
 
 
 @engagement.command()
 def status(lake: LakeName, as_json: AsJson = False) -> None:
     """Show the last batch of each stream of LAKE, and how far it is behind. Starts no Spark and changes nothing."""
-    from lake_assets.engagement.model.lake import STREAMS
-    from lake_assets.engagement.monitoring.status import stream_status
+    from lake_assets.engagement.monitoring.status import lake_status
     from lake_assets.pages.terminal import engagement as views
 
-    found = [stream_status(_open_tables(lake), name, kafka_servers()) for name in STREAMS]
-    render(found, views.STREAMS, as_json=as_json)
+    found = lake_status(_open_tables(lake), kafka_servers())
+    render(found, views.streams, as_json=as_json)
 
 
 def certify(org: str, who_id: str, *, as_json: bool) -> bool:

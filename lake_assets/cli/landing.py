@@ -33,17 +33,22 @@ landing = typer.Typer(help="Landed files: two zones write the same records and c
 
 @landing.command()
 def init(partitions: Partitions = 4) -> None:
-    """Create missing topics and raw tables, and set the retention that feeds declare. Safe to repeat."""
+    """Create missing topics and raw tables, and record how long Kafka keeps landed messages. Safe to repeat.
+
+    A topic that exists is left as it is, unless its feed declares retention_hours.
+    """
     from lake_assets.engagement.model.kafka_topic import KafkaTopic
     from lake_assets.incremental.metadata.tables import create_raw
+    from lake_assets.landing.topics.retention import Retention
 
     service = _open_service_with_feeds()
     for feed in service.feeds:
-        topic = KafkaTopic(service.servers, feed.topic)
-        if topic.create(partitions):
+        hours = feed.retention_hours
+        if KafkaTopic(service.servers, feed.topic).create(partitions):
             typer.echo(f"created the topic {feed.topic}")
-        if feed.retention_hours is not None and topic.retain(feed.retention_hours):
-            typer.echo(f"{feed.topic} keeps messages for {feed.retention_hours:,} hours")
+            hours = settings().landing_retention_hours if hours is None else hours
+        if hours is not None and Retention(service.manifest).keep(feed.topic, hours):
+            typer.echo(f"{feed.topic}: Kafka keeps messages for {hours:,} hours after both zones have landed them")
         if create_raw(service.catalog, feed.raw):
             typer.echo(f"created {feed.raw.table}")
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lake_assets.cli.common import AsJson
+from lake_assets.cli.common import AsJson, progress_bar
 from lake_assets.pages.terminal.render import render
 from lake_assets.settings import settings
 
@@ -78,7 +76,7 @@ def verify(
     from lake_assets.pages.terminal import landing as views
 
     writers = open_zones(zones)
-    with _progress_bar() as progress:
+    with progress_bar("Reading") as progress:
         found = verify(
             writers[0].manifest,
             [writer.zone for writer in writers],
@@ -124,7 +122,7 @@ def scrub(
     zones: Zones = None,
 ) -> None:
     """Erase the records of ID from all landed files of TOPIC, and those of all earlier requests."""
-    from lake_assets.landing.files.timestamps import milliseconds
+    from lake_assets.base.timestamps import milliseconds
     from lake_assets.landing.manifest.shared_state import DeletionRequest, SharedState
     from lake_assets.landing.operations.scrub import remove_unscrubbed, scrub
 
@@ -221,14 +219,3 @@ def _feed(topic: str) -> Feed:
 
     found = settings()
     return feed_of(feeds(open_pipeline(found), prefix=found.landing_prefix), topic)
-
-
-@contextmanager
-def _progress_bar() -> Iterator[Callable[[int, int], None]]:
-    with typer.progressbar(length=0, label="Reading", file=sys.stderr) as bar:
-
-        def update(done: int, of: int) -> None:
-            bar.length = of
-            bar.update(done - bar.pos)
-
-        yield update

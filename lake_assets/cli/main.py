@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 
 import typer
 from pydantic import ValidationError
@@ -17,9 +18,11 @@ from lake_assets.cli.engagement import engagement
 from lake_assets.cli.landing import landing
 from lake_assets.cli.serving import serving
 from lake_assets.cli.session import session
+from lake_assets.cli.shell import backup
 from lake_assets.cli.shell.about import PROGRAM, completion, is_completing, options, prepare_completion
-from lake_assets.cli.shell.private import close_to_others, exposed_secrets
+from lake_assets.cli.shell.private import close_to_others
 from lake_assets.cli.shell.service import service
+from lake_assets.connections import remembered_tables
 from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import failures
 from lake_assets.settings import Settings, home_directory
@@ -42,6 +45,8 @@ app.command(rich_help_panel=_SERVICES)(services.down)
 app.command(rich_help_panel=_SERVICES)(services.status)
 app.add_typer(service, name="service", rich_help_panel=_SERVICES)
 app.command(rich_help_panel=_SERVICES)(doctor)
+app.command(rich_help_panel=_SERVICES)(backup.backup)
+app.command(rich_help_panel=_SERVICES)(backup.restore)
 app.command(rich_help_panel=_SERVICES)(report.demo)
 
 _TABLES = "Tables"
@@ -88,12 +93,24 @@ def main() -> None:
             if not is_completing() and sys.argv[1:2] != [doctor.__name__]:  # the doctor reports them itself
                 _warn_of_unknown_settings()
                 _keep_others_out()
+                _refuse_unusable_home(sys.argv[1:2])
             app(prog_name=PROGRAM)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:  # of any library that a command uses
         _show(error)
         sys.exit(1)
+
+
+def _refuse_unusable_home(command: Sequence[str]) -> None:
+    """Let no command work on a half restored data directory, or on that of a later version. command: its name, if any.
+
+    A restore continues what was interrupted, and services can always be stopped.
+    """
+    if command != [backup.restore.__name__]:
+        backup.refuse_half_restored(home_directory())
+    if command != [services.down.__name__]:
+        remembered_tables.check_version(home_directory())
 
 
 def _warn_of_unknown_settings() -> None:
@@ -103,10 +120,9 @@ def _warn_of_unknown_settings() -> None:
 
 
 def _keep_others_out() -> None:
-    home = home_directory()
-    for text in (close_to_others(home), exposed_secrets(home)):
-        if text is not None:
-            failures.show_warning(text)
+    text = close_to_others(home_directory())
+    if text is not None:
+        failures.show_warning(text)
 
 
 def _show(error: Exception) -> None:

@@ -11,7 +11,7 @@ import typer
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_problems
-from lake_assets.pages.terminal.render import render
+from lake_assets.pages.terminal.render import progress, render
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def maintain(
 
     maintainer = open_maintainer(settings())
     wanted = [maintainer.table(name) for name in names or tables_of(maintainer.pipeline)]
-    done = [maintainer.maintain(table, dry_run=dry_run) for table in maintenance.progress(wanted)]
+    done = [maintainer.maintain(table, dry_run=dry_run) for table in progress("maintaining")(wanted)]
     render(done, maintenance.maintained, as_json=as_json)
     if not names and not dry_run:
         _remove_old_runs(maintainer.catalog, maintainer.pipeline, quiet=as_json)
@@ -168,6 +168,9 @@ def land(
     through: Annotated[
         str | None, typer.Option(help="The last complete hour, such as 2026-01-01-05:00. Default: as it is.")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also take an hour that is more than a day beyond the newest row.")
+    ] = False,
 ) -> None:
     """Append the rows of FILE to the raw table TABLE, in one commit with its complete-through.
 
@@ -178,5 +181,6 @@ def land(
 
     engine = open_engine()
     hour = None if through is None else parse_hour(through, where="--through")
-    rows = land_files(engine.catalog, engine.pipeline, table, files, now=engine.clock(), through=hour)
+    now = engine.clock()
+    rows = land_files(engine.catalog, engine.pipeline, table, files, now=now, through=hour, force=force)
     typer.echo(f"Rows landed in {table}: {rows:,}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,7 @@ def plan(target: TargetName, as_json: AsJson = False) -> None:
 
     engine = open_engine()
     decision = engine.decide(engine.pipeline.target(target))
-    render(decision, views.decision, as_json=as_json)
+    render(decision, partial(views.decision, now=engine.clock()), as_json=as_json)
 
 
 def catch_up(
@@ -40,11 +41,15 @@ def catch_up(
         bool, typer.Option("--again", help="Also repeat sessions that a failed audit stopped or held back.")
     ] = False,
     force: Force = False,
+    deferred: Annotated[
+        bool, typer.Option("--deferred", help="Also build hours that wait by their policy for late rows.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run sessions until every target is up to date, as the sensors would. For cron and other schedulers.
 
-    Up to date is what the raw tables hold when the command starts. Two of these commands may run at once.
+    Up to date is what the raw tables hold when the command starts. Hours that are deferred wait, unless --deferred.
+    Two of these commands may run at once.
     If a session failed, the other targets go on. All failures are listed at the end.
     The exit code is 1 if a session failed, or if others have changed a target.
     """
@@ -67,7 +72,9 @@ def catch_up(
         if has_details(error):
             log = failures.log(error, settings().home)
 
-    outcomes = catch_up(engine, wanted, report=report, on_error=log_details, again=again, force=force)
+    outcomes = catch_up(
+        engine, wanted, report=report, on_error=log_details, again=again, force=force, deferred=deferred
+    )
     if as_json:
         print_json(outcomes)
     texts = [text for outcome in outcomes for text in (outcome.failure, outcome.problem) if text]

@@ -5,7 +5,7 @@ Jinja escapes text from data, so it reaches the page as text and never as markup
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from lake_assets.pages.page import render
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from lake_assets.engagement.model.tables import LakeTables
 
 TEMPLATE = "dashboard.html"
 DAY = "engagement_date"
@@ -37,6 +39,21 @@ def page(metrics: pa.Table, *, lake: str, version: int, groups: Sequence[MetricG
     counts = count_columns(groups)
     data = {**compact(metrics, counts), "groups": [_shown(group) for group in groups]}
     return render(TEMPLATE, lake=lake, version=version, choices=CHOICES, charts=_charts(groups), data=data)
+
+
+def page_of_lake(tables: LakeTables, orgs: Collection[str] = ()) -> str:
+    """Return the page of the present metrics of a lake. Needs no Spark.
+
+    Args:
+        orgs: Orgs to show; empty for all orgs.
+
+    Raises:
+        UsageError: The lake declares other metrics than its table shows.
+    """
+    from lake_assets.engagement.metrics.refresh import metrics_cursor, read_metrics
+
+    version = metrics_cursor(tables)
+    return page(read_metrics(tables, orgs), lake=tables.lake.name, version=version, groups=tables.lake.metrics)
 
 
 def compact(metrics: pa.Table, counts: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A page that is built when it is asked for, as an ASGI application: `lake report --serve`.
+"""A page that is built when it is asked for, as an ASGI application: `lake report --serve` and others.
 
 A page is kept for a few seconds, so several tabs cost one reading. What goes wrong becomes a page that says so.
 """
@@ -52,12 +52,13 @@ class CachedPage:
 
 
 def application(
-    build: Callable[[], str], *, clock: Callable[[], float], log: Callable[[Exception], object]
+    build: Callable[[], str], *, name: str, clock: Callable[[], float], log: Callable[[Exception], object]
 ) -> Starlette:
     """Return the application. It answers GET /, and nothing else.
 
     Args:
         build: Builds the page.
+        name: Heading of the page that says what is wrong.
         clock: Gives seconds that never go back.
         log: Is given each error that a request met.
     """
@@ -68,11 +69,11 @@ def application(
             return HTMLResponse(cached.read(), headers=HEADERS)
         except Exception as error:  # of any library that reading a lake uses
             log(error)
-            return HTMLResponse(problem_page(describe(error)), UNAVAILABLE, HEADERS)
+            return HTMLResponse(problem_page(name, describe(error)), UNAVAILABLE, HEADERS)
 
     return Starlette(routes=[Route("/", show, methods=["GET"])])
 
 
-def problem_page(text: ErrorText) -> str:
+def problem_page(name: str, text: ErrorText) -> str:
     """Return a page that says what is wrong and what to do."""
-    return render_plain(ERROR_TEMPLATE, {"marked": marked}, text=text)
+    return render_plain(ERROR_TEMPLATE, {"marked": marked}, name=name, text=text)

@@ -9,6 +9,7 @@ from datetime import datetime
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.monitoring.overview import Overview, TargetOverview
 from lake_assets.incremental.monitoring.session_costs import SessionCost
+from lake_assets.incremental.planning.lateness import Arrivals
 from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.pages import charts
 from lake_assets.pages import page as pages
@@ -20,6 +21,9 @@ from lake_assets.pages.verdict import Verdict
 TEMPLATE = "report.html"
 MOST_AUDITS = 100
 """The maximum number of failed audits on the page; the newest are shown. `lake report --json` has all of them."""
+
+MOST_CHARTED = 30
+"""The maximum number of raw tables with charts: those with most late rows. `lake report --json` has all of them."""
 
 WARNING = "warning"
 NO_SESSION_BUILT = "No session has built an hour yet."
@@ -125,13 +129,13 @@ def _sections(overview: Overview) -> Iterator[Section]:
     yield Section(
         "When rows arrive",
         "Each cell counts the rows of one event hour (across) that landed in one hour (up). Rows on the diagonal are "
-        "on time, rows above it are late.",
+        "on time, rows above it are late." + _not_charted(overview),
         tuple(_heat_maps(overview)),
     )
     yield Section(
         "How late they are",
         "Lateness is the time from a row's event time to its landing, shown by landing hour. "
-        "Percentiles have an error of at most 1/128.",
+        "Percentiles have an error of at most 1/128." + _not_charted(overview),
         tuple(_lateness(overview)),
     )
     yield Section(
@@ -149,8 +153,22 @@ def _sections(overview: Overview) -> Iterator[Section]:
     )
 
 
+def _charted(overview: Overview) -> list[Arrivals]:
+    """Return the raw tables with charts of their own, in the order of the overview."""
+    latest_first = sorted(overview.arrivals, key=lambda source: (-source.rows_beyond_lookback, -source.rows))
+    charted = {source.table for source in latest_first[:MOST_CHARTED]}
+    return [source for source in overview.arrivals if source.table in charted]
+
+
+def _not_charted(overview: Overview) -> str:
+    left_out = len(overview.arrivals) - MOST_CHARTED
+    if left_out <= 0:
+        return ""
+    return f" Shown are the {MOST_CHARTED} raw tables with most late rows; `lake report --json` has {left_out} more."
+
+
 def _heat_maps(overview: Overview) -> Iterator[Chart]:
-    for source in overview.arrivals:
+    for source in _charted(overview):
         note = f"{source.rows:,} rows"
         if source.unplaced:
             note += f"; {source.unplaced:,} without a usable time are not shown"
@@ -158,7 +176,7 @@ def _heat_maps(overview: Overview) -> Iterator[Chart]:
 
 
 def _lateness(overview: Overview) -> Iterator[Chart]:
-    for source in overview.arrivals:
+    for source in _charted(overview):
         yield Chart(source.table, charts.lateness(source) if source.cells else None)
 
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from lake_assets.base.timestamps import milliseconds
 from lake_assets.cli.main import app
 from lake_assets.errors import ErasureStopped
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.landing.files.records import Record
 from lake_assets.landing.files.sharding import Shard
-from lake_assets.landing.files.timestamps import milliseconds
 from lake_assets.settings import Settings, settings
 from lake_assets_tests.incremental.scenario import landed
 from lake_assets_tests.landing.scenario import TOPIC, Landed

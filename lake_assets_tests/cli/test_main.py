@@ -20,8 +20,8 @@ from lake_assets.settings import PROJECT
 
 SLOW = ("dagster", "kazoo", "plotly", "pyarrow", "pyiceberg", "pyspark")
 COMMANDS = """
-audit catch-up check complete completion demo doctor down init inspect land maintain new plan rebuild repair
- report sessions setup status up verify why erase
+audit backup catch-up check complete completion demo doctor down init inspect land maintain new plan rebuild repair
+ report restore sessions setup status up verify why erase
 engagement: dashboard ingest init maintain metrics mutate reclaim retain simulate status
 erasure: certify
 landing: accept compact init load page policy repair reshard run scrub simulate status tail verify
@@ -172,3 +172,20 @@ def test_status_prints_a_row_for_each_service(tmp_path: Path) -> None:
     assert heading.split() == ["service", "state", "pid", "port", "MB", "log", "detail"]
     assert services
     assert all(line.split()[1] == "stopped" for line in services)
+
+
+@pytest.mark.parametrize("command", ["status", "up", "backup", "init"])
+def test_a_home_of_a_later_version_is_refused(tmp_path: Path, command: str) -> None:
+    (tmp_path / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
+    done = lake(tmp_path, command)
+    assert done.returncode == 1
+    problem, remedy = done.stderr.splitlines()[-2:]
+    assert problem.endswith(f"The data directory {tmp_path} has format 2, and this version reads formats up to 1.")
+    assert remedy.startswith("  → Install lake-assets 9.9.0 or a later one.")
+    assert [path.name for path in tmp_path.iterdir() if path.name != "logs"] == ["tables.json"]
+
+
+def test_services_of_a_later_version_can_be_stopped(tmp_path: Path) -> None:
+    (tmp_path / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
+    done = lake(tmp_path, "down")
+    assert (done.returncode, done.stdout) == (0, "No service is running.\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from datetime import date, timedelta
@@ -13,10 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-import pytest
 from jinja2.utils import htmlsafe_json_dumps
 
-from benchmarks.engagement_streams import BROWSERS
 from lake_assets.engagement.model.configuration.metric_groups import (
     CALLS,
     EMAILS,
@@ -27,11 +24,10 @@ from lake_assets.engagement.model.configuration.metric_groups import (
 from lake_assets.pages import dashboard
 from lake_assets.pages.dashboard import CHOICES, DAY
 from lake_assets.pages.page import write
-from lake_assets_tests.browser import open_tab, require_browser
+from lake_assets_tests.browser import BROWSER, LONGEST, Tab, open_tab, require_browser
 from lake_assets_tests.pages.test_dashboard import COUNTS, table
 from lake_assets_tests.pages.test_report import HOSTILE, own_text
 
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), "")
 PROBE = Path(__file__).with_name("dashboard_probe.js").read_text()
 EMAIL_KINDS, CALL_OUTCOMES = tuple(EMAILS.kinds), tuple(CALLS.outcomes)
 WHOLES = dict(rate_columns(EMAILS_AND_CALLS).values())
@@ -71,7 +67,7 @@ def looks(rows: Sequence[Row], folder: Path) -> list[dict[str, Any]]:
     file = write(page.replace("</body>", f"{probe}</body>"), folder / "dashboard.html")
     options = ("--headless", "--no-sandbox", "--virtual-time-budget=1000", f"--user-data-dir={folder / 'profile'}")
     address = f"{file.as_uri()}#{urlencode(CHOSEN[0])}"
-    ended = subprocess.run([BROWSER, *options, "--dump-dom", address], check=True, capture_output=True, timeout=60)
+    ended = subprocess.run([BROWSER, *options, "--dump-dom", address], check=True, capture_output=True, timeout=LONGEST)
     told = re.search(r'<pre id="shown">(.*?)</pre>', ended.stdout.decode())
     assert told
     found: list[dict[str, Any]] = json.loads(unquote(told[1]))
@@ -148,8 +144,8 @@ def charts(rows: Sequence[Row]) -> dict[str, list[Trace]]:
     return {"counts-0": counts(EMAIL_KINDS), "rates-0": rates("sent"), "counts-1": calls, "rates-1": rates("calls")}
 
 
-@pytest.mark.skipif(not BROWSER, reason=f"not looked at without one of these on the path: {', '.join(BROWSERS)}")
 def test_what_the_page_shows_for_a_choice_is_what_adding_up_gives(tmp_path: Path) -> None:
+    require_browser()
     rows = made_up()
     assert looks(rows, tmp_path) == [expected(rows, chosen) for chosen in CHOSEN]
 
@@ -187,3 +183,15 @@ def test_the_first_screen_shows_the_last_30_days_on_a_desk_and_on_a_phone(tmp_pa
             assert (days[0], days[-1], len(days)) == ("2026-01-31", "2026-03-01", 30)
             assert tab.value("document.forms[0].elements.from.value") == "2026-01-31"
             assert tab.value(LEGENDS) == [True] * 4
+        assert_the_address_has_the_dates(tab, file)
+
+
+def assert_the_address_has_the_dates(tab: Tab, file: Path) -> None:
+    """After `?` as well as after `#`, and a choice in the page goes to the address."""
+    dates = "from=2026-01-05&to=2026-01-07"
+    for query in (f"?{dates}", f"#{dates}", f"?from=2026-02-01#{dates}"):
+        assert tab.look(file, 1400, 900, query=query).errors == []
+        assert tab.value('document.querySelector(".chart").data[0].x') == ["2026-01-05", "2026-01-06", "2026-01-07"]
+    tab.value("document.forms[0].elements.to.value = '2026-01-06'")
+    tab.value("document.forms[0].dispatchEvent(new Event('change'))")
+    assert tab.value("location.hash") == "#from=2026-01-05&to=2026-01-06&by=rep_id"

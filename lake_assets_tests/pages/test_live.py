@@ -26,7 +26,9 @@ class Builder:
 
 def test_a_page_is_kept_for_a_few_seconds_and_an_error_is_a_page() -> None:
     builder = Builder()
-    client = TestClient(application(builder.build, clock=lambda: builder.seconds, log=builder.logged.append))
+    client = TestClient(
+        application(builder.build, name="A page", clock=lambda: builder.seconds, log=builder.logged.append)
+    )
     pages = []
     for seconds in (0.0, CACHE_SECONDS - 0.1, CACHE_SECONDS, CACHE_SECONDS + 1):
         builder.seconds = seconds
@@ -39,6 +41,7 @@ def test_a_page_is_kept_for_a_few_seconds_and_an_error_is_a_page() -> None:
     assert (failed.status_code, failed.headers["cache-control"]) == (503, "no-store")
     assert "The &lt;catalog&gt; is away." in failed.text
     assert "→ Run <code>lake up</code>." in failed.text
+    assert "<h1>A page</h1>" in failed.text
     assert "Traceback" not in failed.text
     assert builder.logged == [builder.error]
     builder.error = ValueError("odd")

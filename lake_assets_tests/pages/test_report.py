@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,15 @@ def test_a_lake_without_rows_has_a_page_without_charts() -> None:
     assert "No rows yet." in page
     assert "No table is complete through any hour yet." in page
     assert "No session yet." in page
+
+
+def test_of_many_raw_tables_those_with_most_late_rows_have_charts() -> None:
+    many = [replace(arrivals((1, 0, 1)), table=f"raw.t{n:02}", rows_beyond_lookback=n % 4) for n in range(40)]
+    sections = list(report._sections(Overview(NOW, 6, (), tuple(many), ())))
+    shown = [f"raw.t{n:02}" for n in range(40) if n % 4]
+    for section in sections[:2]:
+        assert [chart.title for chart in section.charts] == shown
+        assert "has 10 more" in section.explanation
 
 
 def test_a_heat_map_of_a_year_has_few_bins_and_all_rows() -> None:

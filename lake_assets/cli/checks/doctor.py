@@ -55,6 +55,9 @@ def diagnose() -> list[Finding]:
     settings = machine.valid_settings()
     if settings is None:  # every other check would read another home than the one that is meant
         return found
+    newer = run_checks([Check(machine.VERSION, lambda: machine.check_version(settings.home))])
+    if newer:  # this version cannot tell what is right there, and its repairs may not touch it
+        return found + newer
     found += run_checks([Check(machine.SERVICES, lambda: machine.check_services(settings))])
     pipeline = machine.loaded_pipeline(settings)
     return found + diagnose_lake(settings, pipeline, clock=utc_now, is_busy=machine.is_busy)

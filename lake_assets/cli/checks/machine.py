@@ -13,16 +13,17 @@ from pydantic import ValidationError
 from lake_assets.base.findings import Finding, Level, Repair
 from lake_assets.cli.checks.variables import shown_value, unknown_variables
 from lake_assets.connections import addresses, remembered_tables
-from lake_assets.errors import ConfigurationError
+from lake_assets.errors import ConfigurationError, StoredByNewerVersion
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.incremental.metadata.erasure_registry import KEY_FILE
+from lake_assets.passed_properties import variable_name
 from lake_assets.services import lifecycle
 from lake_assets.services.bootstrap import check_java, java_version
 from lake_assets.services.installation.jar_files import SetupError
-from lake_assets.settings import Settings, settings, variable_name
+from lake_assets.settings import Settings, settings
 
-SETTINGS, JAVA, DISK, SERVICES = "settings", "java", "disk", "services"
+SETTINGS, VERSION, JAVA, DISK, SERVICES = "settings", "version", "java", "disk", "services"
 
 ENOUGH_BYTES = 3 * 10**9
 LEAST_BYTES = 200 * 10**6
@@ -66,6 +67,14 @@ def loaded_pipeline(found: Settings) -> Pipeline | None:
         return open_pipeline(found)
     except Exception:  # a module of somebody's own may raise anything
         return None
+
+
+def check_version(home: Path) -> Iterator[Finding]:
+    """Yield whether this version can read a data directory."""
+    try:
+        remembered_tables.check_version(home)
+    except StoredByNewerVersion as error:
+        yield Finding(VERSION, "error", error.problem, error.remedy)
 
 
 def check_java_version() -> Iterator[Finding]:
@@ -141,6 +150,8 @@ def _malformed() -> Iterator[Finding]:
             field = str(problem["loc"][0])
             text = f"{variable_name(field)} is {shown_value(field, problem['input'])}: {problem['msg']}."
             yield Finding(SETTINGS, "error", text, "Correct or unset it; docs/settings.md lists all settings.")
+    except ConfigurationError as error:  # a file that others can read
+        yield Finding(SETTINGS, "error", error.problem, error.remedy)
 
 
 def _unknown() -> Iterator[Finding]:
@@ -183,7 +194,9 @@ def _unreadable_memory(home: Path) -> Iterator[Finding]:
     if not file.exists():
         return
     try:
-        remembered_tables.parse(file.read_text())
+        remembered_tables.parse(file.read_text(), home)
+    except StoredByNewerVersion:
+        return  # the check of the version reports it
     except (OSError, ValueError) as error:
         text = f"{file} cannot be read: {error}."
         yield Finding(DISK, "warning", text, "Delete it if the catalog is right: the next command writes it again.")

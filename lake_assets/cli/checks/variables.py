@@ -9,8 +9,8 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from lake_assets.passed_properties import is_passed
-from lake_assets.settings import ENVIRONMENT_FILE, OF_TESTS, Settings, home_directory, variable_name
+from lake_assets.passed_properties import is_passed, variable_name
+from lake_assets.settings import ENVIRONMENT_FILE, OF_TESTS, Settings, home_directory
 
 SET_BY_COMMANDS = {"LAKE_HOME", "LAKE_KEPT_FOR"}  # No fields: the data directory, and the mark of its processes.
 

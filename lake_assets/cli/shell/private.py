@@ -1,24 +1,17 @@
-"""Keeps other users of the machine out of the data directory, and warns if they can read secrets of `lake.env`."""
+"""Keeps other users of the machine out of the data directory."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from dotenv import dotenv_values
-
 from lake_assets.errors.texts import ErrorText
-from lake_assets.settings import ENVIRONMENT_FILE, Settings, variable_name
 
 MARKS = ("catalog.db", "tables.json", "run", "spark.token")
 """A folder that has one of these is a data directory, and not one that LAKE_HOME names by mistake, such as /tmp."""
-
-PASSED = ("LAKE_CATALOG__", "LAKE_KAFKA__")
-"""Prefixes of properties of clients, such as passwords."""
 
 GROUP = stat.S_IRWXG
 OTHERS = stat.S_IRWXO
@@ -47,27 +40,3 @@ def close_to_others(home: Path) -> ErrorText | None:
             f"To share it with a group, run `chmod g+rwxs {shlex.quote(str(home))}`.",
         )
     return None
-
-
-def exposed_secrets(home: Path) -> ErrorText | None:
-    """Return a warning if others may read a `lake.env` that sets a secret."""
-    file = home / ENVIRONMENT_FILE
-    try:
-        is_open = file.stat().st_mode & (GROUP | OTHERS)
-        secret = next(_secrets(file), None)
-    except OSError:
-        return None
-    if not is_open or secret is None:
-        return None
-    return ErrorText(
-        f"{file} sets the secret {secret}, and its permissions let other users read it.",
-        f"Run `chmod 600 {shlex.quote(str(file))}`.",
-    )
-
-
-def _secrets(file: Path) -> Iterator[str]:
-    fields = Settings.model_fields.items()
-    secret = {variable_name(name) for name, field in fields if "SecretStr" in str(field.annotation)}
-    for name in dotenv_values(file):
-        if name.upper() in secret or name.upper().startswith(PASSED):
-            yield name

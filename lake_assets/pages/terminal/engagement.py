@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from lake_assets.engagement.erasure.certificate import LakeCertificate
 from lake_assets.engagement.maintenance.maintain import MaintenanceReport
@@ -10,8 +10,9 @@ from lake_assets.engagement.maintenance.reclaim import Reclaimed
 from lake_assets.engagement.metrics.refresh import Refresh
 from lake_assets.engagement.monitoring.status import StreamStatus
 from lake_assets.engagement.streams.turn import TurnReport
+from lake_assets.errors.texts import ErrorText
 from lake_assets.pages.terminal import erasure
-from lake_assets.pages.terminal.render import Column, Part, TableView
+from lake_assets.pages.terminal.render import Column, Part, TableView, counted
 
 STREAMS: TableView[StreamStatus] = TableView(
     (
@@ -19,8 +20,17 @@ STREAMS: TableView[StreamStatus] = TableView(
         Column("batch", lambda stream: "-" if stream.batch_id is None else stream.batch_id, right=True),
         Column("unfinished", lambda stream: ", ".join(stream.unfinished) or "-"),
         Column("offsets behind", lambda stream: f"{stream.lag:,}", right=True),
+        Column("repeated", lambda stream: f"{stream.repeated:,}", right=True),
     )
 )
+
+
+def streams(found: Sequence[StreamStatus]) -> Iterator[Part]:
+    """Show the streams, and what to do about each whose batch fails."""
+    yield from STREAMS(found)
+    for stream in found:
+        if stream.problem is not None:
+            yield str(ErrorText(f"{stream.problem}.", stream.remedy or ""))
 
 
 def turn(app_name: str, report: TurnReport) -> str:
@@ -30,8 +40,9 @@ def turn(app_name: str, report: TurnReport) -> str:
     versions = [
         f"{table} version {commit.version if commit else '-'}" for table, commit in report.batch.commits.items()
     ]
-    dropped = f"; {report.batch.dropped} messages dropped" if report.batch.dropped else ""
-    return f"{app_name}: batch {report.batch.batch.batch_id}: {', '.join(versions)}{dropped}"
+    dropped = f"; {counted(report.batch.dropped, 'message')} dropped" if report.batch.dropped else ""
+    repeated = f"; {counted(report.batch.repeated, 'message')} repeated" if report.batch.repeated else ""
+    return f"{app_name}: batch {report.batch.batch.batch_id}: {', '.join(versions)}{dropped}{repeated}"
 
 
 def maintained(done: MaintenanceReport) -> str:
@@ -43,7 +54,7 @@ def maintained(done: MaintenanceReport) -> str:
     kept = "no old version is kept"
     if done.kept_hours:
         kept = f"old versions stay readable for {done.kept_hours} hours"
-    return f"{done.orgs} orgs sorted; {files}; {removed:,} files removed; {kept}"
+    return f"{done.orgs} orgs compacted, {done.sorted_orgs} sorted; {files}; {removed:,} files removed; {kept}"
 
 
 def reclaimed(done: Reclaimed) -> str:
@@ -68,4 +79,4 @@ def certificate(found: LakeCertificate) -> Iterator[Part]:
     yield from erasure.certificate(found)
     for kept in found.kafka:
         until = f"until {kept.until:%Y-%m-%d %H:%M} at the latest" if kept.until else "without a limit"
-        yield f"  Kafka keeps {kept.messages:,} messages of {kept.topic} {until}"
+        yield f"  Kafka keeps {counted(kept.messages, 'message')} of {kept.topic} {until}"

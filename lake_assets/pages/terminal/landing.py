@@ -72,7 +72,7 @@ def accepted(topic: str, done: Accepted) -> Iterator[str]:
     if not done.epoch and not done.losses:
         yield f"{topic}: nothing is lost, nothing was changed."
     else:
-        yield "The zones continue when they start again: `lake landing run`."
+        yield "Zones that run continue within a minute. The others continue when they start: `lake landing run`."
 
 
 def repaired(done: Repaired) -> str:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.progress import track
-
 from lake_assets.incremental.maintenance.maintainer import MaintenanceReport
 from lake_assets.pages.terminal.render import Column, Part, TableView, faint, megabytes, warning
 
@@ -24,11 +21,6 @@ _FIGURES: TableView[MaintenanceReport] = TableView(
         Column("s", lambda done: f"{sum(done.seconds.values()):.1f}", right=True),
     )
 )
-
-
-def progress(tables: Sequence[str]) -> Iterator[str]:
-    """Yield the tables, with a progress bar on standard error if that is a terminal."""
-    yield from track(tables, "maintaining", console=Console(stderr=True), transient=True)
 
 
 def maintained(found: Sequence[MaintenanceReport]) -> Iterator[Part]:

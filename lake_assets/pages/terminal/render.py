@@ -9,10 +9,12 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
 from lake_assets.base.hours import hour_key
+from lake_assets.base.progress import Item, Progress
 
 Value = TypeVar("Value")
 Row = TypeVar("Row")
@@ -199,3 +201,14 @@ def _plain_scalar(value: Any, field: str) -> Any:
     if field in HOUR_FIELDS and isinstance(value, int):
         return hour_key(value)
     return value
+
+
+def progress(doing: str) -> Progress:
+    """Return how to go through many tables: with a bar on standard error, if that is a terminal."""
+
+    def with_bar(items: Sequence[Item]) -> Iterable[Item]:
+        console = Console(stderr=True)
+        text = f"{doing} {len(items):,} tables"
+        return track(items, text, console=console, transient=True, disable=not console.is_terminal)
+
+    return with_bar

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import groupby
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from rich.text import Text
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.execution.catch_up import Outcome
 from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.planning.deferred import DeferredHour, age_in_words
 from lake_assets.incremental.planning.session import (
     AuditResult,
     Decision,
@@ -40,6 +42,13 @@ _REASONS: TableView[_Pair] = TableView(
         Column("because of", lambda pair: pair[1]),
     )
 )
+_DEFERRED: TableView[tuple[DeferredHour, str]] = TableView(
+    (
+        Column("deferred hour", lambda row: hour_key(row[0].hour)),
+        Column("rows, at most", lambda row: f"{row[0].rows:,}", right=True),
+        Column("waits for", lambda row: row[1], right=True),
+    )
+)
 _DETAILS: TableView[_Pair] = TableView(
     (
         Column("name", lambda pair: pair[0]),
@@ -49,10 +58,11 @@ _DETAILS: TableView[_Pair] = TableView(
 )
 
 
-def decision(found: Decision) -> Iterator[Part]:
-    """Show what the next session of a target would do, or why there is none."""
+def decision(found: Decision, *, now: datetime | None = None) -> Iterator[Part]:
+    """Show what the next session of a target would do, or why there is none; and by now, how long hours wait."""
     if isinstance(found, NoSession):
         yield f"No session: {found.reason}."
+        yield from _waiting(found.deferred, now)
         return
     hours = format_hours(found.hour_numbers) or "no hours"
     yield Text.assemble((found.session_id, "bold"), f": {found.load} {hours}")
@@ -61,6 +71,12 @@ def decision(found: Decision) -> Iterator[Part]:
     cost = found.cost
     yield f"reads {cost.files} new files, {cost.rows:,} rows, {cost.bytes:,} bytes"
     yield from _state_after(found)
+    yield from _waiting(found.deferred, now)
+
+
+def _waiting(deferred: Sequence[DeferredHour], now: datetime | None) -> Iterator[Part]:
+    if deferred and now is not None:
+        yield from _DEFERRED([(each, age_in_words(now - each.since)) for each in deferred])
 
 
 def opened(found: OpenedSession | NoSession) -> Iterator[Part]:

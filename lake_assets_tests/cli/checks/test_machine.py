@@ -65,6 +65,16 @@ def test_a_key_that_others_can_read_is_closed_and_a_damaged_memory_is_named(home
     assert key.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_home_of_a_later_version_is_named(home: Path) -> None:
+    assert list(machine.check_version(home)) == []
+    (home / "tables.json").write_text('{"format": 2, "written_by": "9.9.0"}')
+    (found,) = machine.check_version(home)
+    assert (found.level, found.repair) == ("error", None)
+    assert found.text == f"The data directory {home} has format 2, and this version reads formats up to 1."
+    assert found.remedy.startswith("Install lake-assets 9.9.0 or a later one.")
+    assert levels(list(machine.check_disk(home))) == ["ok"]
+
+
 def test_services_that_ended_are_forgotten_only_when_no_process_is_left(home: Path) -> None:
     found = Settings(home=home)
     addresses.write_records(home, [ServiceRecord("spark", 1), ServiceRecord("code", 2)])

@@ -32,9 +32,16 @@ LANDING = {
 }
 
 
-def land(catalog: Catalog, *files: Path, through: str | None = None, table: str = "raw.payments") -> int:
+def land(
+    catalog: Catalog,
+    *files: Path,
+    through: str | None = None,
+    table: str = "raw.payments",
+    now: datetime = NOW,
+    force: bool = False,
+) -> int:
     hour = parse_hour(through) if through else None
-    return land_files(catalog, PIPELINE, table, files, now=NOW, through=hour)
+    return land_files(catalog, PIPELINE, table, files, now=now, through=hour, force=force)
 
 
 def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> None:
@@ -57,7 +64,8 @@ def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "through", "table", "culprit"),
     [
-        ("payment_id,amount\np1,1.00\n", None, "raw.payments", r"one\.csv has no column paid_at"),
+        ("payment_id,amount\np1,1.00\n", None, "raw.payments", r"one\.csv has no column paid_at\.\n"),
+        ("payment_id,amount,at,by\np1,1.00,,\n", None, "raw.payments", r"no column paid_at; it has at, by, which"),
         ("payment_id,amount,paid_at\np1,much,2026-01-01T00:05:00Z\n", None, "raw.payments", r"one\.csv cannot be read"),
         ("payment_id,amount,paid_at\np1,1.00,2026-01-01 00:05\n", None, "raw.payments", "have a zone"),
         ("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n", "2026-01-01-04:00", "raw.payments", "is earlier"),
@@ -78,3 +86,21 @@ def test_what_cannot_be_landed_is_refused_as_a_whole(
     with pytest.raises(UsageError, match=culprit):
         land(catalog, good, bad, through=through, table=table)
     assert load(catalog, "raw.payments").current_snapshot() is None
+
+
+def test_a_complete_through_beyond_the_clock_or_the_rows_is_refused(catalog: Catalog, tmp_path: Path) -> None:
+    create_raw(catalog, PAYMENTS)
+    file = tmp_path / "one.csv"
+    file.write_text("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n")
+    for force in (False, True):
+        with pytest.raises(UsageError, match=r"2026-01-01-04:00, which is in the future(.|\n)*2026-01-01-03:00 UTC"):
+            land(catalog, file, through="2026-01-01-04:00", force=force)
+    later = datetime(2026, 3, 1, tzinfo=UTC)
+    with pytest.raises(UsageError, match=r"2026-01-02-01:00, 25 hours beyond the newest row(.|\n)*--force"):
+        land(catalog, file, through="2026-01-02-01:00", now=later)
+    assert load(catalog, "raw.payments").current_snapshot() is None
+
+    assert land(catalog, file, through="2026-01-02-00:00", now=later) == 1
+    assert land(catalog, file, through="2026-01-03-00:00", now=later) == 1, "a day after the former one"
+    assert land(catalog, file, through="2026-02-01-00:00", now=later, force=True) == 1
+    assert load(catalog, "raw.payments").properties["lake.complete-through"] == "2026-02-01-00:00"

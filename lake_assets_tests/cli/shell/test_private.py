@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lake_assets.cli.shell.private import close_to_others, exposed_secrets
+from lake_assets.cli.shell.private import close_to_others
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.own_secrets import create_spark_token
 from lake_assets.settings import Settings
@@ -47,44 +47,32 @@ def test_a_new_home_is_open_to_its_owner_alone(bare_home: Settings, tmp_path: Pa
     assert (mode(bare_home.home), mode(tmp_path / "other")) == (0o700, 0o700)
 
 
-@pytest.mark.parametrize(
-    ("permissions", "line", "secret"),
-    [
-        (0o644, "LAKE_SERVING_TOKEN=sesame", "LAKE_SERVING_TOKEN"),
-        (0o640, "lake_serving_token=sesame", "lake_serving_token"),
-        (0o604, "LAKE_KAFKA__SASL_PASSWORD=sesame", "LAKE_KAFKA__SASL_PASSWORD"),
-        (0o600, "LAKE_SERVING_TOKEN=sesame", None),
-        (0o644, "LAKE_TICK_SECONDS=3", None),
-    ],
-)
-def test_a_secret_that_others_can_read_is_named(
-    tmp_path: Path, permissions: int, line: str, secret: str | None
-) -> None:
-    file = tmp_path / "lake.env"
-    file.write_text(f"OTHER=1\n{line}\n")
-    file.chmod(permissions)
-    found = exposed_secrets(tmp_path)
-    if secret is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert f"sets the secret {secret}," in str(found)
-        assert f"chmod 600 {file}" in str(found)
-        assert "sesame" not in str(found)
-
-
-def test_a_command_closes_an_older_home_and_says_so_once(tmp_path: Path) -> None:
+def test_a_command_closes_an_older_home_and_takes_nothing_from_a_file_that_others_can_read(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    home.mkdir()
-    (home / "run").mkdir()
-    (home / "lake.env").write_text("LAKE_SERVING_TOKEN=sesame\n")
+    (home / "run").mkdir(parents=True)
+    file = home / "lake.env"
+    file.write_text("LAKE_SERVING_TOKEN=sesame\n")
     home.chmod(0o755)
-    (home / "lake.env").chmod(0o644)
-    command = [sys.executable, "-m", "lake_assets.cli.main", "status"]
-    first, second = (
-        subprocess.run(command, env={**os.environ, "LAKE_HOME": str(home)}, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    )
-    assert (mode(home), mode(home / "lake.env")) == (0o700, 0o644)
-    assert first.stderr.startswith(f"Warning: Other users could enter {home}; now only its owner can.\n  → To share")
-    assert second.stderr.startswith(f"Warning: {home / 'lake.env'} sets the secret LAKE_SERVING_TOKEN, and its perm")
+    file.chmod(0o644)
+
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "lake_assets.cli.main", command],
+            env={**os.environ, "LAKE_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    closed, warning = run("status"), f"Warning: Other users could enter {home}; now only its owner can.\n  → To share"
+    refused = f"Error: {file} sets the secret LAKE_SERVING_TOKEN, and its permissions let other users read it, so it"
+    assert closed.stderr.startswith(warning)
+    assert (mode(home), mode(file)) == (0o700, 0o644)
+    again, doctor = run("status"), run("doctor")
+    assert (again.returncode, doctor.returncode) == (1, 1)
+    assert again.stderr.startswith(refused)
+    assert again.stderr.count("\n") == 2, "one message"
+    assert f"chmod 600 {file}" in doctor.stdout
+    assert "sesame" not in again.stderr + doctor.stdout
+    file.chmod(0o600)
+    assert (run("status").returncode, run("status").stderr) == (0, "")

@@ -13,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import Catalog
 
 from examples import flights
+from lake_assets.base.hours import hour_start
 from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Batch, Checkpoint
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
@@ -36,6 +37,7 @@ from lake_assets.serving.served_tables import serving_at
 from lake_assets.serving.store.push import PushReport
 from lake_assets.serving.store.sources import metrics_sources
 from lake_assets.settings import Settings
+from lake_assets_tests.incremental.scenario import START, signup
 from lake_assets_tests.serving.scenario import fresh_name
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -92,6 +94,19 @@ def test_raw_tables_without_a_topic_are_shown(bare_home: Settings, catalog: Cata
         Fact("flights_raw.arrivals", "no hour is complete yet"),
     )
     assert (names(path), path.pushes, path.quarantine) == (["Raw tables", "Facts and dimensions"], None, None)
+
+
+def test_a_raw_table_shows_how_much_of_its_newest_hours_is_in(bare_home: Settings, engine: Engine) -> None:
+    rows = []
+    for hour in range(14):
+        rows.append(signup(1, hour))
+        if hour < 13:
+            rows += [signup(number, hour, landed_at=hour_start(START + hour + 1)) for number in (2, 3, 4)]
+    table = engine.catalog.load_table("raw.signups")
+    table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    facts = {fact.what: fact.stands for fact in stage(path_of(bare_home, engine), "Raw tables").facts}
+    assert facts["raw.signups"] == "no hour is complete yet; about so much is in: 2026-01-01-13:00 25.0 %"
+    assert facts["raw.cancels"] == "no hour is complete yet"
 
 
 def test_a_stage_that_cannot_be_read_shows_why_and_the_others_are_shown(bare_home: Settings, engine: Engine) -> None:

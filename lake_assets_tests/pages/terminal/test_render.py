@@ -17,6 +17,7 @@ from lake_assets.pages.terminal.render import (
     faint,
     megabytes,
     moment,
+    progress,
     render,
     show,
     succeeded,
@@ -109,3 +110,16 @@ def test_numbers_and_times_are_short() -> None:
     assert [megabytes(size) for size in (0, 1_250_000, 2_000_000_000)] == ["0.0", "1.2", "2,000.0"]
     assert moment(datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)) == "2026-01-02 03:04:05"
     assert moment(None) == ""
+
+
+def test_a_step_over_many_tables_says_in_a_terminal_how_many_they_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    assert list(progress("creating")(range(1_200))) == list(range(1_200))
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    list(progress("creating")(range(1_200)))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "creating 1,200 tables" in err
