@@ -88,7 +88,7 @@ class World:
 @contextmanager
 def world(hosts: str, folder: Path, table: str, *, snapshots: int = 2, quota: int | None = None) -> Iterator[World]:
     """The table, while the block lasts."""
-    with zookeeper_client(hosts, session_seconds=2.0) as zk:
+    with zookeeper_client(hosts) as zk:
         registry, files, leases = Registry(zk), SegmentFiles(folder), Leases(zk)
         writer = Writer(registry, files, leases, clock=now, policy=Policy(snapshots, quota, ROWS // SEGMENTS))
         yield World(hosts, zk, table, registry, files, leases, writer, Broker(registry, files, leases))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.exceptions import KazooException
+from kazoo.retry import RetryFailedError
 
 from lake_assets.errors import UsageError
 from lake_assets.serving.endpoints.query import query
@@ -44,7 +46,7 @@ from lake_assets.serving.store.push import Policy
 from lake_assets.serving.store.status import lineage_status, switched_with
 from lake_assets.serving.store.writer import Writer
 from lake_assets_tests.coordination.conftest import Ensemble
-from lake_assets_tests.coordination.lossy import TRANSACTION, lossy_line
+from lake_assets_tests.coordination.lossy import CREATE, EXISTS, TRANSACTION, lossy_line
 from lake_assets_tests.serving import full_disk
 from lake_assets_tests.serving.scenario import AT_ONCE, LIMITS, ROWS, SEGMENTS, World, fresh_name, now, snapshot, world
 
@@ -425,6 +427,29 @@ def test_a_write_whose_reply_is_lost_is_done_once(zookeeper: str, tmp_path: Path
         assert line.lost == 1
         assert found.states == [State.COMPLETED] * 2
         assert found.seen() == [2]
+
+
+def test_a_query_whose_lease_is_cut_off_asks_for_another(zookeeper: str, tmp_path: Path) -> None:
+    with lossy_line(zookeeper) as line, world(line.address, tmp_path, fresh_name()) as found:
+        found.push(1)
+        line.lose_reply(CREATE)
+        assert found.seen() == [1]
+        line.lose_reply(EXISTS)
+        with found.broker.pin(found.table, seconds=10) as pinned:
+            line.lose_reply(EXISTS)
+            pinned.lease.confirm()
+        assert line.lost == 3
+    with pytest.raises(KazooException):
+        found.seen()
+
+
+def test_a_query_ends_with_its_limit_when_zookeeper_is_gone(zookeeper: str, tmp_path: Path) -> None:
+    with lossy_line(zookeeper) as line, world(line.address, tmp_path, fresh_name()) as found:
+        found.push(1)
+        line.close()
+        line.lose_reply(CREATE)
+        with pytest.raises(RetryFailedError), found.broker.pin(found.table, seconds=1):
+            pytest.fail("nothing is pinned")
 
 
 def test_a_push_outlives_zookeepers_leader(three: Ensemble, tmp_path: Path) -> None:

@@ -73,10 +73,7 @@ class Broker:
         """
         invalid = {name for name in tables if not is_table(name)}
         self._refuse_unknown(invalid)
-        with self._leases.lease(tables, seconds=seconds) as lease:
-            states = self.registry.read(*tables)
-            self._refuse_unrouted(states)
-            lease.wait_until_acquired()
+        with self._leases.lease(tables, seconds=seconds, read=lambda: self._routed(tables, seconds)) as (lease, states):
             yield self._pinned(states, lease)
 
     def checked(self, pinned: Pinned) -> Pinned:
@@ -98,9 +95,7 @@ class Broker:
             except SegmentDamaged:
                 pinned.lease.confirm()  # without the lease, files may be gone
                 raise
-            states = self.registry.read(*pinned.files)
-            self._refuse_unrouted(states)
-            pinned = self._pinned(states, pinned.lease)
+            pinned = self._pinned(self._routed(pinned.files, pinned.lease.seconds_left), pinned.lease)
         raise LineageBusy(pinned.files, MAX_TRIES)
 
     def _is_whole(self, pinned: Pinned) -> bool:
@@ -111,8 +106,11 @@ class Broker:
                 return False
         return True
 
-    def _refuse_unrouted(self, states: States) -> None:
+    def _routed(self, tables: Iterable[str], seconds: float) -> States:
+        """The states of tables, all of which readers see something of."""
+        states = self.registry.read(*tables, seconds=seconds)
         self._refuse_unknown({name for name, state in states.items() if not state.routed})
+        return states
 
     def _refuse_unknown(self, names: set[str]) -> None:
         if names:

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lake_assets.connections.addresses import LOOPBACK
 from lake_assets.serving.endpoints.request_gate import REQUEST_SECONDS
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-LOOPBACK = "127.0.0.1"
 
 
 class TimedProtocol(H11Protocol):

@@ -27,6 +27,7 @@ from kazoo.exceptions import (
     RuntimeInconsistency,
 )
 
+from lake_assets.connections.zookeeper import COMMAND_SECONDS, answer, retry_for
 from lake_assets.serving.errors import EntryReverted, LineageBusy, TargetTaken
 from lake_assets.serving.lineage.lineage import Change, SegmentLineage, State, routed
 from lake_assets.serving.lineage.znrecord import (
@@ -119,18 +120,24 @@ class Registry:
 
     def sync(self) -> None:
         """Make later reads of this client return at least what any client has written before."""
-        self._zk.retry(self._zk.sync, "/")
+        self._zk.retry(lambda: answer(self._zk.sync_async("/")))
 
-    def read(self, *tables: str) -> States:
+    def read(self, *tables: str, seconds: float = COMMAND_SECONDS) -> States:
         """Return the states of tables at one moment: none of them changed while they were read.
+
+        Args:
+            tables: To be read.
+            seconds: How long it is tried again while ZooKeeper does not answer.
 
         Raises:
             LineageBusy: Other clients kept writing.
+            RetryFailedError: ZooKeeper did not answer.
         """
+        again = retry_for(self._zk, seconds)
         for name in tables:
             checked_table(name)
         for _ in range(MAX_TRIES):
-            found = self._zk.retry(self._read_nodes, tables)
+            found = again(self._read_nodes, tables)
             if all(nodes.is_consistent for nodes in found.values()):
                 return {name: nodes.state(name) for name, nodes in found.items()}
         raise LineageBusy(tables, MAX_TRIES)
@@ -205,7 +212,7 @@ class Registry:
         found = {}
         for name in lineage_paths:
             found[name] = _TableNodes(
-                status_before=statuses[name].get(),
+                status_before=answer(statuses[name]),
                 segments=_result(segments[name]) or [],
                 node=_result(nodes[name]),
             )
@@ -281,7 +288,7 @@ def _segment_path(table: str, segment: str) -> str:
 def _result(request: Any) -> Any:
     """The answer to a request; None if there is no such node."""
     try:
-        return request.get()
+        return answer(request)
     except NoNodeError:
         return None
 

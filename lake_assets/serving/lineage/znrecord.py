@@ -12,9 +12,10 @@ import re
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
@@ -34,7 +35,6 @@ SHOWN_BYTES = 80
 """How much of a damaged node an error message quotes."""
 
 _GZIP = b"\x1f\x8b"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TABLE = re.compile(r"(?!.*_(?:OFFLINE|REALTIME)$)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 """Pinot itself calls a table `airlineStats_OFFLINE` in ZooKeeper: such nodes belong to a cluster."""
 
@@ -138,7 +138,7 @@ def encode_segment(info: SegmentInfo) -> bytes:
         ROWS: str(info.rows),
         SIZE_BYTES: str(info.size_bytes),
         SHA256: info.sha256,
-        AS_OF: str(_to_milliseconds(info.as_of)),
+        AS_OF: str(milliseconds(info.as_of)),
         LINEAGE_ENTRY: info.entry_id,
     }
     if info.head is not None:
@@ -160,7 +160,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
             rows=int(fields[ROWS]),
             size_bytes=int(fields[SIZE_BYTES]),
             sha256=fields[SHA256],
-            as_of=_from_milliseconds(fields[AS_OF]),
+            as_of=moment(int(fields[AS_OF])),
             entry_id=fields[LINEAGE_ENTRY],
             head=fields.get(HEAD),
         )
@@ -173,7 +173,7 @@ def _encode_entry(entry: LineageEntry) -> list[str]:
         _join(entry.segments_from),
         _join(entry.segments_to),
         entry.state.value,
-        str(_to_milliseconds(entry.timestamp)),
+        str(milliseconds(entry.timestamp)),
     ]
 
 
@@ -183,7 +183,7 @@ def _decode_entry(entry_id: str, sources: str, targets: str, state: str, timesta
         segments_from=_split(sources),
         segments_to=_split(targets),
         state=State(state),
-        timestamp=_from_milliseconds(timestamp),
+        timestamp=moment(int(timestamp)),
     )
 
 
@@ -193,14 +193,6 @@ def _join(names: Iterable[str]) -> str:
 
 def _split(names: str) -> tuple[str, ...]:
     return tuple(name for name in names.split(",") if name)
-
-
-def _to_milliseconds(time: datetime) -> int:
-    return (time - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _from_milliseconds(text: str) -> datetime:
-    return _EPOCH + timedelta(milliseconds=int(text))
 
 
 def _encode(

@@ -9,7 +9,8 @@ after the lease's duration, and the query has stopped itself by then. Both sides
 clock, and compare no times.
 
 A lease costs no round trip of its own: it is requested together with the lineage, before it. A server answers the
-requests of a client in order, so a read that was requested after a write returns that write or a later one.
+requests of a client in order, so a read that was requested after a write returns that write or a later one. If the
+connection breaks meanwhile, both are requested again, until the query's limit has passed.
 
 Assumption: a query stops within `GRACE_SECONDS` of its limit. If its process was paused for longer, it finds its lease
 lost, and has no result.
@@ -22,10 +23,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kazoo.exceptions import NoNodeError
 
+from lake_assets.connections.zookeeper import answer, retry_for
 from lake_assets.serving.errors import QueryStopped
 from lake_assets.serving.lineage.znrecord import checked_table
 
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 ROOT = "/serving/leases"
 GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.05
+
+T = TypeVar("T")
 
 
 class Lease:
@@ -72,7 +76,7 @@ class Lease:
             NoNodeError: A table has no folder for leases yet.
         """
         for request in self._requests:
-            request.get()
+            answer(request)
 
     def confirm(self) -> None:
         """Check that the lease was held until now. Otherwise a file may have been missing.
@@ -80,10 +84,13 @@ class Lease:
         Raises:
             QueryStopped: It was not.
         """
-        requests = [self._zk.exists_async(path) for path in self._paths]
-        statuses = [request.get() for request in requests]
-        if self.seconds_left < 0 or not all(statuses):
+        if self.seconds_left < 0 or not self._zk.retry(self._exists):
             raise QueryStopped("The query's read lease ended before the query.", remedy="Run the query again.")
+
+    def _exists(self) -> bool:
+        requests = [self._zk.exists_async(path) for path in self._paths]
+        statuses = [answer(request) for request in requests]
+        return all(statuses)
 
     def release(self) -> None:
         """End the lease, without waiting for an answer. Without a connection, the end of the session ends it."""
@@ -104,20 +111,39 @@ class Leases:
             self._zk.ensure_path(_folder(name))
 
     @contextmanager
-    def lease(self, tables: Sequence[str], *, seconds: float) -> Iterator[Lease]:
-        """Request a lease on tables for the block; `Lease.wait_until_acquired` waits for it.
+    def lease(self, tables: Sequence[str], *, seconds: float, read: Callable[[], T]) -> Iterator[tuple[Lease, T]]:
+        """Acquire a lease on tables for the block, and read under it.
 
         Args:
             tables: To be read.
             seconds: Within which the block has to end.
+            read: Called after the lease was requested, before it is waited for; again, if the connection broke.
+
+        Yields:
+            The lease, and what `read` returned.
+
+        Raises:
+            NoNodeError: A table has no folder for leases yet.
+            RetryFailedError: ZooKeeper did not answer within the seconds.
         """
-        ends = self._clock() + seconds
-        paths = [f"{_folder(name)}/{uuid.uuid4().hex}" for name in tables]
-        requested = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
+        again = retry_for(self._zk, seconds)
+        lease, found = again(self._acquire, tables, seconds, self._clock() + seconds, read)
         try:
-            yield requested
+            yield lease, found
         finally:
-            requested.release()
+            lease.release()
+
+    def _acquire(self, tables: Sequence[str], seconds: float, ends: float, read: Callable[[], T]) -> tuple[Lease, T]:
+        """A lease under new names: whether the one of a broken connection was created is not known."""
+        paths = [f"{_folder(name)}/{uuid.uuid4().hex}" for name in tables]
+        lease = Lease(self._zk, paths, seconds=seconds, ends=ends, clock=self._clock)
+        try:
+            found = read()
+            lease.wait_until_acquired()
+        except BaseException:
+            lease.release()
+            raise
+        return lease, found
 
     def active(self, table: str) -> list[str]:
         """Return the nodes of the leases on a table that exist now."""

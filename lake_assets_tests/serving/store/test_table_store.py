@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from lake_assets.connections.zookeeper import COMMAND_SECONDS
 from lake_assets.serving.lineage.lineage import Change
 from lake_assets.serving.lineage.protocol import start_replace
 from lake_assets.serving.lineage.registry import Registry, States
@@ -19,8 +20,8 @@ class Followed(Registry):
         super().__init__(found.zk)
         self._happens = [happens]
 
-    def read(self, *tables: str) -> States:
-        states = super().read(*tables)
+    def read(self, *tables: str, seconds: float = COMMAND_SECONDS) -> States:
+        states = super().read(*tables, seconds=seconds)
         while self._happens:
             self._happens.pop()()
         return states
