@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lake_assets.errors import LakeError
     from lake_assets.incremental.dagster.assets import incremental_definitions
     from lake_assets.incremental.declaration import (
+        Defer,
         Pipeline,
         RawTable,
         Rule,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 __all__ = [
+    "Defer",
     "IncrementalTable",
     "Lake",
     "LakeError",
@@ -62,6 +64,7 @@ __all__ = [
 _COMPONENTS = "lake_assets.components.dagster.tables"
 _DECLARATION = "lake_assets.incremental.declaration"
 _MODULES = {
+    "Defer": _DECLARATION,
     "IncrementalTable": _COMPONENTS,
     "Lake": "lake_assets.incremental.lake",
     "LakeError": "lake_assets.errors",

@@ -1,6 +1,7 @@
-"""Variables that pass a property on to a client: `LAKE_CATALOG__S3__ENDPOINT` is the catalog's property `s3.endpoint`.
+"""Names of variables, and the properties that some pass on to a client.
 
-Pure. `settings.py` reads the variables; `connections/clients` gives the properties to each client in its own words.
+`LAKE_CATALOG__S3__ENDPOINT` is the catalog's property `s3.endpoint`. `settings.py` reads the variables, and
+`connections/clients` gives the properties to each client in its own words. Pure.
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ KAFKA = PropertyGroup("kafka_properties", "LAKE_KAFKA__", double="_", single="."
 """Properties of Kafka's clients are words and dots."""
 
 GROUPS = (CATALOG, KAFKA)
+
+
+def variable_name(field: str) -> str:
+    """Return the variable of a setting."""
+    return f"LAKE_{field.upper()}"
 
 
 def passed_properties(variables: Mapping[str, str | None]) -> dict[str, dict[str, str]]:

@@ -17,6 +17,8 @@ from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDi
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from lake_assets.passed_properties import passed_properties
+from lake_assets.pipeline_names import is_folder, pipeline_names
+from lake_assets.private_file import require_private
 
 PROJECT = Path(__file__).resolve().parent.parent
 """The folder of the package's folder: of a checkout, or site-packages."""
@@ -42,16 +44,6 @@ def _jars_folder(name: str, found: Mapping[str, Any]) -> Path:
 
 OF_TESTS = "LAKE_TEST_"
 """Prefix of variables that only tests read."""
-
-
-def pipeline_names(pipelines: str) -> list[str]:
-    """Return the names in `LAKE_PIPELINES`, or in another list."""
-    return [name.strip() for name in pipelines.split(",")]
-
-
-def is_folder(name: str) -> bool:
-    """Return whether a name in `LAKE_PIPELINES` is a folder, and not module:attribute."""
-    return ":" not in name and ("/" in name or Path(name).is_dir())
 
 
 class Settings(BaseSettings):
@@ -90,6 +82,9 @@ class Settings(BaseSettings):
         "otherwise Spark in the same process",
     )
     spark_memory: str = Field(default="1500m", description="heap of the local Spark Connect server")
+    spark_properties: dict[str, str] = Field(
+        default={}, description="properties of the Spark that `lake up` starts, as JSON; default: none, it is local"
+    )
     kafka: str | None = Field(
         default=None, description="Kafka bootstrap servers, host:port,...; default: the broker that `lake up` started"
     )
@@ -100,6 +95,12 @@ class Settings(BaseSettings):
     )
     zookeeper: str | None = Field(
         default=None, description="ZooKeeper ensemble, host:port,...; default: the server that `lake up` started"
+    )
+    zookeeper_auth: SecretStr | None = Field(
+        default=None, description="login to LAKE_ZOOKEEPER, name:password, in the scheme digest; never shown"
+    )
+    service_login: bool = Field(
+        default=False, description="whether Kafka and ZooKeeper of `lake up` require a login, which is generated"
     )
     spark_java_options: str = Field(
         # With one compiler Java reserves 48 MB for compiled code. Spark fills it, and all further code is interpreted.
@@ -121,7 +122,7 @@ class Settings(BaseSettings):
         default=None, description="hour after the last one that Dagster shows; default: the present hour"
     )
     tick_seconds: int = Field(
-        default=2, description="minimum number of seconds between two evaluations of a sensor", ge=1
+        default=1, description="minimum number of seconds between two evaluations of a sensor", ge=1
     )
     settle_seconds: int = Field(
         default=60, description="maximum number of seconds that a target waits for upstream targets to settle", ge=0
@@ -140,7 +141,7 @@ class Settings(BaseSettings):
     )
     orphan_hours: int = Field(default=72, description="age in hours at which unreferenced files are removed", ge=24)
     max_runs: int | None = Field(
-        default=None, description="runs of Dagster at once; default: 1 to 4, as memory allows", ge=1
+        default=None, description="runs of Dagster at once; default: 1 to 4, as memory and processors allow", ge=1
     )
     run_days: int = Field(
         default=30, description="age in days at which ended runs of Dagster are removed with logs", ge=1
@@ -158,6 +159,12 @@ class Settings(BaseSettings):
     alert_webhook: SecretStr | None = Field(
         default=None,
         description="address to which failed audits, crashed sessions and late tables are POSTed as JSON; never logged",
+    )
+    dagster_uri: SecretStr | None = Field(
+        default=None, description="PostgreSQL database of Dagster; never shown; default: SQLite in the data directory"
+    )
+    code_locations: str = Field(
+        default="", description="code servers of other projects that Dagster loads too, name=host:port,..."
     )
     webserver_port: int = Field(default=3000, description="port of Dagster's UI, on loopback")
     webserver_hosts: str = Field(
@@ -201,6 +208,12 @@ class Settings(BaseSettings):
     )
     landing_heartbeat_seconds: int = Field(
         default=5, description="seconds between two heartbeats into the same partition", ge=1
+    )
+    landing_retention_hours: int = Field(
+        default=168,
+        description="hours after which Kafka may drop messages that both zones have landed, of topics that"
+        " `lake landing init` creates; 0: never",
+        ge=0,
     )
     landing_loads: Literal["verified", "provisional"] = Field(
         default="verified",
@@ -321,13 +334,9 @@ def home_directory() -> Path:
     return Path(os.environ.get("LAKE_HOME", default_home())).expanduser().resolve()
 
 
-def variable_name(field: str) -> str:
-    """Return the variable of a setting."""
-    return f"LAKE_{field.upper()}"
-
-
 @lru_cache(maxsize=1)
 def settings() -> Settings:
     """Return the settings of this process, read once: from the environment, then from `lake.env`."""
     home = home_directory()
+    require_private(home / ENVIRONMENT_FILE, Settings.model_fields)
     return Settings(_env_file=home / ENVIRONMENT_FILE, home=home)  # type: ignore[call-arg]

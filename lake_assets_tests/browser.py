@@ -1,13 +1,13 @@
 """A real browser without a window, driven by its DevTools protocol: what a page looks like, in numbers.
 
-`BROWSER` is the first Chromium on the path. Without one, tests that look at pages are skipped, except where CI is set.
+`BROWSER` is the first Chromium on the path. Without one, tests that look at pages are skipped, except where CI is set,
+where `make test` installs one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +19,9 @@ import pytest
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 from websockets.sync.client import ClientConnection, connect
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, NAMES)), "")
+from lake_assets.services.installation.browser import NAMES, browser
+
+BROWSER = browser()
 LONGEST = 240
 """Seconds that the browser may take to start, or to answer, on a busy machine."""
 
@@ -65,8 +66,10 @@ class Tab:
     errors: list[str] = field(default_factory=list)
     _last: int = 0
 
-    def look(self, page: Path, width: int, height: int, *, dark: bool = False, script: str = MEASURE) -> Look:
-        """Open a page in a window of this size, and measure it once it has loaded."""
+    def look(
+        self, page: Path, width: int, height: int, *, dark: bool = False, script: str = MEASURE, query: str = ""
+    ) -> Look:
+        """Open a page in a window of this size, and measure it once it has loaded. query: the end of its address."""
         self.errors.clear()
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -74,7 +77,7 @@ class Tab:
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url="about:blank")
         self.wait("Page.loadEventFired")
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=f"{page.as_uri()}{query}")
         self.wait("Page.loadEventFired")
         measured = self.value(script)
         return Look(measured, list(self.errors))

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as property_tests
 from tenacity import Retrying, stop_after_attempt
 
 from lake_assets.connections.catalog import open_catalog
@@ -27,6 +29,8 @@ from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
+from lake_assets_tests.longest_files import seconds_of
+from lake_assets_tests.object_store import s3_server
 
 if TYPE_CHECKING:
     from dagster import DagsterInstance
@@ -48,6 +52,12 @@ FIRST_MEMORY = "-XX:MetaspaceSize=512m -Xms1g -Xmn400m"
 SPARK_MEMORY = "2500m"
 """Of a server that several processes use at once."""
 
+# A loaded machine may need seconds for one example, so no time limit tells a test's own fault.
+SLOW_IS_NO_FAULT = [HealthCheck.too_slow]
+property_tests.register_profile(
+    "same-each-time", derandomize=True, deadline=None, suppress_health_check=SLOW_IS_NO_FAULT
+)
+property_tests.load_profile("same-each-time")
 # pyspark tries to import IPython at each call of its API, and each time all of `sys.path` is searched for it in vain.
 sys.modules.setdefault("IPython", None)  # type: ignore[arg-type]
 
@@ -56,15 +66,16 @@ SHARED = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the longest tests first, to judge by what these need and are marked with: of two processes that each
-    take the next file, one that began a long file last would be what the other waits for.
+    """Files with the longest tests first: of two processes that each take the next file, one that began a long file
+    last would be what the other waits for. Files that are not listed as long follow, ordered by what their tests need
+    and are marked with.
     """
     weights: Counter[Path] = Counter()
     for item in items:
         services = {"spark_server", "kafka"}.intersection(getattr(item, "fixturenames", ()))
         marks = {"slow", "timeout"}.intersection(mark.name for mark in item.iter_markers())
         weights[item.path] = max(weights[item.path], len(services) + len(marks))
-    items.sort(key=lambda item: -weights[item.path])
+    items.sort(key=lambda item: (-seconds_of(item.path), -weights[item.path]))
 
 
 @contextmanager
@@ -154,6 +165,13 @@ def database_by_port(postgres: PostgresServer, database: str) -> str:
     """The address of the same database by the server's port on loopback, as Java needs it."""
     port = postgres.get_postmaster_info().port
     return f"postgresql+psycopg2://postgres:any@127.0.0.1:{port}{urlsplit(database).path}"
+
+
+@pytest.fixture
+def s3() -> Iterator[str]:
+    """The address of a server of S3 without buckets."""
+    with s3_server() as address:
+        yield address
 
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])

@@ -15,7 +15,7 @@ from lake_assets import Lake
 from lake_assets.settings import PROJECT
 
 NAMES = """
-IncrementalTable Lake LakeError Pipeline RawTable Rule Sequential Served SessionContext Settings Source
+Defer IncrementalTable Lake LakeError Pipeline RawTable Rule Sequential Served SessionContext Settings Source
 SourceTable Stateful Stateless Subject Topic __version__ audits incremental_asset incremental_definitions
 lake_resources utc_now
 """

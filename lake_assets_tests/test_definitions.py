@@ -15,7 +15,7 @@ GRAPH = defs.resolve_asset_graph()
 TABLES = [node for node in GRAPH.asset_nodes if node.group_name in ("raw", "core")]
 MAINTENANCE = [node for node in GRAPH.asset_nodes if node.group_name == "maintenance"]
 LANDING = [node for node in GRAPH.asset_nodes if node.group_name == "landing"]
-ENGAGEMENT = [node for node in GRAPH.asset_nodes if node.group_name == "engagement"]
+ENGAGEMENT = [node for node in GRAPH.asset_nodes if node.key.path[0] == "engagement"]
 SERVING = [node for node in GRAPH.asset_nodes if node.group_name == "serving"]
 SET_ASIDE = ["quarantine", "quarantine_limit"]
 
@@ -76,16 +76,24 @@ def test_all_checks_and_which_of_them_block() -> None:
     }
 
 
-def test_every_lake_has_its_streams_and_metrics_each_in_a_pool_of_its_own() -> None:
-    found = {node.key.to_user_string(): (words(node.parent_keys), node.pools) for node in ENGAGEMENT}
+def test_every_lake_has_its_graph_from_kafka_to_serving_each_part_in_a_pool_of_its_own() -> None:
+    found = {node.key.to_user_string(): (words(node.parent_keys), node.pools or set()) for node in ENGAGEMENT}
     expected: dict[str, tuple[list[str], set[str]]] = {}
     for lake in LAKES:
-        streams: dict[str, tuple[list[str], set[str]]] = {}
+        prefix = f"engagement/{lake.name}"
         for name in STREAMS:
-            streams[f"engagement/{lake.name}/{name}"] = ([], {f"{lake.name}.{name}"})
-        metrics = (sorted(streams), {f"{lake.name}.engagement_metrics"})
-        expected[f"engagement/{lake.name}/maintenance"] = ([], {f"{lake.name}.maintenance"})
-        expected |= {**streams, f"engagement/{lake.name}/engagement_metrics": metrics}
+            expected[f"{prefix}/kafka/{name}"] = ([], set())
+            expected[f"{prefix}/{name}"] = ([f"{prefix}/kafka/{name}"], {f"{lake.name}.{name}"})
+        expected[f"{prefix}/engagement"] = ([f"{prefix}/{name}" for name in STREAMS], set())
+        expected[f"{prefix}/notification"] = ([f"{prefix}/engagement"], set())
+        expected[f"{prefix}/engagement_metrics"] = ([f"{prefix}/notification"], {f"{lake.name}.engagement_metrics"})
+        expected[f"{prefix}/maintenance"] = ([], {f"{lake.name}.maintenance"})
+        served = GRAPH.get(dg.AssetKey(["serving", f"{lake.name}_metrics"]))
+        assert words(served.parent_keys) == [f"{prefix}/engagement_metrics"]
+    assert {node.group_name for node in ENGAGEMENT} == {f"engagement_{lake.name}" for lake in LAKES}
+    assert {(node.key.path[1], node.group_name) for node in ENGAGEMENT if node.key.path[-1] == "maintenance"} == {
+        (lake.name, f"engagement_{lake.name}") for lake in LAKES
+    }
     assert found == expected
     names = {key.name for key in GRAPH.asset_check_keys if key.asset_key.path[-1] == "ingestion"}
     assert names == {
@@ -127,15 +135,11 @@ def test_all_sensors_run_from_the_start() -> None:
     assert {sensor.name: sensor.default_status for sensor in defs.sensors or ()} == dict.fromkeys(
         [
             *(f"{lake.name}_{name}_sensor" for lake in LAKES for name in (*STREAMS, "maintenance", "metrics")),
-            "signup_fact_sensor",
-            "plan_fact_sensor",
-            "cancel_request_fact_sensor",
-            "cancel_fact_sensor",
-            "account_state_dim_sensor",
-            "account_state_daily_sensor",
+            "sessions_sensor",
             "raw_tables_sensor",
             "targets_sensor",
             "landing_sensor",
+            "landing_merging_sensor",
             "serving_sensor",
         ],
         dg.DefaultSensorStatus.RUNNING,

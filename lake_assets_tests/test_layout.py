@@ -22,17 +22,20 @@ BOOTSTRAP = "import sys; sys.path.insert(0, {folder!r}); import lake_assets.serv
 MAX_MODULES = 12
 MAX_LINES = 350
 
-FOUNDATION = {"errors", "settings", "base", "connections"}
+FOUNDATION = {"errors", "pipeline_names", "settings", "base", "connections"}
 ENGINES = {"incremental", "coordination"}
 STAGES = {"landing", "membership", "engagement", "serving"}
 MAY_IMPORT: Mapping[str, set[str]] = {
     "errors": set(),
     "passed_properties": set(),
-    "settings": {"passed_properties"},
+    "pipeline_names": set(),
+    "private_file": {"errors", "passed_properties"},
+    "settings": {"passed_properties", "pipeline_names", "private_file"},
     "base": {"errors", "settings"},
     "connections": {"errors", "settings", "base", "passed_properties"},
     **dict.fromkeys(ENGINES, FOUNDATION),
     **dict.fromkeys(STAGES, FOUNDATION | ENGINES),
+    "dagster_processes": FOUNDATION,
     "services": FOUNDATION | {"incremental"},
     "resources": FOUNDATION | ENGINES | STAGES,
     "components": FOUNDATION | ENGINES | STAGES | {"resources"},

@@ -73,8 +73,7 @@ class Own:
 
     @property
     def sensors(self) -> set[str]:
-        targets = {f"{table.split('/')[1]}_sensor" for table in self.checks}
-        return targets | {"raw_tables_sensor", "targets_sensor"}
+        return {"sessions_sensor", "raw_tables_sensor", "targets_sensor"}
 
 
 def of_the_readme(folder: Path) -> Own:
@@ -222,11 +221,13 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
         *tables,
         *(f"maintenance/{table}" for table in tables),
         *("landing/a/web-visits", "landing/b/web-visits", "landing/web-visits", "kafka/web-visits"),
-        *(f"engagement/chat/{name}" for name in (*TURNS, "engagement_metrics")),
+        *(f"engagement/chat/{name}" for name in (*TURNS, "engagement", "notification", "engagement_metrics")),
+        *(f"engagement/chat/kafka/{name}" for name in TURNS[:-1]),
         *("serving/visit_fact", "serving/chat_metrics"),
     }
     assert set(found["sensors"]) == {
-        *("visit_fact_sensor", "raw_tables_sensor", "targets_sensor", "landing_sensor", "serving_sensor"),
+        *("sessions_sensor", "raw_tables_sensor", "targets_sensor", "landing_sensor", "serving_sensor"),
+        "landing_merging_sensor",
         *(f"chat_{name}_sensor" for name in (*TURNS, "metrics")),
     }
 

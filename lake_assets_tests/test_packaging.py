@@ -52,9 +52,10 @@ print(json.dumps([sorted(groups), services, *outputs]))
 """
 LAKE = "sys.argv = ['lake', *{arguments!r}]; runpy.run_module('lake_assets.cli.main', run_name='__main__')"
 
+ENGAGEMENT = {"engagement_email_event", "engagement_meeting_event", "engagement_voice_insight"}
 GROUPS: Mapping[str, set[str]] = {
     "landing": {"raw", "core", "maintenance", "serving"},
-    "serving": {"raw", "core", "maintenance", "landing", "engagement"},
+    "serving": {"raw", "core", "maintenance", "landing", *ENGAGEMENT},
 }
 """Extra that is not installed → the groups of assets that are left, whether or not `pages` is installed."""
 

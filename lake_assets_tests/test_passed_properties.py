@@ -57,7 +57,9 @@ def test_every_property_of_words_can_be_set(name: list[list[str]]) -> None:
 
 
 def test_settings_have_the_properties_of_both_places_and_hide_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    (home_directory() / "lake.env").write_text("LAKE_CATALOG__S3__REGION=eu-1\nLAKE_CATALOG__S3__ENDPOINT=file\n")
+    file = home_directory() / "lake.env"
+    file.touch(mode=0o600)
+    file.write_text("LAKE_CATALOG__S3__REGION=eu-1\nLAKE_CATALOG__S3__ENDPOINT=file\n")
     monkeypatch.setenv("LAKE_CATALOG__S3__ENDPOINT", "http://s3")
     monkeypatch.setenv("LAKE_CATALOG_PROPERTIES", '{"s3.endpoint": "json", "Header.X": "hidden"}')
     monkeypatch.setenv("LAKE_KAFKA__SASL_PASSWORD", "hidden")

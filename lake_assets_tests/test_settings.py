@@ -11,7 +11,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from lake_assets import settings as module
-from lake_assets.settings import PROJECT, Settings, variable_name
+from lake_assets.passed_properties import variable_name
+from lake_assets.settings import PROJECT, Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -69,6 +69,15 @@ METRICS_COMPUTED, METRICS_WRITTEN = "metrics-computed", "metrics-written"
 CLAIM_CHECKED = "claim-checked"
 """In a claim: no later holder's token was found, and the claim's own token is not written yet."""
 
+BATCH_FAILED, BATCH_HALF_WITHDRAWN, BATCH_WITHDRAWN, BATCH_REPLACED = ISOLATION_POINTS = (
+    "batch-failed",
+    "batch-half-withdrawn",
+    "batch-withdrawn",
+    "batch-replaced",
+)
+"""In the order of a batch that fails and is cut: the failure is recorded, each table is done, all are, the part begins.
+"""
+
 TURN_GIVEN = "turn-given"
 """In a lake that moves to another ZooKeeper: an open batch has the next turn; the former token is not replaced yet."""
 
@@ -93,6 +102,9 @@ REVERT_POINTS = ("revert-written", "revert-half-removed", "revert-done")
 CLEAN_UP_POINTS = ("clean-up-written", "clean-up-half-removed", "clean-up-done")
 PINOT_POINTS = ("pinot-started", "pinot-uploaded", "pinot-ended")
 
+BACKUP_POINTS = ("backup-databases-copied", "backup-files-copied", "backup-made")
+RESTORE_POINTS = ("restore-copied", "restore-half-moved", "restore-done")
+
 ALL_POINTS = frozenset(
     {
         *SESSION_POINTS,
@@ -106,6 +118,7 @@ ALL_POINTS = frozenset(
         METRICS_COMPUTED,
         METRICS_WRITTEN,
         CLAIM_CHECKED,
+        *ISOLATION_POINTS,
         TURN_GIVEN,
         HALF_OPTIMIZED,
         *MAINTENANCE_POINTS,
@@ -113,6 +126,8 @@ ALL_POINTS = frozenset(
         *REVERT_POINTS,
         *CLEAN_UP_POINTS,
         *PINOT_POINTS,
+        *BACKUP_POINTS,
+        *RESTORE_POINTS,
     }
 )
 """Without those of a micro-batch, which are named after its commits: see `batch_points`."""

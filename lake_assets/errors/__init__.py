@@ -8,7 +8,9 @@ LakeError
 ├── ServiceError            a local service or one of its dependencies is not available
 ├── ErasureStopped          an erasure did not finish; the same call continues it
 ├── StoredStateError        stored state is lost or damaged; nothing was changed
+│   ├── BackupDamaged
 │   ├── CatalogLost
+│   ├── StoredByNewerVersion
 │   └── TableDamaged
 ├── SourceError             a source cannot be read as declared; nothing was staged
 │   ├── TableMissing
@@ -35,6 +37,7 @@ LakeError
 │   ├── RowsFailed
 │   └── AuditBroken
 ├── StreamError             a stream of an engagement lake stopped
+│   ├── BatchFailed
 │   ├── TopicReplaced
 │   ├── OffsetsMissing
 │   ├── CountsDiffer
@@ -77,6 +80,7 @@ from lake_assets.errors.coordination import (
     TurnRefused,
 )
 from lake_assets.errors.engagement import (
+    BatchFailed,
     ChangesExpired,
     CheckpointLost,
     CountsDiffer,
@@ -119,11 +123,19 @@ from lake_assets.errors.landing import (
     SumsDisagree,
     TopicRecreated,
 )
-from lake_assets.errors.stored_state import CatalogLost, StoredStateError, TableDamaged
+from lake_assets.errors.stored_state import (
+    BackupDamaged,
+    CatalogLost,
+    StoredByNewerVersion,
+    StoredStateError,
+    TableDamaged,
+)
 
 __all__ = [
     "AuditBroken",
     "AuditFailed",
+    "BackupDamaged",
+    "BatchFailed",
     "CatalogLost",
     "ChangesExpired",
     "CheckpointLost",
@@ -161,6 +173,7 @@ __all__ = [
     "SourceReplaced",
     "SourceTableMissing",
     "StateMoved",
+    "StoredByNewerVersion",
     "StoredStateError",
     "StreamError",
     "SumsDisagree",

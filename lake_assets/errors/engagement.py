@@ -48,6 +48,17 @@ class CountsDiffer(StreamError):
         )
 
 
+class BatchFailed(StreamError):
+    """An attempt at a batch failed, perhaps because of a message. The attempt is counted in the checkpoint.
+
+    Args:
+        trouble: What failed, as a clause, without values of messages.
+    """
+
+    def __init__(self, trouble: str, *, remedy: str) -> None:
+        super().__init__(f"{trouble}.", remedy=remedy)
+
+
 class CheckpointLost(StreamError):
     """The checkpoint is older than the table. Delta would skip the batch without an error."""
 

@@ -88,6 +88,10 @@ PASSING = re.compile(
     r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"
     r"|kazoo\.exceptions\.(?:ConnectionLoss|SessionExpiredError)|KazooTimeoutError"
     r"|_ALL_BROKERS_DOWN|_TRANSPORT|Connection setup timed out"
+    r"|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|ExecutorLostFailure|FetchFailed|SparkContext was shut ?down"
+    r"|the database system is (?:starting up|shutting down|in recovery mode)|terminating connection due to"
+    r"|\(Service: S3, Status Code: 50[03]|\(HTTP status 50[03]\)"
+    r"|AWS Error (?:SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"
     r"|marked as failed from outside the execution context"
     r"|code server that started the run is gone|code server does not have the run"
 )

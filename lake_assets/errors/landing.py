@@ -57,7 +57,7 @@ class TopicRecreated(LandingError):
             f"Topic {topic} was deleted and created again: its id is {found}, but files have landed from the topic "
             f"with the id {expected or 'that was not recorded'}.",
             remedy=f"Restore the former topic. Or run `lake landing accept {topic}`, which records what is lost: the "
-            "zones then land the new topic from its first message on, when they start again.",
+            "zones then land the new topic from its first message on.",
         )
 
 
@@ -69,7 +69,7 @@ class OffsetsGone(LandingError):
             f"The next offset of partition {partition} of {topic} is {expected}, but Kafka holds offsets from "
             f"{earliest} on only.",
             remedy=f"Restore the messages. Or run `lake landing accept {topic}`, which records what is lost: the zones "
-            "then continue, when they start again. Increase the retention.",
+            "then continue. Increase the retention.",
         )
 
 

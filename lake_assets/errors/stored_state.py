@@ -31,6 +31,39 @@ class CatalogLost(StoredStateError):
         )
 
 
+class StoredByNewerVersion(StoredStateError):
+    """A later version of lake-assets has written the state. This version may misread it, so it changes nothing.
+
+    Args:
+        what: The state, as the beginning of a sentence.
+        found: Its format.
+        readable: The newest format that this version reads.
+        written_by: The version of the package that wrote it; None if the state does not say.
+    """
+
+    def __init__(self, what: str, *, found: object, readable: int, written_by: object = None) -> None:
+        version = "the version of lake-assets that wrote it" if written_by is None else f"lake-assets {written_by}"
+        super().__init__(
+            f"{what} has format {found}, and this version reads formats up to {readable}.",
+            remedy=f"Install {version} or a later one. This version can go on only with a backup of its own.",
+        )
+
+
+class BackupDamaged(StoredStateError):
+    """A backup is not what it was when it was made. Nothing was restored.
+
+    Args:
+        folder: The backup.
+        file: The file of the backup that is wrong.
+        cause: What is wrong with it, as the end of a sentence.
+    """
+
+    def __init__(self, folder: object, file: str, cause: str) -> None:
+        super().__init__(
+            f"The backup {folder} is damaged: {file} {cause}.", remedy="Restore another backup; this one is not whole."
+        )
+
+
 class TableDamaged(StoredStateError):
     """A file of a table cannot be read.
 

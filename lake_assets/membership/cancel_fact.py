@@ -23,7 +23,7 @@ CHURN_TYPES = ("voluntary", "involuntary")
 
 
 @incremental_asset(
-    mode=Stateful(),
+    mode=Stateful(entity="account_id"),
     sources=[
         Source("raw.cancels", time_column="processing_ts", key="cancel_id"),
         Source("core.cancel_request_fact", time_column="requested_at"),

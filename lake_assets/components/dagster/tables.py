@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from lake_assets.components.dagster.pipeline_definitions import timing_of, watching_definitions
 from lake_assets.components.dagster.scaffolding import IncrementalTableScaffolder, SourceTableScaffolder
-from lake_assets.incremental.dagster.assets import incremental_definitions, raw_sensor_definitions
+from lake_assets.incremental.dagster.assets import incremental_definitions, sensor_definitions
 from lake_assets.incremental.execution.engine import utc_now
 from lake_assets.incremental.from_settings import open_folder_pipeline
 from lake_assets.incremental.sql.attributes import SourceTableAttributes, TableAttributes
@@ -88,7 +88,7 @@ def table_definitions(folder: Path, table: str) -> dg.Definitions:
         return own
     return dg.Definitions.merge(
         own,
-        raw_sensor_definitions(pipeline, clock=utc_now, timing=timing),
+        sensor_definitions(pipeline, clock=utc_now, end=chosen.end, timing=timing),
         watching_definitions(pipeline, chosen),
         dg.Definitions(resources=lake_resources(chosen)),
     )

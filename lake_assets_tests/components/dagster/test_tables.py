@@ -57,7 +57,7 @@ from pathlib import Path
 import dagster as dg
 
 defs = dg.load_from_defs_folder(path_within_project=Path(sys.argv[1]))
-repository, name = defs.get_repository_def(), "payment_fact_sensor"
+repository, name = defs.get_repository_def(), "sessions_sensor"
 with dg.DagsterInstance.ephemeral() as instance:
     context = dg.build_sensor_context(
         instance, repository_def=repository, sensor_name=name, resources=dict(defs.resources)
@@ -131,7 +131,7 @@ def test_files_of_a_project_are_one_pipeline(defs_folder: Path) -> None:
     assert metadata["columns_of_unknown_source"] == "happened_at"
     assert set(metadata["dagster/column_lineage"].deps_by_column) == {"payment_id"}
     sensors = {sensor.name for sensor in defs.sensors or ()}
-    assert {"payment_fact_sensor", "refund_dim_sensor", "raw_tables_sensor", "targets_sensor"} <= sensors
+    assert {"sessions_sensor", "raw_tables_sensor", "targets_sensor"} <= sensors
     assert {"iceberg", "spark"} <= set(defs.resources or {})
 
 
