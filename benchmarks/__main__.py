@@ -4,10 +4,13 @@ from benchmarks import (
     accounts,
     baselines,
     coordination,
+    engagement_batches,
     engagement_ingestion,
+    engagement_large_batch,
     engagement_mutation,
     engagement_streams,
     growth,
+    history,
     identity,
     landing_files,
     landing_latency,
@@ -15,12 +18,15 @@ from benchmarks import (
     latency,
     planning,
     serving,
+    session_cost,
+    tables,
     traffic,
 )
 
 PARTS = (
     planning,
     growth,
+    history,
     landing_files,
     landing_zones,
     landing_latency,
@@ -29,11 +35,15 @@ PARTS = (
     traffic,
     engagement_ingestion,
     engagement_mutation,
+    engagement_batches,
+    engagement_large_batch,
     engagement_streams,
     serving,
     latency,
+    session_cost,
     accounts,
     baselines,
+    tables,
 )
 
 for part in PARTS:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.event_log import CPU, RUN, Span, logged, task_seconds
+from benchmarks.processes import spark_server
 from lake_assets.base.grain import HOUR
-from lake_assets.connections.addresses import run_folder
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.demo.membership_simulator import Arrival, Outage, Population, Simulation, generate, land, measure
@@ -97,7 +97,7 @@ def _run(folder: Path, landings: Iterator[Landing]) -> None:
     home = Settings(home=folder / "home", jars=settings().jars, spark_memory=MEMORY, spark_java_options="")
     with running(logged(spark_service(home, free_port()), log)) as service:
         spark = open_spark(home.model_copy(update={"spark_remote": f"sc://127.0.0.1:{service.port}"}))
-        server = psutil.Process(int((run_folder(home.home) / "spark.pid").read_text()))
+        server = spark_server(home.home)
         bench = Bench(home, spark, (server, psutil.Process()))
         for number, landing in enumerate(landings):
             bench.play(number, landing)

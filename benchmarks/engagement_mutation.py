@@ -1,34 +1,39 @@
 """Rows per second and core that a mutation batch moves or deletes, compared with one MERGE for each request.
 
-    python -m benchmarks.engagement_mutation [--rows 2000000] [--requests 2000] [--singly 5]
+    python -m benchmarks.engagement_mutation [--rows 2000000] [--requests 2000 ...] [--singly 5] [--delta-rs]
 
 Spark and Kafka are started in a temporary data directory. The rows belong to 40 orgs and 400 days; each id has 50 rows
-within a fortnight. The requests concern ids of the last months; one in ten is a deletion. The number of files that the
-batch's MERGE may read is printed, too.
+within a fortnight. The requests concern ids of the last months, and older ones if those are too few; one in ten is a
+deletion. The first batch warms up. The number of files that the batch's MERGE may read is printed, too.
+
+With `--delta-rs`, delta-rs applies the requests of the last batch in one MERGE, to a copy of the rows before the batch.
+It gets the ids as they are: it reads no Kafka, collapses nothing, and writes no other table. The copy has neither
+deletion vectors nor a change data feed, which delta-rs does not write.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Producer
+import pyarrow as pa
+from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from benchmarks.kafka_messages import send
 from lake_assets.connections.spark import open_spark
 from lake_assets.engagement.maintenance.maintain import rewrite_files
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST
+from lake_assets.engagement.model.table_schemas import ENGAGEMENT, MUTATION_REQUEST, SENT_WHO_ID
 from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, run_batch
 from lake_assets.engagement.streams.pruning import scope_of_dates
@@ -66,8 +71,9 @@ def main() -> None:
     """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--requests", type=int, default=2_000, help="of a batch; two batches, the first warms up")
+    parser.add_argument("--requests", type=int, nargs="+", default=[2_000, 2_000], help="of each batch")
     parser.add_argument("--singly", type=int, default=5, help="requests that get a MERGE of their own")
+    parser.add_argument("--delta-rs", action="store_true", help="compare with delta-rs, too")
     arguments = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="lake-bench-") as folder,
@@ -76,10 +82,17 @@ def main() -> None:
         spark = open_spark(home)
         tables = open_tables(home, replace(EMAIL_EVENT, max_file_bytes=FILE_BYTES))
         _fill(tables, spark, arguments.rows)
-        ids = _recent(arguments.rows // ROWS_OF_AN_ID)
-        for run in ("first", "again"):
-            _batch(tables, spark, str(home.kafka), run, list(islice(ids, arguments.requests)))
-        _singly(tables, spark, list(islice(ids, arguments.singly)))
+        ids = _ids(arguments.rows // ROWS_OF_AN_ID)
+        singly = list(islice(ids, arguments.singly))
+        taken: list[int] = []
+        before = 0
+        for number, requests in enumerate(arguments.requests, start=1):
+            taken = list(islice(ids, requests))
+            before = tables.version(ENGAGEMENT)
+            _batch(tables, spark, str(home.kafka), f"batch {number}", taken)
+        if arguments.delta_rs:
+            _by_delta_rs(tables, spark, before, taken, Path(folder) / "copy")
+        _singly(tables, spark, singly)
         spark.stop()
 
 
@@ -94,6 +107,7 @@ def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
         "engagement_date": F.date_add(F.lit(FIRST), day.cast("int")),
         "engagement_id": F.concat(F.lit("e"), number),
         "who_id": F.concat(F.lit("lead "), who),
+        SENT_WHO_ID: F.concat(F.lit("lead "), who),
         "kind": F.lit("sent"),
         "template_id": F.concat(F.lit("template "), number % 40),
         "rep_id": F.concat(F.lit("rep "), number % 300),
@@ -104,12 +118,13 @@ def _fill(tables: LakeTables, spark: SparkSession, rows: int) -> None:
     rewrite_files(tables, spark, [_org(number) for number in range(ORGS)], confirm=lambda: None)
 
 
-def _recent(ids: int) -> Iterator[int]:
-    """Yield the ids with rows of the last days."""
-    for who in range(ids):
-        first_day = who * DAY_STEP % (DAYS - FORTNIGHT)
-        if first_day >= DAYS - RECENT_DAYS:
-            yield who
+def _ids(count: int) -> Iterator[int]:
+    """Yield all ids, those with rows of the last days first."""
+    for is_recent in (True, False):
+        for who in range(count):
+            first_day = who * DAY_STEP % (DAYS - FORTNIGHT)
+            if (first_day >= DAYS - RECENT_DAYS) == is_recent:
+                yield who
 
 
 def _org(number: int) -> str:
@@ -119,7 +134,7 @@ def _org(number: int) -> str:
 def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids: list[int]) -> None:
     topic = KafkaTopic(servers, tables.lake.topic("mutation"))
     topic.create(4)
-    _send(topic, run, ids)
+    send(topic, _messages(run, ids))
     before = tables.version(ENGAGEMENT)
     began = time.perf_counter()
     report = run_batch(open_stream("mutation", tables, spark, servers), NoGuard())
@@ -134,25 +149,52 @@ def _batch(tables: LakeTables, spark: SparkSession, servers: str, run: str, ids:
     print(f"{run}: may read {len(may_read):,} of {len(rows_before.inputFiles()):,} files")
 
 
-def _send(topic: KafkaTopic, run: str, ids: list[int]) -> None:
-    producer = Producer({"bootstrap.servers": topic.servers, "queue.buffering.max.messages": len(ids) + 1})
+def _messages(run: str, ids: list[int]) -> Iterator[Mapping[str, str]]:
     for place, who in enumerate(ids):
-        request = {
+        yield {
             "org_id": _org(who % ORGS),
             "request_id": f"{run}-{place}",
-            "op": "convert" if place % 10 else "delete",
+            "op": "convert" if _is_converted(place) else "delete",
             "old_id": f"lead {who}",
             "new_id": f"contact {who}",
             "executed_at": (datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=place)).isoformat(),
         }
-        producer.produce(topic.topic, json.dumps(request).encode())
-    producer.flush()
+
+
+def _is_converted(place: int) -> bool:
+    return place % 10 > 0
 
 
 def _changed(report: BatchReport) -> int:
     commit = report.commits["data"]
     assert commit is not None
     return sum(int(commit.metrics[name]) for name in ("numTargetRowsUpdated", "numTargetRowsDeleted"))
+
+
+def _by_delta_rs(tables: LakeTables, spark: SparkSession, version: int, ids: list[int], copy: Path) -> None:
+    """Apply the requests of a batch to a copy of the rows of a version."""
+    rows = tables.read(spark, ENGAGEMENT, version=version)
+    rows.write.format("delta").partitionBy("org_id").option("maxRecordsPerFile", 50_000).save(str(copy))
+    requests = []
+    for place, who in enumerate(ids):
+        new_id = f"contact {who}" if _is_converted(place) else None
+        requests.append({"org_id": _org(who % ORGS), "old_id": f"lead {who}", "new_id": new_id})
+    schema = pa.schema([(name, pa.string()) for name in ("org_id", "old_id", "new_id")])
+    table = DeltaTable(copy)
+    began = time.perf_counter()
+    merge = table.merge(
+        pa.Table.from_pylist(requests, schema=schema),
+        predicate="rows.org_id = asked.org_id AND rows.who_id = asked.old_id",
+        source_alias="asked",
+        target_alias="rows",
+    )
+    merge = merge.when_matched_delete("asked.new_id IS NULL").when_matched_update({"who_id": "asked.new_id"})
+    metrics = merge.execute()
+    seconds = time.perf_counter() - began
+    changed = metrics["num_target_rows_updated"] + metrics["num_target_rows_deleted"]
+    files = metrics["num_target_files_scanned"]
+    print(f"delta-rs: {len(ids):,} requests, {changed:,} rows, {seconds:.1f} s, {_rate(changed, seconds)}")
+    print(f"delta-rs: scanned {files:,} files, copied {metrics['num_target_rows_copied']:,} rows", flush=True)
 
 
 def _singly(tables: LakeTables, spark: SparkSession, ids: list[int]) -> None:

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
+from benchmarks.engagement_mutation import NoGuard
 from benchmarks.timeline import SIZE, Window, drawn, summary
 from lake_assets.connections.spark import open_spark
 from lake_assets.coordination import JobCoordinator, zookeeper_client
@@ -40,6 +40,7 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.streams.batch import BatchReport, Guard, Stream, run_batch
 from lake_assets.engagement.streams.turn import coordinator, open_stream
 from lake_assets.errors import LockNotFree, TurnRefused
+from lake_assets.services.installation.browser import browser
 from lake_assets.services.stack import lake_services
 from lake_assets.settings import Settings, settings
 
@@ -53,7 +54,6 @@ CONFLICT = re.compile(r"\[(DELTA_(CONCURRENT|METADATA_CHANGED)[A-Z_.]*)")
 """Delta's error classes for a commit that another one preceded."""
 MERGED = ("numTargetRowsUpdated", "numTargetRowsDeleted")
 """Metrics of a merge; an append has others."""
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 IDLE_SECONDS = 0.2
 WAIT_SECONDS = 60.0
 """Maximum wait for a turn; then the stream tries again."""
@@ -126,7 +126,7 @@ def _warm_up(home: Settings, tables: LakeTables) -> None:
     tables.create(spark)
     tables.register_orgs(dict.fromkeys(org_names(SIMULATION)))
     for name in STREAMS:
-        run_batch(open_stream(name, tables, spark, str(home.kafka)), _NoGuard())
+        run_batch(open_stream(name, tables, spark, str(home.kafka)), NoGuard())
     spark.stop()
 
 
@@ -161,19 +161,9 @@ def _work(name: StreamName, side: str, seconds: float) -> None:
                     time.sleep(IDLE_SECONDS)
 
 
-class _NoGuard:
-    """The guard of a stream that ignores the others."""
-
-    def claim(self) -> int:
-        return 0
-
-    def confirm(self) -> None:
-        return
-
-
 @contextmanager
 def _unguarded() -> Iterator[tuple[Guard, str | None]]:
-    yield _NoGuard(), None
+    yield NoGuard(), None
 
 
 @contextmanager
@@ -216,14 +206,13 @@ def _draw(found: Mapping[str, Sequence[Window]], folder: Path) -> None:
     picture = folder.resolve() / "engagement-streams.png"
     drawn(found).write_html(page, config={"displayModeBar": False})
     print(f"written: {page}")
-    paths = [shutil.which(name) for name in BROWSERS]
-    browsers = [path for path in paths if path]
-    if not browsers:
+    program = browser()
+    if not program:
         print("No Chromium is on the path, so no PNG is written.")
         return
     width, height = SIZE
     command = [
-        browsers[0],
+        program,
         "--headless",
         "--no-sandbox",
         "--hide-scrollbars",

@@ -3,6 +3,7 @@
     python -m benchmarks.growth [--sessions 60]
 
 The log is that of one target. The clock is passed in, and no Spark is used: a year is the slope of two counts.
+`benchmarks.growth_of_tables` measures raw tables and targets, with Spark.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import logging
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -23,6 +25,9 @@ from lake_assets.incremental.execution.session_log import SessionStore, create_t
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
 from lake_assets.settings import Settings
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
 
 TARGETS = 5
 SESSIONS_OF_A_YEAR = 365 * 24 * TARGETS
@@ -65,14 +70,15 @@ def _log(folder: Path, sessions: int) -> None:
     for half in range(2):
         for number in range(half * sessions, (half + 1) * sessions):
             run_session(store, number)
-        found.append({table: _size_of_table(store, table) for table in (SESSION, HIGH_WATERMARK)})
+        found.append({table: size_of_table(store.catalog, table) for table in (SESSION, HIGH_WATERMARK)})
     before, after = found
     for table, size in after.items():
-        _print(table, size.per(before[table], sessions))
+        print_growth(table, size.per(before[table], sessions))
 
 
-def _size_of_table(store: SessionStore, name: str) -> Size:
-    table = tables.load(store.catalog, name)
+def size_of_table(catalog: Catalog, name: str) -> Size:
+    """Return the size of a table with all that its folder holds: data, manifests and metadata of all snapshots."""
+    table = tables.load(catalog, name)
     folder = Path(table.location().removeprefix("file://"))
     size = size_of_folder(folder)
     return Size(table.scan().count(), size.files, size.bytes)
@@ -97,10 +103,11 @@ def _dagster(folder: Path) -> None:
         for hour in range(RUNS):
             dg.materialize([fact], instance=instance, partition_key=f"2026-01-01-{hour:02d}:00")
             sizes.append(size_of_folder(folder))
-    _print("Dagster's runs", sizes[-1].per(sizes[0], RUNS - 1))
+    print_growth("Dagster's runs", sizes[-1].per(sizes[0], RUNS - 1))
 
 
-def _print(what: str, growth: tuple[float, float, float]) -> None:
+def print_growth(what: str, growth: tuple[float, float, float]) -> None:
+    """Print what one session adds, and a year of sessions of five targets."""
     rows, files, size = growth
     year = SESSIONS_OF_A_YEAR
     each = f"{rows:5.1f} rows {files:5.1f} files {size / 1024:8.1f} KB"

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.engagement.requests.grouped import collapse_by_org
-from lake_assets.engagement.requests.identity import MutationRequest, collapse
+from lake_assets.engagement.requests.aliases import aliases
+from lake_assets.engagement.requests.grouped import aliases_by_org
+from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings
@@ -43,7 +44,7 @@ def main() -> None:
     for shape, edge in SHAPES.items():
         requests = _requests(arguments.requests, edge)
         began = time.perf_counter()
-        changed = len(collapse(requests))
+        changed = len(aliases(requests))
         seconds = time.perf_counter() - began
         print(f"{shape}: {arguments.requests:,} requests of one org, {changed:,} ids: {seconds:.2f} s")
     with tempfile.TemporaryDirectory(prefix="lake-bench-") as folder:
@@ -69,7 +70,7 @@ def _through_spark(spark: SparkSession, requests: int, orgs: int) -> None:
     """Measure chains that are spread over the orgs. The first of two runs is the warm-up of Spark."""
     for run in ("first", "again"):
         began = time.perf_counter()
-        changed = collapse_by_org(_chains(spark, requests, orgs)).count()
+        changed = aliases_by_org(_chains(spark, requests, orgs)).count()
         seconds = time.perf_counter() - began
         print(f"Spark, {run}: {requests:,} requests of {orgs:,} orgs, {changed:,} ids: {seconds:.1f} s")
 

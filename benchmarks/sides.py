@@ -1,4 +1,4 @@
-"""The sides of the comparison: this engine, fixed lookbacks, and a full rebuild.
+"""The sides of the comparison: this engine with and without a lane for late rows, fixed lookbacks, a full rebuild.
 
 They stage, audit and publish with the same code and differ in the hours that they build. SQLMesh, which has its own
 code for all of this, is in `sqlmesh_side.py`.
@@ -9,22 +9,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lake_assets.connections.catalog import open_catalog
+from lake_assets.incremental.declaration import Defer, Stateless
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.planner import Heads, Planner
+from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.run import Runner
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.monitoring.verify import compare
-from lake_assets.incremental.planning.session import Decision, PlannedHour, SessionPlan, SessionReport
+from lake_assets.incremental.planning.session import Decision, NoSession, PlannedHour, SessionPlan, SessionReport
 from lake_assets.membership import PIPELINE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.incremental.declaration import Target
+    from lake_assets.incremental.declaration import Source, Target
+    from lake_assets.incremental.planning.changes import Head, ReadBudget, SourceChanges, Watermark
     from lake_assets.settings import Settings
+
+LANE = Defer(older_than="1 hour", at_most="24 hours")
+"""The policy of the side with a lane."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,8 @@ class LookbackPlanner(Planner):
     lookback_hours: float = inf
     """How far it looks back; to the first hour by default."""
 
-    def next_session(
-        self, state: ProcessState, *, up_to: Heads | None = None, retry_blocked: bool = False, force: bool = False
-    ) -> Decision:
-        planned = super().next_session(state, up_to=up_to, retry_blocked=retry_blocked, force=force)
+    def next_session(self, state: ProcessState, **options: Any) -> Decision:
+        planned = super().next_session(state, **options)
         if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
             return planned
         before = state.session.plan.hour_numbers if state.session else ()
@@ -136,6 +139,79 @@ class EngineSide:
 
     def close(self) -> None:
         self._spark.stop()
+
+
+class LanePlanner(Planner):
+    """A planner to which each raw snapshot was committed at the simulated time at which it was first planned."""
+
+    committed: dict[int, datetime]
+
+    def _changes(
+        self, source: Source, since: Watermark | None, up_to: Head | None, budget: ReadBudget
+    ) -> SourceChanges:
+        assert self.clock is not None
+        now = self.clock()
+        found = super()._changes(source, since, up_to, budget)
+        snapshots = []
+        for snapshot in found.snapshots:
+            committed = self.committed.setdefault(snapshot.snapshot_id, now)
+            snapshots.append(replace(snapshot, committed_at_ms=int(committed.timestamp() * 1000)))
+        return replace(found, snapshots=tuple(snapshots))
+
+
+class LaneEngine(Engine):
+    """An engine whose clock is that of the landings, and whose stateless targets let late rows wait for a day."""
+
+    def __init__(self, home: Settings, spark: SparkSession) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.committed: dict[int, datetime] = {}
+        targets = [replace(each, late=LANE) if isinstance(each.mode, Stateless) else each for each in PIPELINE.targets]
+        pipeline = replace(PIPELINE, targets=tuple(targets))
+        super().__init__(open_catalog(home), pipeline, clock=lambda: self.now, spark=lambda: spark)
+        self.create_tables()
+
+    def _planner(self, target: Target) -> Planner:
+        planner = LanePlanner(self.catalog, self.pipeline, target, clock=self.clock)
+        planner.committed = self.committed
+        return planner
+
+
+class LaneSide:
+    """A pipeline whose late rows wait. After each run it checks that nothing waits longer than declared."""
+
+    def __init__(self, home: Settings, spark: SparkSession) -> None:
+        self.engine = LaneEngine(home, spark)
+        self._spark = spark
+
+    def run(self, target: Target, now: datetime) -> Done:
+        self.engine.now = now
+        done = self._run(target)
+        decision = self.engine.decide(self._with_lane(target))
+        assert isinstance(decision, NoSession), f"{decision} is due"
+        assert all(now - each.since < LANE.longest_wait for each in decision.deferred), "the bound is not kept"
+        return done
+
+    def finish(self, target: Target) -> Done:
+        """Build what still waits after the last landing, once it is due."""
+        self.engine.now += LANE.longest_wait
+        return self._run(target)
+
+    def missed(self, target: Target) -> int:
+        state = self.engine.store.state(target.table)
+        assert not state.committed.pending, "hours still wait"
+        return compare(self.engine, self._with_lane(target), self._spark).missing
+
+    def close(self) -> None:
+        self._spark.stop()
+
+    def _run(self, target: Target) -> Done:
+        report = self.engine.run(self._with_lane(target))
+        if not isinstance(report, SessionReport):
+            return Done()
+        return Done(rows=report.rows_written, hours=len(report.hours_built))
+
+    def _with_lane(self, target: Target) -> Target:
+        return self.engine.pipeline.target(target.name)
 
 
 def opened(kind: type[Engine], home: Settings, spark: SparkSession) -> Engine:

@@ -44,7 +44,7 @@ def main() -> None:
     print(text)
     if not arguments.dry_run:
         PAGE.write_text(written(PAGE.read_text(), text))
-    if any(len(row.seconds) < row.tries or row.lost or row.doubled for row in rows):
+    if not all(row.is_harmless for row in rows):
         sys.exit(1)
 
 
@@ -75,12 +75,7 @@ def _play(player: Player, only: list[str] | None, tries: int, minutes: int, is_s
                 if time.monotonic() - began > 60 * minutes:
                     print(f"{fault}: left out, because {minutes} minutes are over.")
                     break
-                row.tries += 1
-                healed = player.play(fault)
-                if healed.seconds is not None:
-                    row.seconds.append(healed.seconds)
-                counted = total(player.traffic.count())
-                row.lost, row.doubled = counted.lost, counted.doubled
+                row.add(player.play(fault), total(player.traffic.count()))
     return rows
 
 

@@ -100,14 +100,15 @@ class Player:
         self.traffic.send()
         return self._heal("none")
 
-    def play(self, fault: str) -> Healed:
-        """Send rows, do the fault while they are at work, send more, and wait until all is well."""
+    def play(self, *faults: str) -> Healed:
+        """Send rows, do the faults while they are at work, send more after each, and wait until all is well."""
         self.traffic.send()
         self._wait_for_worker()
         began = time.monotonic()
-        self.faults[fault]()
-        self.traffic.send()
-        return self._heal(fault, began)
+        for fault in faults:
+            self.faults[fault]()
+            self.traffic.send()
+        return self._heal(", ".join(faults), began)
 
     def kill(self, name: str) -> None:
         """Kill the process of a service."""
@@ -151,14 +152,7 @@ class Player:
     def workers(self) -> list[psutil.Process]:
         """Return the processes of runs that are at work."""
         code = addresses.process_of(self.home, "code")
-        if code is None:
-            return []
-        found = []
-        with suppress(psutil.Error):
-            for child in code.children():
-                if "spawn_main" in " ".join(child.cmdline()):
-                    found.append(child)
-        return found
+        return run_processes(code) if code is not None else []
 
     def _wait_for_worker(self) -> None:
         ends = time.monotonic() + WORK_SECONDS
@@ -232,6 +226,18 @@ class Row:
     lost: int = 0
     doubled: int = 0
 
+    @property
+    def is_harmless(self) -> bool:
+        """Whether each try healed, and no row was lost or doubled."""
+        return len(self.seconds) == self.tries and not self.lost and not self.doubled
+
+    def add(self, healed: Healed, counted: Count) -> None:
+        """Add a try, and the rows of all tables after it."""
+        self.tries += 1
+        if healed.seconds is not None:
+            self.seconds.append(healed.seconds)
+        self.lost, self.doubled = counted.lost, counted.doubled
+
 
 def total(counts: Mapping[str, Count]) -> Count:
     """Return the rows lost and doubled in all tables."""
@@ -239,6 +245,23 @@ def total(counts: Mapping[str, Count]) -> Count:
     return Count(
         lost=sum(count.lost for count in counts.values()), doubled=sum(count.doubled for count in counts.values())
     )
+
+
+def run_processes(code: psutil.Process) -> list[psutil.Process]:
+    """Return the processes of runs that a code server has started.
+
+    They are the children of its fork server, which is a fork of the code server and has its command line, or an
+    interpreter of its own if the first one was killed. Without a fork server they are children of the code server.
+    """
+    found = []
+    with suppress(psutil.Error):
+        for child in code.children():
+            command = child.cmdline()
+            if "spawn_main" in " ".join(command):
+                found.append(child)
+            elif command == code.cmdline() or "forkserver" in " ".join(command):
+                found += child.children()
+    return found
 
 
 def _kill(processes: list[psutil.Process]) -> None:

@@ -35,10 +35,13 @@ HEADER = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the table. Seconds: median, and the longest if there are several tries."""
+    """Return the table. Seconds: median, and the longest if there are several tries.
+
+    The fault of a row is a key of `TITLES`, the name of a service that is killed, or a sentence.
+    """
     lines = [HEADER]
     for row in rows:
-        title = TITLES.get(row.fault, f"{row.fault} is killed")
+        title = TITLES.get(row.fault, row.fault if " " in row.fault else f"{row.fault} is killed")
         cells = (title, row.tries, len(row.seconds), _seconds(row.seconds), row.lost, row.doubled)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
