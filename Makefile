@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test up down bench faults flights
+.PHONY: help setup demo test up down bench faults flights cluster cluster-faults
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## .venv and the jars, once
 	@$(PYTHON) -I lake_assets/services/bootstrap.py
@@ -33,6 +33,12 @@ flights: setup ## a year of real flights through the lake, compared with pandas
 
 faults: setup ## kill services while data flow, and write what heals how fast into docs/reliability.md
 	@$(BIN)/python -m benchmarks.faults
+
+cluster: setup ## the demo on Spark standalone, S3, PostgreSQL, three brokers, an ensemble and two code servers
+	@$(BIN)/python -m benchmarks.cluster
+
+cluster-faults: setup ## kill, pause and disturb these servers while data flow, and write docs/reliability.md
+	@$(BIN)/python -m benchmarks.cluster --faults 50
 
 bench: setup ## print the measured figures
 	@$(BIN)/python -m benchmarks
