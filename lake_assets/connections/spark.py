@@ -46,11 +46,16 @@ STATIC_CONF = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
-    # The queries of a session compile to more than the 100 classes that are cached by default. Only the same Spark
-    # session reuses them: the cache is by class loader, and each session of Spark Connect has its own.
+    # The queries of a pipeline compile to more than the 100 classes that are cached by default.
     "spark.sql.codegen.cache.maxEntries": "2000",
 }
 """Configuration that only the start of a JVM can set. A Connect session that sets it only gets a warning."""
+
+SHARED_CODE_CONF = {
+    "spark.sql.artifact.isolation.enabled": "false",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
+}
+"""With it, a session of Spark Connect uses the queries that other sessions have compiled; see `share_compiled_code`."""
 
 MASTER = "spark.master"
 LOCAL = "local"
@@ -119,7 +124,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
     """
     remote = spark_remote(settings)
     if remote:
-        return {**spark_conf(settings), "spark.remote": remote}
+        return {**spark_conf(settings), **SHARED_CODE_CONF, "spark.remote": remote}
     os.environ.update(spark_environment())
     for variable in CONNECT_VARIABLES:
         os.environ.pop(variable, None)
@@ -202,6 +207,8 @@ def _silence_query_loggers() -> None:
 def prepare_client(session: SparkSession) -> None:
     """Change what a client of Spark Connect does if it waits, or if a session is forgotten.
 
+    It uses queries that other sessions have compiled.
+
     It gives up after 20 s without the server. By default it retries for 13 minutes, also at its exit.
 
     A session that the garbage collector finds closes nothing: the code that opened it stops it. By default it closes
@@ -213,12 +220,36 @@ def prepare_client(session: SparkSession) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    share_compiled_code(session)
     connected: Any = session
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
     if find_spec("IPython") is None:
         sys.modules["IPython"] = None  # type: ignore[assignment]
+
+
+def share_compiled_code(session: SparkSession) -> None:
+    """Let a session of Spark Connect use the queries that other sessions of the server have compiled.
+
+    Spark keeps compiled queries by class loader. By default each session of Spark Connect has one of its own, for jars
+    that it may add, and compiles all of its queries anew. These sessions add no jars, so `SHARED_CODE_CONF` gives them
+    the server's. The server reads that before a client can set it, but it reads it again for a clone: so the session
+    goes on as a clone of itself. A server older than Spark 4.1 cannot clone, and compiles anew.
+    """
+    import grpc
+
+    connected: Any = session
+    first = connected.client
+    try:
+        clone = first.clone()
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return
+        raise
+    connected._client, connected._session_id = clone, clone._session_id
+    first.release_session()
+    first.close()
 
 
 def safe_remote(remote: str) -> str:

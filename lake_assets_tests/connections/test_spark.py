@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
+COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+
 
 def test_a_delta_table_is_written_merged_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
     table = f"delta.`{tmp_path}/people`"
@@ -50,6 +53,26 @@ def test_y2_a_forgotten_session_does_not_close_the_threads_that_others_use(home:
     del forgotten
     gc.collect()
     assert Released._release_thread_pool_instance is shared
+
+
+def test_a_session_uses_the_queries_that_an_ended_one_has_compiled(home: Settings, spark: SparkSession) -> None:
+    compiled: list[int] = []
+    for _ in range(2):
+        session = open_spark(home)
+        for name, value in COMPILED.items():  # the Spark of the tests interprets: it has few rows
+            session.conf.set(name, value)
+        before = nanoseconds_of_compiling(session)
+        session.range(100).selectExpr("id % 7919 AS k").groupBy("k").count().where("count < 7907").collect()
+        compiled.append(nanoseconds_of_compiling(session) - before)
+        session.stop()
+    assert compiled[0] > 0
+    assert compiled[1] == 0
+
+
+def nanoseconds_of_compiling(session: SparkSession) -> int:
+    """What the server's JVM has spent on it so far, with this query itself."""
+    (row,) = session.sql(f"SELECT reflect('{COMPILER}', 'compileTime') AS spent").collect()
+    return int(row.spent)
 
 
 def test_calls_of_the_api_do_not_search_for_a_module_that_is_not_installed(
