@@ -231,7 +231,10 @@ class _Tick:
         for table in sorted(self.failed):
             self.context.log.error(f"{table}: {self.seen[table].reason}")
         events: list[SensorEvent] = [event for seen in self.seen.values() for event in seen.events]
-        requests = [seen.request for seen in self.seen.values() if seen.request is not None]
+        # The queue keeps the order. The longest chain comes first: it takes the longest until its last target.
+        behind = self.engine.pipeline.targets_behind
+        tables = sorted(self.seen, key=lambda table: -behind[table])
+        requests = [seen.request for seen in map(self.seen.__getitem__, tables) if seen.request is not None]
         cursor = json.dumps(dict(sorted(self.waiting.items()))) if self.waiting else NOT_WAITING
         if requests:
             return dg.SensorResult(run_requests=requests, cursor=cursor, asset_events=events)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -111,6 +111,16 @@ class Pipeline:
                 remedy="A target that needs its own earlier hours is Sequential, and does not name itself as a source.",
             ) from None
         return tuple(by_table[table] for table in ordered)
+
+    @cached_property
+    def targets_behind(self) -> Mapping[str, int]:
+        """Target → the number of targets in the longest chain that begins with those that are built from it."""
+        longest: dict[str, int] = {}
+        for target in reversed(self._ordered):
+            behind = longest.setdefault(target.table, 0)
+            for table in target.source_tables:
+                longest[table] = max(longest.get(table, 0), behind + 1)
+        return {target.table: longest[target.table] for target in self.targets}
 
     def upstream_of(self, target: Target) -> list[Target]:
         """Return the targets that a target is built from, directly or indirectly, in topological order."""

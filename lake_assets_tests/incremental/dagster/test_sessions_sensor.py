@@ -289,6 +289,21 @@ def test_a_tick_is_bounded_and_the_next_goes_on(
     assert "1 more are looked at by the next tick." in str(daemon.tick(SENSOR).skip_message)
 
 
+def test_of_targets_that_a_tick_requests_those_with_the_longest_chain_behind_them_come_first(
+    catalog: Catalog, clock: Hands
+) -> None:
+    pipeline = replace(CLICKS, targets=(TWIN, *CLICKS.targets))
+    assert pipeline.targets_behind == {"core.click_twin": 0, "core.click_fact": 1, "core.click_state": 0}
+    Engine(catalog, pipeline, clock=clock).create_tables()
+    land_clicks(catalog, [0], landing=0)
+    with in_process_daemon(pipeline, catalog, clock, end=END, timing=TIMING) as daemon:
+        requests = daemon.tick(SENSOR).run_requests or ()
+    assert [request.asset_selection[0].path[1] for request in requests if request.asset_selection] == [
+        "click_fact",
+        "click_twin",
+    ]
+
+
 def test_a_paused_target_requests_nothing_until_its_pool_has_a_limit(
     daemon: InProcessDaemon, catalog: Catalog, clock: Hands
 ) -> None:
