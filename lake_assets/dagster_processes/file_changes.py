@@ -132,6 +132,10 @@ class WakingStop:
         """Return whether the loop shall end."""
         return self._stop.is_set()
 
+    def since_change(self) -> float | None:
+        """Return the seconds since a wait has seen the last change; None if none has seen one."""
+        return None if self._changed_at is None else self._clock() - self._changed_at
+
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the loop shall end, it is time, or something has changed. Return whether the loop shall end."""
         began = self._clock()
@@ -139,9 +143,8 @@ class WakingStop:
             now = self._clock()
             if self._changes.seen():
                 self._changed_at = now
-            since_change = None if self._changed_at is None else now - self._changed_at
             is_time = timeout is not None and now - began >= timeout
-            if is_time or self._pace.goes_on(waited=now - began, since_change=since_change):
+            if is_time or self._pace.goes_on(waited=now - began, since_change=self.since_change()):
                 return False
             self._stop.wait(LOOK_SECONDS)
         return True

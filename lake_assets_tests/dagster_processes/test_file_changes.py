@@ -8,6 +8,7 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +66,18 @@ def test_a_loop_goes_on_soon_after_each_change_and_otherwise_at_its_pace(
         assert later[0] - moment <= least + 2 * look
     quiet = [each for each in found if not any(0 <= each - moment <= awake + usual for moment in moments)]
     assert len(quiet) <= 70 / usual + 1
+
+
+def test_the_time_since_a_change_begins_when_it_was_seen() -> None:
+    script = Script([3.0])
+    stop = WakingStop(script, script, Pace(), clock=script.clock)
+    assert not stop.wait(2.0)
+    assert stop.since_change() is None
+    assert not stop.wait(5.0)
+    seen = script.now
+    assert 3.0 <= seen < 3.2
+    script.now += 7.0
+    assert stop.since_change() == pytest.approx(7.0)
 
 
 def test_an_idle_loop_keeps_its_usual_time() -> None:

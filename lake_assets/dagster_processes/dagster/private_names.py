@@ -106,6 +106,33 @@ def use_daemons(replace: Replace) -> None:
     vars(cli)["daemon_controller_from_instance"] = partial(daemon_controller_from_instance, gen_daemons=replaced)
 
 
+def use_early_ticks(is_early: Callable[[int, float], bool]) -> None:
+    """Make the daemon of this process evaluate a sensor before its minimum interval has passed.
+
+    Args:
+        is_early: Takes the minimum interval of a sensor and the time since its last tick began, both in seconds, and
+            returns whether it is evaluated although less than that has passed.
+
+    Raises:
+        Moved: The daemon does not ask for the interval as it did.
+    """
+    elapsed_seconds: Any = _name("dagster._daemon.sensor", "get_elapsed")
+
+    def change(known: Any) -> Any:
+        if list(inspect.signature(known).parameters)[:2] != ["state", "remote_sensor"]:
+            raise Moved("dagster._daemon.sensor.is_under_min_interval(state, remote_sensor)")
+
+        def is_under_min_interval(state: Any, remote_sensor: Any, *arguments: Any) -> bool:
+            elapsed = elapsed_seconds(state)
+            if elapsed is not None and is_early(remote_sensor.min_interval_seconds, elapsed):
+                return False
+            return bool(known(state, remote_sensor, *arguments))
+
+        return is_under_min_interval
+
+    _change(_module("dagster._daemon.sensor"), "is_under_min_interval", change)
+
+
 STORAGE = "dagster._core.storage"
 
 SQLITE_STORAGES = (

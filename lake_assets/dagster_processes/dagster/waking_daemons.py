@@ -5,6 +5,7 @@ The base classes are private to Dagster. `daemon.py` runs Dagster's own daemons 
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +19,11 @@ from dagster._daemon.utils import DaemonErrorCapture
 
 from lake_assets.connections.addresses import dagster_folder
 from lake_assets.connections.catalog import watched_files
+from lake_assets.dagster_processes.dagster.private_names import Moved, unknown_version, use_early_ticks
 from lake_assets.dagster_processes.file_changes import FileChanges, FollowingChanges, Pace, WakingStop
 from lake_assets.settings import Settings
+
+log = logging.getLogger("lake_assets.daemon")
 
 QUEUE_SECONDS = 5.0
 """Time between two looks at the queue while no run changes."""
@@ -29,6 +33,12 @@ RUN_SECONDS = 120.0
 
 Later, changes of runs do not wake them. When no run is at work, only the daemon writes to that table, every 30 s.
 """
+
+LEAST_INTERVAL_SECONDS = 1
+"""The least minimum interval that Dagster lets a sensor have. A sensor with it is evaluated earlier after a change."""
+
+EARLY_SECONDS = 0.3
+"""Least time between the beginnings of two ticks of such a sensor."""
 
 QUEUE_PACE = Pace(least_seconds=0.1, awake_seconds=0.5)
 SENSOR_PACE = Pace()
@@ -41,12 +51,25 @@ class WakingSensorDaemon(SensorDaemon):
         super().__init__(sensor_settings)
         self._catalog = catalog
         self._runs = runs
+        self._stop: WakingStop | None = None
 
     def core_loop(self, workspace_process_context: Any, shutdown_event: Event) -> DaemonIterator:
         """Run Dagster's loop. It waits for the event that ends it, for 5 s; this one returns earlier."""
         changes = FollowingChanges(FileChanges(self._catalog), FileChanges(self._runs), seconds=RUN_SECONDS)
         stop: Any = WakingStop(shutdown_event, changes, SENSOR_PACE)
+        self._stop = stop
         yield from super().core_loop(workspace_process_context, stop)
+
+    def is_early(self, min_interval_seconds: int, elapsed: float) -> bool:
+        """Return whether a sensor is evaluated before its minimum interval has passed: something has changed meanwhile.
+
+        Args:
+            min_interval_seconds: The sensor's.
+            elapsed: Seconds since its last tick began.
+        """
+        changed = None if self._stop is None else self._stop.since_change()
+        can_be = min_interval_seconds <= LEAST_INTERVAL_SECONDS and elapsed >= EARLY_SECONDS
+        return can_be and changed is not None and changed <= elapsed
 
 
 class WakingQueueDaemon(QueuedRunCoordinatorDaemon):
@@ -86,10 +109,19 @@ def waking(daemon: Any, instance: DagsterInstance, chosen: Settings) -> Any:
     if not runs[0].exists():
         return daemon
     if type(daemon) is SensorDaemon and catalog is not None:
-        return WakingSensorDaemon(instance.get_sensor_settings(), catalog, runs)
+        sensors = WakingSensorDaemon(instance.get_sensor_settings(), catalog, runs)
+        _use_early_ticks(sensors)
+        return sensors
     if type(daemon) is QueuedRunCoordinatorDaemon:
         return WakingQueueDaemon(runs)
     return daemon
+
+
+def _use_early_ticks(sensors: WakingSensorDaemon) -> None:
+    try:
+        use_early_ticks(sensors.is_early)
+    except Moved as error:
+        log.warning("Sensors are evaluated at most once a second: %s.", unknown_version(error))
 
 
 def run_files(chosen: Settings) -> list[Path]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
+from dagster._core.scheduler.instigation import InstigatorState, InstigatorStatus, SensorInstigatorData
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon import controller, sensor
@@ -18,13 +23,25 @@ from dagster._daemon.daemon import MonitoringDaemon, SensorDaemon, SpanMarker
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from lake_assets.dagster_processes.dagster import waking_daemons
-from lake_assets.dagster_processes.dagster.waking_daemons import WakingQueueDaemon, WakingSensorDaemon, waking
+from lake_assets.dagster_processes.dagster.waking_daemons import (
+    EARLY_SECONDS,
+    WakingQueueDaemon,
+    WakingSensorDaemon,
+    waking,
+)
+from lake_assets.dagster_processes.file_changes import FileChanges, Pace, WakingStop
 from lake_assets.services.dagster_services import dagster_home
 from lake_assets.settings import Settings
 
 PATIENCE_SECONDS = 120
 LONG_SECONDS = 3600
 CONFIGURATION = "telemetry: {enabled: false}\nrun_coordinator: {module: dagster, class: QueuedRunCoordinator}\n"
+
+
+@pytest.fixture(autouse=True)
+def dagsters_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give Dagster its function back that a daemon of `lake up` has replaced."""
+    monkeypatch.setattr(sensor, "is_under_min_interval", sensor.is_under_min_interval)
 
 
 @pytest.fixture
@@ -76,6 +93,59 @@ def test_g21_a_commit_wakes_the_sensors(
     catalog = tmp_path / "catalog.db"
     daemon = WakingSensorDaemon({}, [catalog], [])
     assert rounds_until_second(daemon, instance, catalog) == 2
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What the daemon asks a sensor for."""
+
+    min_interval_seconds: int
+
+
+def is_left_out(interval: int, *, seconds_since_tick: float) -> bool:
+    began = time.time() - seconds_since_tick
+    origin: Any = RemoteInstigatorOrigin(
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "__repository__"), "sessions_sensor"
+    )
+    data = SensorInstigatorData(min_interval=interval, last_tick_start_timestamp=began)
+    state = InstigatorState(origin, InstigatorType.SENSOR, InstigatorStatus.RUNNING, data)
+    return bool(vars(sensor)["is_under_min_interval"](state, Interval(interval)))
+
+
+def test_after_a_commit_a_sensor_does_not_wait_for_the_rest_of_its_second(
+    tmp_path: Path, chosen: Settings, instance: dg.DagsterInstance
+) -> None:
+    found: Any = waking(SensorDaemon({}), instance, chosen)
+    assert type(found) is WakingSensorDaemon
+    assert is_left_out(1, seconds_since_tick=-600)  # its tick is of the future, as after a clock was set back
+    assert not found.is_early(1, 600)  # nothing has changed
+    assert rounds_until_second(found, instance, chosen.home / "catalog.db") == 2
+    assert found.is_early(1, 600)
+    assert not is_left_out(1, seconds_since_tick=600)
+    assert is_left_out(3600, seconds_since_tick=600)  # a longer interval was asked for
+
+
+@pytest.mark.parametrize(
+    ("interval", "elapsed", "since_change", "expected"),
+    [
+        (1, 0.9, 0.0, True),
+        (1, EARLY_SECONDS, 0.0, True),
+        (1, EARLY_SECONDS / 2, 0.0, False),
+        (1, 0.9, 0.95, False),
+        (1, 0.9, None, False),
+        (2, 1.9, 0.0, False),
+    ],
+)
+def test_only_a_change_since_its_last_tick_makes_a_sensor_early(
+    interval: int, elapsed: float, since_change: float | None, expected: bool
+) -> None:
+    class Stopped(WakingStop):
+        def since_change(self) -> float | None:
+            return since_change
+
+    daemon = WakingSensorDaemon({}, [], [])
+    daemon._stop = Stopped(threading.Event(), FileChanges([]), Pace())
+    assert daemon.is_early(interval, elapsed) == expected
 
 
 def test_a_run_wakes_the_queue(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
