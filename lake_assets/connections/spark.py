@@ -217,16 +217,22 @@ def prepare_client(session: SparkSession) -> None:
 
     Each call of its API tries to import IPython. If that is not installed, Python would search all folders each time.
     """
-    from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+    _retry_little(session)
     share_compiled_code(session)
-    connected: Any = session
-    connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
+    _retry_little(session)  # it has another client now
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
     if find_spec("IPython") is None:
         sys.modules["IPython"] = None  # type: ignore[assignment]
+
+
+def _retry_little(session: SparkSession) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    connected: Any = session
+    connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
 
 
 def share_compiled_code(session: SparkSession) -> None:
