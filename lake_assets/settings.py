@@ -123,7 +123,8 @@ class Settings(BaseSettings):
     )
     tick_seconds: int = Field(
         default=1,
-        description="minimum number of seconds between two evaluations of a sensor; with 1 it is 0.3 s after a commit",
+        description="minimum number of seconds between two evaluations of a sensor; "
+        "with 1, at least 0.3 s while a catalog in SQLite changes",
         ge=1,
     )
     settle_seconds: int = Field(

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,10 @@ EXTRA_JARS = ("postgresql", "s3")
 
 QUERY_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
+SHARED_CODE = "spark.lake.sharedCode"
+"""Spark property of a Connect server that says whether our sessions share compiled queries there. Its default is false:
+with the queries they share the jars and files that any client of that server adds."""
+
 STATIC_CONF = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
     "io.delta.sql.DeltaSparkSessionExtension",
@@ -48,6 +53,7 @@ STATIC_CONF = {
     "spark.log.level": "WARN",
     # The queries of a pipeline compile to more than the 100 classes that are cached by default.
     "spark.sql.codegen.cache.maxEntries": "2000",
+    SHARED_CODE: "true",
 }
 """Configuration that only the start of a JVM can set. A Connect session that sets it only gets a warning."""
 
@@ -207,7 +213,7 @@ def _silence_query_loggers() -> None:
 def prepare_client(session: SparkSession) -> None:
     """Change what a client of Spark Connect does if it waits, or if a session is forgotten.
 
-    It uses queries that other sessions have compiled.
+    It uses queries that other sessions have compiled, if the server is one of our own.
 
     It gives up after 20 s without the server. By default it retries for 13 minutes, also at its exit.
 
@@ -219,11 +225,11 @@ def prepare_client(session: SparkSession) -> None:
     """
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-    _retry_little(session)
-    share_compiled_code(session)
-    _retry_little(session)  # it has another client now
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
+    _retry_little(session)
+    if share_compiled_code(session):
+        _retry_little(session)  # it has another client now
     if find_spec("IPython") is None:
         sys.modules["IPython"] = None  # type: ignore[assignment]
 
@@ -235,27 +241,35 @@ def _retry_little(session: SparkSession) -> None:
     connected.client.set_retry_policies([DefaultPolicy(max_retries=MAX_RETRIES)])
 
 
-def share_compiled_code(session: SparkSession) -> None:
+def share_compiled_code(session: SparkSession) -> bool:
     """Let a session of Spark Connect use the queries that other sessions of the server have compiled.
 
     Spark keeps compiled queries by class loader. By default each session of Spark Connect has one of its own, for jars
     that it may add, and compiles all of its queries anew. These sessions add no jars, so `SHARED_CODE_CONF` gives them
     the server's. The server reads that before a client can set it, but it reads it again for a clone: so the session
-    goes on as a clone of itself. A server older than Spark 4.1 cannot clone, and compiles anew.
+    goes on as a clone of itself.
+
+    Returns:
+        False if the session stays as it was and compiles anew: the server has not set `SHARED_CODE`, or it cannot clone
+        (it is older than Spark 4.1), or it does not answer, which the next call reports.
     """
     import grpc
+    from pyspark.errors import PySparkException
 
     connected: Any = session
     first = connected.client
     try:
+        if session.conf.get(SHARED_CODE, "false") != "true":
+            return False
         clone = first.clone()
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return
-        raise
+    except (grpc.RpcError, PySparkException):
+        return False
     connected._client, connected._session_id = clone, clone._session_id
-    first.release_session()
-    first.close()
+    with suppress(PySparkException):  # a server ends idle sessions by itself, too
+        first.release_session()
+    first._channel.close()  # its `close` would also end the threads that all sessions of the process use
+    first._closed = True
+    return True
 
 
 def safe_remote(remote: str) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+import grpc
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
-from lake_assets.connections.spark import jvm_conf, open_spark
+from lake_assets.connections.spark import MAX_RETRIES, SHARED_CODE, jvm_conf, open_spark, share_compiled_code
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
 
 COMPILER = "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator"
 COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}
+
+
+class Refused(grpc.RpcError):  # type: ignore[misc]
+    """A server, or a proxy before it, does not know a call."""
 
 
 def test_a_delta_table_is_written_merged_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
@@ -56,17 +63,50 @@ def test_y2_a_forgotten_session_does_not_close_the_threads_that_others_use(home:
 
 
 def test_a_session_uses_the_queries_that_an_ended_one_has_compiled(home: Settings, spark: SparkSession) -> None:
+    """Other tests use the server meanwhile, and its counter: one session of several meets a moment without them."""
     compiled: list[int] = []
-    for _ in range(2):
+    never_before = uuid4().int % 10**9
+    for _ in range(4):
         session = open_spark(home)
         for name, value in COMPILED.items():  # the Spark of the tests interprets: it has few rows
             session.conf.set(name, value)
         before = nanoseconds_of_compiling(session)
-        session.range(100).selectExpr("id % 7919 AS k").groupBy("k").count().where("count < 7907").collect()
+        session.range(100).selectExpr(f"id % {never_before} AS k").groupBy("k").count().where("count < 7907").collect()
         compiled.append(nanoseconds_of_compiling(session) - before)
         session.stop()
     assert compiled[0] > 0
-    assert compiled[1] == 0
+    assert min(compiled[1:]) == 0
+
+
+@pytest.mark.parametrize("refusal", [Refused(), SparkConnectGrpcException("broken")], ids=["call", "server"])
+def test_a_server_that_can_not_clone_keeps_the_session_as_it_is(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    def clone() -> None:
+        raise refusal
+
+    connected: Any = spark
+    monkeypatch.setattr(connected.client, "clone", clone)
+    assert not share_compiled_code(spark)
+    assert spark.range(3).count() == 3
+
+
+def test_jars_of_others_are_not_shared_on_a_server_that_is_not_our_own(spark: SparkSession) -> None:
+    connected: Any = spark
+    own = connected.client
+    spark.conf.set(SHARED_CODE, "false")
+    assert not share_compiled_code(spark)
+    assert connected.client is own
+    spark.conf.set(SHARED_CODE, "true")
+    assert share_compiled_code(spark)
+    assert connected.client is not own
+    assert own.is_closed
+    assert spark.range(3).count() == 3
+
+
+def test_a_session_gives_up_soon_when_its_server_is_gone(spark: SparkSession) -> None:
+    connected: Any = spark
+    assert [policy.max_retries for policy in connected.client.get_retry_policies()] == [MAX_RETRIES]
 
 
 def nanoseconds_of_compiling(session: SparkSession) -> int:

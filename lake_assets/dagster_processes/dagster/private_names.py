@@ -121,12 +121,14 @@ def use_early_ticks(is_early: Callable[[int, float], bool]) -> None:
     def change(known: Any) -> Any:
         if list(inspect.signature(known).parameters)[:2] != ["state", "remote_sensor"]:
             raise Moved("dagster._daemon.sensor.is_under_min_interval(state, remote_sensor)")
+        if list(inspect.signature(elapsed_seconds).parameters) != ["state"]:
+            raise Moved("dagster._daemon.sensor.get_elapsed(state)")
 
-        def is_under_min_interval(state: Any, remote_sensor: Any, *arguments: Any) -> bool:
+        def is_under_min_interval(state: Any, remote_sensor: Any, *arguments: Any, **named: Any) -> bool:
             elapsed = elapsed_seconds(state)
             if elapsed is not None and is_early(remote_sensor.min_interval_seconds, elapsed):
                 return False
-            return bool(known(state, remote_sensor, *arguments))
+            return bool(known(state, remote_sensor, *arguments, **named))
 
         return is_under_min_interval
 

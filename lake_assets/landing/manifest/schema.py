@@ -194,10 +194,6 @@ STOPS = sa.Table(
 )
 
 
-_FIRST_ROWS: dict[sa.Table, dict[str, object]] = {
-    HEAD: {"id": 1, "version": 0},
-    FORMATS: {"format": FORMAT, "written_by": __version__},
-}
 _LOCKS = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(hashtext('landing_head'))"}
 """By store: the statement after which other processes wait with creating tables until the transaction has ended."""
 
@@ -214,22 +210,25 @@ def create_tables(engine: sa.Engine) -> None:
         if not complete:
             connection.exec_driver_sql(_LOCKS[connection.dialect.name])
             METADATA.create_all(connection)
-            _add_first_rows(connection)
+            for missing in _missing_rows(connection):
+                connection.execute(missing)
         _check_format(connection)
 
 
 def _is_complete(connection: sa.Connection) -> bool:
     existing = set(sa.inspect(connection).get_table_names())
-    return set(METADATA.tables) <= existing and not _tables_without_rows(connection)
+    return set(METADATA.tables) <= existing and not _missing_rows(connection)
 
 
-def _tables_without_rows(connection: sa.Connection) -> list[sa.Table]:
-    return [table for table in _FIRST_ROWS if connection.execute(sa.select(table)).first() is None]
-
-
-def _add_first_rows(connection: sa.Connection) -> None:
-    for table in _tables_without_rows(connection):
-        connection.execute(sa.insert(table).values(**_FIRST_ROWS[table]))
+def _missing_rows(connection: sa.Connection) -> list[sa.Insert]:
+    """Return what adds the row of the head, and the one of this format to a manifest of earlier ones."""
+    wanted = {
+        sa.select(HEAD): sa.insert(HEAD).values(id=1, version=0),
+        sa.select(FORMATS).where(FORMATS.c.format >= FORMAT): sa.insert(FORMATS).values(
+            format=FORMAT, written_by=__version__
+        ),
+    }
+    return [missing for found, missing in wanted.items() if connection.execute(found).first() is None]
 
 
 def _check_format(connection: sa.Connection) -> None:

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
-from lake_assets.errors import DiskFull, FilesDiffer, LandingError, ServiceError
+from lake_assets.errors import ConfigurationError, DiskFull, FilesDiffer, LandingError, ServiceError
 from lake_assets.landing.files.checksum import NOTHING, Checksum
 from lake_assets.landing.files.entries import DataFile, compare, names_of
 from lake_assets.landing.manifest.file_rows import FileRows, finish_round
@@ -50,20 +51,31 @@ def has_landed(settings: Settings) -> bool:
     return address.get_backend_name() != "sqlite" or Path(str(address.database)).exists()
 
 
+def _engine_options(address: sa.URL) -> dict[str, Any]:
+    if address.get_backend_name() == "sqlite":
+        return {"connect_args": {"timeout": LOCK_SECONDS}}
+    if address.get_backend_name() == "postgresql":
+        return {"isolation_level": "READ COMMITTED"}  # its default, unless the role or the server has another one
+    raise ConfigurationError(
+        f"The manifest cannot be kept in {address.get_backend_name()}.",
+        remedy="Set LAKE_LANDING_MANIFEST_URI to an address of PostgreSQL or SQLite: postgresql+psycopg2://...",
+    )
+
+
 def open_manifest(settings: Settings) -> Manifest:
     """Open the manifest of a home and create its tables if they are missing.
 
     Raises:
+        ConfigurationError: The address is not one of SQLite or PostgreSQL.
         ServiceError: The store cannot be reached.
         StoredByNewerVersion: A later version has changed its tables.
     """
     address = sa.make_url(settings.landing_manifest_address)
-    arguments: dict[str, object] = {}
+    options = _engine_options(address)
     if address.get_backend_name() == "sqlite":
         Path(str(address.database)).parent.mkdir(parents=True, exist_ok=True)
-        arguments = {"timeout": LOCK_SECONDS}
     try:
-        manifest = Manifest(sa.create_engine(address, connect_args=arguments, pool_pre_ping=True))
+        manifest = Manifest(sa.create_engine(address, pool_pre_ping=True, **options))
         create_tables(manifest.engine)
     except sa.exc.DBAPIError as error:
         raise ServiceError(

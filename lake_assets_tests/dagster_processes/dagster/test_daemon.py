@@ -23,6 +23,7 @@ from dagster._daemon.daemon import MonitoringDaemon, SensorDaemon, SpanMarker
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from lake_assets.dagster_processes.dagster import waking_daemons
+from lake_assets.dagster_processes.dagster.private_names import Moved, use_early_ticks
 from lake_assets.dagster_processes.dagster.waking_daemons import (
     EARLY_SECONDS,
     WakingQueueDaemon,
@@ -113,16 +114,26 @@ def is_left_out(interval: int, *, seconds_since_tick: float) -> bool:
 
 
 def test_after_a_commit_a_sensor_does_not_wait_for_the_rest_of_its_second(
-    tmp_path: Path, chosen: Settings, instance: dg.DagsterInstance
+    tmp_path: Path, chosen: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As for a second, for an hour: so it does not count how long the test takes."""
+    monkeypatch.setattr(waking_daemons, "LEAST_INTERVAL_SECONDS", LONG_SECONDS)
     found: Any = waking(SensorDaemon({}), instance, chosen)
     assert type(found) is WakingSensorDaemon
     assert is_left_out(1, seconds_since_tick=-600)  # its tick is of the future, as after a clock was set back
-    assert not found.is_early(1, 600)  # nothing has changed
+    assert is_left_out(LONG_SECONDS, seconds_since_tick=600)  # nothing has changed
     assert rounds_until_second(found, instance, chosen.home / "catalog.db") == 2
-    assert found.is_early(1, 600)
-    assert not is_left_out(1, seconds_since_tick=600)
-    assert is_left_out(3600, seconds_since_tick=600)  # a longer interval was asked for
+    assert not is_left_out(LONG_SECONDS, seconds_since_tick=600)
+    assert is_left_out(LONG_SECONDS + 1, seconds_since_tick=600)  # a longer interval was asked for
+
+
+@pytest.mark.parametrize("name", ["is_under_min_interval", "get_elapsed"])
+def test_a_function_of_the_daemon_that_takes_something_else_is_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensor, name, lambda other: other)
+    with pytest.raises(Moved, match=name):
+        use_early_ticks(lambda interval, elapsed: True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from lake_assets.errors import (
+    ConfigurationError,
     FilesDiffer,
     LandingError,
     OffsetsOverlap,
@@ -22,6 +23,7 @@ from lake_assets.landing.files.checksum import checksum
 from lake_assets.landing.files.cutover import Policy
 from lake_assets.landing.files.entries import DataFile, file_name, names_of
 from lake_assets.landing.files.sharding import Shard
+from lake_assets.landing.manifest import schema
 from lake_assets.landing.manifest.schema import ALL_STAGES, ALL_VERDICTS, FORMATS, files_of
 from lake_assets.landing.manifest.shared_state import Round, SharedState
 from lake_assets.landing.manifest.store import Manifest, open_manifest
@@ -64,6 +66,33 @@ def test_a_manifest_of_a_version_before_formats_goes_on_and_one_of_a_later_versi
     refusal = r"The manifest .* has format 2, and this version reads formats up to 1(.|\n)*Install lake-assets 7\.0"
     with pytest.raises(StoredByNewerVersion, match=refusal):
         open_manifest(configured)
+
+
+def test_a_later_version_makes_a_manifest_unreadable_for_this_one(
+    configured: Settings, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(schema, "FORMAT", 2)
+        open_manifest(configured)
+    with pytest.raises(StoredByNewerVersion, match="has format 2"):
+        open_manifest(configured)
+
+
+def test_another_database_is_refused_by_name(bare_home: Settings) -> None:
+    asked = bare_home.model_copy(update={"landing_manifest_uri": "mysql://somewhere/landing"})
+    with pytest.raises(ConfigurationError, match=r"cannot be kept in mysql(.|\n)*LAKE_LANDING_MANIFEST_URI"):
+        open_manifest(asked)
+
+
+def test_a_role_that_reads_an_old_snapshot_by_default_opens_a_manifest_like_others(
+    bare_home: Settings, database: str
+) -> None:
+    asked = bare_home.model_copy(
+        update={"landing_manifest_uri": f"{database}&options=-cdefault_transaction_isolation%3Drepeatable%5C%20read"}
+    )
+    with open_manifest(asked).engine.connect() as connection:
+        assert connection.execute(sa.text("SHOW default_transaction_isolation")).scalar_one() == "repeatable read"
+        assert connection.execute(sa.text("SHOW transaction_isolation")).scalar_one() == "read committed"
 
 
 def test_equal_files_are_verified_and_the_same_again_is_no_change(manifest: Manifest) -> None:
