@@ -42,7 +42,7 @@ from lake_assets.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OWN_FILES = ("engagement_batches.py", "kafka_messages.py", "processes.py")
+OWN_FILES = ("engagement_batches.py", "before.py", "kafka_messages.py", "processes.py")
 """What an earlier revision is measured with."""
 
 ORGS = 4

@@ -66,8 +66,8 @@ SHARED = pytest.StashKey[str]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with the longest tests first: of two processes that each take the next file, one that began a long file
-    last would be what the other waits for. Files that are not listed as long follow, ordered by what their tests need
+    """Files with the longest tests first: of processes that each take the next file, one that began a long file last
+    would be what the others wait for. Files that are not listed as long follow, ordered by what their tests need
     and are marked with.
     """
     weights: Counter[Path] = Counter()

@@ -16,6 +16,6 @@ def test_the_table_is_read_from_the_longest_down() -> None:
 
 
 def test_a_file_is_found_by_its_whole_path() -> None:
-    assert seconds_of(TESTS / "engagement" / "test_faults.py") == 670
+    assert seconds_of(TESTS / "engagement" / "test_faults.py") == 261
     assert seconds_of(TESTS / "coordination" / "test_faults.py") == 0
     assert seconds_of(Path(__file__)) == 0

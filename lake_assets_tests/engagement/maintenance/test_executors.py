@@ -22,6 +22,8 @@ from lake_assets_tests.conftest import QUICK_JVM
 from lake_assets_tests.engagement.scenario import Traffic
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lake_assets.settings import Settings
 
 PATIENCE_SECONDS = 600
@@ -29,7 +31,7 @@ PATIENCE_SECONDS = 600
 
 @pytest.fixture
 def on_cluster(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Settings]:
-    """A home whose Spark has an executor beside the driver."""
+    """The home with another Spark, which has an executor beside the driver."""
     for variable, value in QUICK_JVM.items():
         monkeypatch.setenv(variable, value)
     home, master_port, port = bare_home.home, free_port(), free_port()
@@ -44,23 +46,26 @@ def on_cluster(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.mark.slow
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
-def test_d8_deletion_vectors_are_purged_by_executors(on_cluster: Settings, kafka: str) -> None:
-    spark = open_spark(on_cluster)
-    mail = Traffic(on_cluster, spark, kafka)
+def test_d8_deletion_vectors_are_purged_by_executors(
+    home: Settings, spark: SparkSession, on_cluster: Settings, kafka: str
+) -> None:
+    """The Spark of all tests writes the tables: the other one would take its first minute for it."""
+    mail = Traffic(home, spark, kafka)
     mail.send(range(30))
     mail.run()
     mail.ask("acme", "delete", "lead 1")
     mail.run("mutation")
     location = mail.tables.location(ENGAGEMENT)
     assert stored(location) > set(mail.truth())
+    other = open_spark(on_cluster)
     with pytest.raises(Exception, match="No active or default Spark session"):
-        spark.sql(f"REORG TABLE {mail.tables.identifier(ENGAGEMENT)} APPLY (PURGE)")
+        other.sql(f"REORG TABLE {mail.tables.identifier(ENGAGEMENT)} APPLY (PURGE)")
     files = set(DeltaTable(location).file_uris())
-    assert rewrite_files(mail.tables, spark, orgs=[], confirm=lambda: None) == ["acme"]
+    assert rewrite_files(mail.tables, other, orgs=[], confirm=lambda: None) == ["acme"]
+    other.stop()
     mail.assert_true()
     assert stored(location) == set(mail.truth())
     assert files & set(DeltaTable(location).file_uris())  # those of other orgs stay
-    spark.stop()
 
 
 def stored(location: str) -> set[str]:
