@@ -124,7 +124,7 @@ class Settings(BaseSettings):
     tick_seconds: int = Field(
         default=1,
         description="minimum number of seconds between two evaluations of a sensor; "
-        "with 1, at least 0.3 s while a catalog in SQLite changes",
+        "with 1, at least 0.3 s while the catalog changes, unless it is a REST server",
         ge=1,
     )
     settle_seconds: int = Field(

@@ -6,8 +6,9 @@ failing. A REST or PostgreSQL catalog needs no other change than `LAKE_CATALOG_U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -223,6 +224,26 @@ def watched_files(settings: Settings) -> list[Path] | None:
         return None
     file = sqlite_file(settings.catalog_address)
     return [file, file.with_name(f"{file.name}-wal")]
+
+
+def ask_catalog(settings: Settings) -> Callable[[], Hashable] | None:
+    """Return a function whose answer changes with each commit; None if the catalog is not a database on a server.
+
+    Each call is one query. It raises what the database raises.
+    """
+    if _kind(settings.catalog_address) != "postgresql":
+        return None
+    catalog = cache(partial(connect, settings))
+    return lambda: frozenset(_locations(catalog()).items())
+
+
+def _locations(catalog: Catalog) -> Mapping[str, str | None]:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from lake_assets.connections.clients.sql_catalog import locations_in
+
+    assert isinstance(catalog, SqlCatalog)
+    return locations_in(catalog)
 
 
 def _spark_address(settings: Settings) -> dict[str, str]:

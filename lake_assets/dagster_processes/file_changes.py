@@ -1,12 +1,13 @@
-"""Waiting for files to change: a loop that looks every few seconds looks at once when one of its files was written.
+"""Waiting for changes: a loop that looks every few seconds looks at once when a file was written or a server changed.
 
-A look costs one `stat` a file. It is taken ten times a second, which needs no library and works on every file system.
+A look at a file costs one `stat`. It is taken ten times a second, which needs no library and works on every file
+system. A server is asked less often.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -77,6 +78,44 @@ class FileChanges:
 
     def _states(self) -> list[tuple[int, int, int] | None]:
         return [_state(file) for file in self._files]
+
+
+class PolledChanges:
+    """Whether the answer to a question has changed since the last one, such as what a database has.
+
+    If there is no answer, nothing has changed: what depends on the server reports that it is gone.
+
+    Args:
+        ask: Returns the answer. It may raise any error.
+        seconds: Least time between two questions. The first one is asked at once.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Hashable], *, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._clock = clock
+        self._asked_at = clock()
+        self._answers: set[Hashable] = set()
+        self._has_changed()
+
+    def seen(self) -> bool:
+        """Return whether the answer differs from the last one. The first answer does not count."""
+        now = self._clock()
+        if now - self._asked_at < self._seconds:
+            return False
+        self._asked_at = now
+        return self._has_changed()
+
+    def _has_changed(self) -> bool:
+        try:
+            answers = {self._ask()}
+        except Exception:
+            return False
+        before, self._answers = self._answers, answers
+        return bool(before) and before != answers
 
 
 class FollowingChanges:

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lake_assets.dagster_processes.file_changes import FileChanges, FollowingChanges, Pace, WakingStop
+from lake_assets.dagster_processes.file_changes import (
+    FileChanges,
+    FollowingChanges,
+    Pace,
+    PolledChanges,
+    WakingStop,
+)
 
 LONG_SECONDS = 600.0
 
@@ -103,6 +109,28 @@ def test_a_commit_of_sqlite_is_a_change_and_a_reader_is_none(tmp_path: Path) -> 
         reader.execute("SELECT count(*) FROM runs").fetchone()
         writer.execute("INSERT INTO runs VALUES (1)")
         assert changes.seen()  # in the log: the file itself is written when the last one leaves
+
+
+def test_an_answer_that_changes_is_a_change_and_no_answer_is_none() -> None:
+    answers: list[int | None] = [None, 1, 1, 2, None, 2, 3]
+    asked: list[float] = []
+    clock = Script([])
+
+    def ask() -> int:
+        asked.append(clock.now)
+        answer = answers[len(asked) - 1]
+        if answer is None:
+            raise ConnectionError
+        return answer
+
+    changes = PolledChanges(ask, seconds=0.5, clock=clock.clock)
+    found = []
+    for tenths in range(1, 31):
+        clock.now = tenths / 10
+        if changes.seen():
+            found.append(clock.now)
+    assert asked == [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0]
+    assert found == [1.5, 3.0]
 
 
 def test_runs_count_only_after_a_commit() -> None:

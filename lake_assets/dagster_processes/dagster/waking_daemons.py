@@ -1,4 +1,4 @@
-"""Two of Dagster's daemons whose loops go on when files were written: the one of sensors, and the one of the run queue.
+"""Two of Dagster's daemons whose loops go on when something was written: that of sensors, and that of the run queue.
 
 The base classes are private to Dagster. `daemon.py` runs Dagster's own daemons if they cannot be imported.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -18,9 +19,16 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from dagster._daemon.utils import DaemonErrorCapture
 
 from lake_assets.connections.addresses import dagster_folder
-from lake_assets.connections.catalog import watched_files
+from lake_assets.connections.catalog import ask_catalog, watched_files
 from lake_assets.dagster_processes.dagster.private_names import Moved, unknown_version, use_early_ticks
-from lake_assets.dagster_processes.file_changes import FileChanges, FollowingChanges, Pace, WakingStop
+from lake_assets.dagster_processes.file_changes import (
+    Changes,
+    FileChanges,
+    FollowingChanges,
+    Pace,
+    PolledChanges,
+    WakingStop,
+)
 from lake_assets.settings import Settings
 
 log = logging.getLogger("lake_assets.daemon")
@@ -40,14 +48,20 @@ LEAST_INTERVAL_SECONDS = 1
 EARLY_SECONDS = 0.3
 """Least time between the beginnings of two ticks of such a sensor."""
 
+SERVER_SECONDS = 0.5
+"""Least time between two questions to a server whether something was written."""
+
 QUEUE_PACE = Pace(least_seconds=0.1, awake_seconds=0.5)
 SENSOR_PACE = Pace()
 
+OpenChanges = Callable[[], Changes]
+"""Called when a loop begins: only what is written after that wakes it."""
+
 
 class WakingSensorDaemon(SensorDaemon):
-    """Looks at sensors at once when one of the files was written."""
+    """Looks at sensors at once when the catalog was written."""
 
-    def __init__(self, sensor_settings: Any, catalog: Sequence[Path], runs: Sequence[Path]) -> None:
+    def __init__(self, sensor_settings: Any, catalog: OpenChanges, runs: OpenChanges) -> None:
         super().__init__(sensor_settings)
         self._catalog = catalog
         self._runs = runs
@@ -55,7 +69,7 @@ class WakingSensorDaemon(SensorDaemon):
 
     def core_loop(self, workspace_process_context: Any, shutdown_event: Event) -> DaemonIterator:
         """Run Dagster's loop. It waits for the event that ends it, for 5 s; this one returns earlier."""
-        changes = FollowingChanges(FileChanges(self._catalog), FileChanges(self._runs), seconds=RUN_SECONDS)
+        changes = FollowingChanges(self._catalog(), self._runs(), seconds=RUN_SECONDS)
         stop: Any = WakingStop(shutdown_event, changes, SENSOR_PACE)
         self._stop = stop
         yield from super().core_loop(workspace_process_context, stop)
@@ -75,13 +89,13 @@ class WakingSensorDaemon(SensorDaemon):
 class WakingQueueDaemon(QueuedRunCoordinatorDaemon):
     """Launches queued runs at once when the table of runs was written."""
 
-    def __init__(self, runs: Sequence[Path]) -> None:
+    def __init__(self, runs: OpenChanges) -> None:
         super().__init__(interval_seconds=QUEUE_SECONDS)
         self._runs = runs
 
     def core_loop(self, workspace_process_context: Any, shutdown_event: Event) -> DaemonIterator:
         """Launch what is queued again and again, as `IntervalDaemon.core_loop` does, but wait for a change."""
-        stop = WakingStop(shutdown_event, FileChanges(self._runs), QUEUE_PACE)
+        stop = WakingStop(shutdown_event, self._runs(), QUEUE_PACE)
         while True:
             yield SpanMarker.START_SPAN
             try:
@@ -102,12 +116,10 @@ def waking(daemon: Any, instance: DagsterInstance, chosen: Settings) -> Any:
         chosen: Name the catalog and the data directory.
 
     Returns:
-        The same daemon if it is another one, or if what it looks at is not in files of this machine.
+        The same daemon if it is another one, or if what it looks at cannot be watched.
     """
-    runs = run_files(chosen)
-    catalog = watched_files(chosen)
-    if not runs[0].exists():
-        return daemon
+    runs = run_changes(chosen, instance)
+    catalog = catalog_changes(chosen)
     if type(daemon) is SensorDaemon and catalog is not None:
         sensors = WakingSensorDaemon(instance.get_sensor_settings(), catalog, runs)
         _use_early_ticks(sensors)
@@ -122,6 +134,28 @@ def _use_early_ticks(sensors: WakingSensorDaemon) -> None:
         use_early_ticks(sensors.is_early)
     except Moved as error:
         log.warning("Sensors are evaluated at most once a second: %s.", unknown_version(error))
+
+
+def catalog_changes(chosen: Settings) -> OpenChanges | None:
+    """Return how to watch the catalog; None if it is a REST server, which has no cheap answer for all tables."""
+    files, ask = watched_files(chosen), ask_catalog(chosen)
+    if files is not None:
+        return partial(FileChanges, files)
+    return None if ask is None else partial(PolledChanges, ask, seconds=SERVER_SECONDS)
+
+
+def run_changes(chosen: Settings, instance: DagsterInstance) -> OpenChanges:
+    """Return how to watch Dagster's runs: their files in the data directory, or what a server says."""
+    files = run_files(chosen)
+    if chosen.dagster_uri is None and files[0].exists():
+        return partial(FileChanges, files)
+    return partial(PolledChanges, partial(newest_change, instance), seconds=SERVER_SECONDS)
+
+
+def newest_change(instance: DagsterInstance) -> Hashable:
+    """Return the run that changed last, and when."""
+    records = instance.get_run_records(limit=1, order_by="update_timestamp")
+    return tuple((record.dagster_run.run_id, record.update_timestamp) for record in records)
 
 
 def run_files(chosen: Settings) -> list[Path]:

@@ -6,12 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteInstigatorOrigin, RemoteRepositoryOrigin
@@ -21,7 +23,9 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon import controller, sensor
 from dagster._daemon.daemon import MonitoringDaemon, SensorDaemon, SpanMarker
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+from pydantic import SecretStr
 
+from lake_assets.connections.catalog import open_catalog
 from lake_assets.dagster_processes.dagster import waking_daemons
 from lake_assets.dagster_processes.dagster.private_names import Moved, use_early_ticks
 from lake_assets.dagster_processes.dagster.waking_daemons import (
@@ -59,8 +63,8 @@ def instance(chosen: Settings) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def rounds_until_second(daemon: Any, instance: dg.DagsterInstance, written: Path) -> int:
-    """Run the loop of a daemon. Write a file after its first round; return how many rounds begin within the patience.
+def rounds_until_second(daemon: Any, instance: dg.DagsterInstance, write: Callable[[], object]) -> int:
+    """Run the loop of a daemon. Write after its first round; return how many rounds begin within the patience.
 
     One means that the loop was still waiting.
     """
@@ -73,7 +77,7 @@ def rounds_until_second(daemon: Any, instance: dg.DagsterInstance, written: Path
             if step is SpanMarker.START_SPAN:
                 began.append(step)
             if step is SpanMarker.END_SPAN:
-                written.write_text(f"commit {len(began)}")
+                write()
             if len(began) == 2 or end.is_set():
                 second.set()
                 return
@@ -92,8 +96,20 @@ def test_g21_a_commit_wakes_the_sensors(
 ) -> None:
     monkeypatch.setattr(sensor, "MIN_INTERVAL_LOOP_TIME", LONG_SECONDS)
     catalog = tmp_path / "catalog.db"
-    daemon = WakingSensorDaemon({}, [catalog], [])
-    assert rounds_until_second(daemon, instance, catalog) == 2
+    daemon = WakingSensorDaemon({}, partial(FileChanges, [catalog]), partial(FileChanges, []))
+    assert rounds_until_second(daemon, instance, partial(catalog.write_text, "commit")) == 2
+
+
+def test_a_commit_to_a_catalog_on_a_server_wakes_the_sensors(
+    chosen: Settings, instance: dg.DagsterInstance, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sensor, "MIN_INTERVAL_LOOP_TIME", LONG_SECONDS)
+    elsewhere = chosen.model_copy(update={"catalog_uri": database})
+    catalog = open_catalog(elsewhere)
+    catalog.create_namespace("raw")
+    daemon = waking(SensorDaemon({}), instance, elsewhere)
+    commit = partial(catalog.create_table_if_not_exists, "raw.signups", pa.schema({"id": pa.int64()}))
+    assert rounds_until_second(daemon, instance, commit) == 2
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ def test_after_a_commit_a_sensor_does_not_wait_for_the_rest_of_its_second(
     assert type(found) is WakingSensorDaemon
     assert is_left_out(1, seconds_since_tick=-600)  # its tick is of the future, as after a clock was set back
     assert is_left_out(LONG_SECONDS, seconds_since_tick=600)  # nothing has changed
-    assert rounds_until_second(found, instance, chosen.home / "catalog.db") == 2
+    assert rounds_until_second(found, instance, partial((chosen.home / "catalog.db").write_text, "commit")) == 2
     assert not is_left_out(LONG_SECONDS, seconds_since_tick=600)
     assert is_left_out(LONG_SECONDS + 1, seconds_since_tick=600)  # a longer interval was asked for
 
@@ -154,7 +170,7 @@ def test_only_a_change_since_its_last_tick_makes_a_sensor_early(
         def since_change(self) -> float | None:
             return since_change
 
-    daemon = WakingSensorDaemon({}, [], [])
+    daemon = WakingSensorDaemon({}, partial(FileChanges, []), partial(FileChanges, []))
     daemon._stop = Stopped(threading.Event(), FileChanges([]), Pace())
     assert daemon.is_early(interval, elapsed) == expected
 
@@ -162,7 +178,23 @@ def test_only_a_change_since_its_last_tick_makes_a_sensor_early(
 def test_a_run_wakes_the_queue(tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waking_daemons, "QUEUE_SECONDS", LONG_SECONDS)
     runs = tmp_path / "runs.db"
-    assert rounds_until_second(WakingQueueDaemon([runs]), instance, runs) == 2
+    daemon = WakingQueueDaemon(partial(FileChanges, [runs]))
+    assert rounds_until_second(daemon, instance, partial(runs.write_text, "run")) == 2
+
+
+def test_a_run_on_a_server_wakes_the_queue(
+    chosen: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waking_daemons, "QUEUE_SECONDS", LONG_SECONDS)
+    elsewhere = chosen.model_copy(update={"dagster_uri": SecretStr("postgresql://somewhere/dagster")})
+    daemon = waking(QueuedRunCoordinatorDaemon(interval_seconds=1), instance, elsewhere)
+    assert type(daemon) is WakingQueueDaemon
+
+    @dg.job
+    def empty() -> None:
+        return
+
+    assert rounds_until_second(daemon, instance, partial(instance.create_run_for_job, empty)) == 2
 
 
 def test_the_sensors_and_the_queue_are_replaced(chosen: Settings, instance: dg.DagsterInstance) -> None:
@@ -176,15 +208,10 @@ def test_the_sensors_and_the_queue_are_replaced(chosen: Settings, instance: dg.D
     assert kept.count(False) == 2
 
 
-def test_what_is_in_no_file_here_is_looked_at_as_dagster_does(
-    chosen: Settings, instance: dg.DagsterInstance, tmp_path: Path
-) -> None:
+def test_what_can_not_be_watched_is_looked_at_as_dagster_does(chosen: Settings, instance: dg.DagsterInstance) -> None:
     sensors = SensorDaemon({})
     remote = chosen.model_copy(update={"catalog_uri": "http://127.0.0.1:1"})
     assert waking(sensors, instance, remote) is sensors
-    queue = QueuedRunCoordinatorDaemon(interval_seconds=1)
-    elsewhere = chosen.model_copy(update={"home": tmp_path / "without-runs"})
-    assert waking(queue, instance, elsewhere) is queue
     monitoring = MonitoringDaemon(interval_seconds=10)
     assert waking(monitoring, instance, chosen) is monitoring
 
