@@ -215,7 +215,6 @@ class PublishedAuditor:
         from lake_assets.incremental.staging import row_validation
         from lake_assets.incremental.staging.prepared_rows import PreparedRows
         from lake_assets.incremental.staging.quarantine import classified_rows_in_scope, new_quarantine_rows
-        from lake_assets.incremental.staging.reading import is_few
 
         source = self.target.sources[0]
         rows, columns = classified_rows_in_scope(build, source, plan.sources[0], plan)
@@ -233,7 +232,7 @@ class PublishedAuditor:
             kept=rows.where(row_validation.is_counted()),
             row_counts=counts,
             quarantined=quarantined,
-            single_partition=is_few(build.max_rows),
+            max_rows=build.max_rows,
         )
 
     def _row_count(self, table: Table, main: int, prepared: PreparedRows) -> int:

@@ -46,7 +46,7 @@ def audit_scope(
         start: First hour of the pipeline.
     """
     from lake_assets.connections.row_checkpoint import checkpoint_rows
-    from lake_assets.incremental.staging.reading import is_few
+    from lake_assets.incremental.staging.reading import coalesce_if_few, is_few
 
     evaluated_id = snapshot_id or parent
     staged = checkpoint_rows(_staged_rows(spark, target, prepared, evaluated_id, hours))
@@ -58,7 +58,7 @@ def audit_scope(
         hours=hours,
         staged=staged,
         kept=prepared.kept,
-        valid=_in_one_partition(reads.valid_rows(), prepared),
+        valid=coalesce_if_few(reads.valid_rows(), prepared.max_rows),
         staged_everywhere=_staged_everywhere(spark, target, prepared, evaluated_id, staged),
         rows_in_source=lambda: reads.count() + prepared.row_counts.outside,
         counts=_counts(prepared, rows),
@@ -106,13 +106,10 @@ def _staged_rows(
     evaluated_id: int | None,
     hours: Collection[int],
 ) -> DataFrame:
+    from lake_assets.incremental.staging.reading import coalesce_if_few
+
     rows = rows_at(spark, target.table, evaluated_id)
-    return _in_one_partition(rows.where(in_hours(target.time_column, hours)), prepared)
-
-
-def _in_one_partition(rows: DataFrame, prepared: PreparedRows) -> DataFrame:
-    """Return the rows as one partition if those of the session are."""
-    return rows.coalesce(1) if prepared.single_partition else rows
+    return coalesce_if_few(rows.where(in_hours(target.time_column, hours)), prepared.max_rows)
 
 
 def _counts(prepared: PreparedRows, rows: int) -> dict[str, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from math import inf
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from lake_assets.base.time_filters import hours_condition
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.planning.session import RowCounts, SessionPlan
-from lake_assets.incremental.staging.reading import CATALOG
+from lake_assets.incremental.staging.reading import CATALOG, is_few
 
 WAP_ID = "spark.wap.id"
 
@@ -33,7 +34,7 @@ class PreparedRows:
         row_counts: What became of the rows of the driving source.
         quarantined: Rows that are new to the quarantine, as `row_validation.quarantine_rows` returns them; one
             DataFrame for each source that may have any.
-        single_partition: Whether `rows` are one partition.
+        max_rows: About how many rows the session reads of any table, at most; infinite if that is not known.
         unchanged: Planned hours whose rows equal the published ones; `hours` and `rows` leave them out.
         rows_unchanged: Rows in `unchanged`.
     """
@@ -45,9 +46,14 @@ class PreparedRows:
     kept: DataFrame
     row_counts: RowCounts
     quarantined: list[DataFrame]
-    single_partition: bool = False
+    max_rows: float = inf
     unchanged: tuple[int, ...] = ()
     rows_unchanged: int = 0
+
+    @property
+    def single_partition(self) -> bool:
+        """Whether `rows` are one partition."""
+        return is_few(self.max_rows)
 
     @property
     def has_rows(self) -> bool:

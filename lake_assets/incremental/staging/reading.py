@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -11,6 +13,12 @@ CATALOG = "lake"
 
 SINGLE_PARTITION_ROWS = 50_000
 """Most rows that are handled as one partition, so that nothing is shuffled: tasks are the main cost of few rows."""
+
+FEW_PARTITIONS = 20
+"""Most partitions of so many rows that others are merged into. Of more rows, a table's own partitions are as good.
+
+Iceberg reads four small files in a task, so an hourly table gives a task for each hour or so.
+"""
 
 
 def read_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
@@ -39,9 +47,15 @@ def is_few(rows: float) -> bool:
 
 
 def coalesce_if_few(rows: DataFrame, number: float) -> DataFrame:
-    """Return the rows as one partition if their number is small."""
+    """Return the rows in as few partitions as their number needs, if it is small.
+
+    Args:
+        number: About how many rows there are, at most; infinite if that is not known.
+    """
     if is_few(number):
         return rows.coalesce(1)
+    if number <= FEW_PARTITIONS * SINGLE_PARTITION_ROWS:
+        return rows.coalesce(ceil(number / SINGLE_PARTITION_ROWS))
     return rows
 
 

@@ -107,7 +107,7 @@ class Stager:
             kept=kept,
             row_counts=counts,
             quarantined=quarantined,
-            single_partition=self.single_partition,
+            max_rows=self.build.max_rows,
         )
 
     def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
@@ -174,7 +174,7 @@ class Stager:
             kept=kept,
             row_counts=counts,
             quarantined=quarantined,
-            single_partition=self.single_partition,
+            max_rows=self.build.max_rows,
             unchanged=rebuilt.unchanged,
             rows_unchanged=rebuilt.rows_unchanged,
         )
