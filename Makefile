@@ -20,7 +20,7 @@ test: setup ## style, types, documentation, tests
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 up: setup ## start the services
 	@$(BIN)/lake up
