@@ -94,7 +94,8 @@ def test_new_hours_and_deletions_are_published_at_once_and_late_rows_in_time(lak
 
     lake.offset = LONGEST
     due = lake.session(FACT)
-    assert (due.plan.load, due.hours_built) == ("overwrite", (START + 2, START + 3))
+    assert (due.plan.load, due.hours_built) == ("append", (START + 2, START + 3))
+    assert (len(due.plan.late_rows), due.rows_written) == (2, 2), "only the rows that waited are written"
     assert lake.deferred() == {}
     lake.assert_true(FACT)
     assert len(lake.quarantined(WITH_LANE.table)) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from lake_assets.incremental.audit_reads import row_counts
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
-    from lake_assets.incremental.planning.session import SourceRange
+    from lake_assets.incremental.planning.session import LateRows, SourceRange
 
 
 @dataclass(frozen=True)
 class SessionReads:
     """Reads the driving source of a session as of its snapshots.
 
-    An append covers the rows that the snapshots of its range appended, in all hours but those that are left out. An
-    overwrite covers the rows of its hours.
+    An append covers the rows that the snapshots of its range appended, and its late rows, in all hours but those that
+    are left out. An overwrite covers the rows of its hours.
 
     Attributes:
         table: The source.
         span: The snapshots that the session covers.
         hours: The hours that an overwrite replaces, without held ones.
         left_out: The hours whose rows an append leaves out: held and deferred ones.
+        late_rows: Rows of earlier snapshots that an append covers, too.
         start: First hour of the pipeline.
     """
 
@@ -46,6 +47,7 @@ class SessionReads:
     load: Literal["append", "overwrite", "none"]
     hours: tuple[int, ...]
     left_out: tuple[int, ...]
+    late_rows: tuple[LateRows, ...]
     start: int
 
     def valid_rows(self) -> DataFrame:
@@ -75,8 +77,16 @@ class SessionReads:
 
     def _rows_of_all_hours(self) -> DataFrame:
         if self.load == "append":
-            return rows_appended(self.spark, self.span)
+            return self._appended_rows()
         return rows_at(self.spark, self.source.table, self.span.to_snapshot_id)
+
+    def _appended_rows(self) -> DataFrame:
+        rows = rows_appended(self.spark, self.span)
+        for late in self.late_rows:
+            earlier = replace(self.span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
+            waited = rows_appended(self.spark, earlier)
+            rows = rows.unionAll(waited.where(in_hours(self.source.time_column, late.hours)))
+        return rows
 
     def _is_covered(self) -> str:
         time = self.source.time_column
@@ -89,7 +99,7 @@ class SessionReads:
         if up_to is None:
             return 0
         if self.load == "append":
-            if self.left_out:
+            if self.left_out or self.late_rows:
                 return None
             return row_counts.rows_appended(self.table, self.span.from_snapshot_id, up_to)
         return row_counts.rows_in_hours(self.table, up_to, self.source.time_column, self.hours)

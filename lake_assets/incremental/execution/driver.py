@@ -147,6 +147,8 @@ class Driver:
         return _fits_declaration(attempt) and self._source_snapshots_exist(attempt.plan)
 
     def _source_snapshots_exist(self, plan: SessionPlan) -> bool:
+        if not _late_rows_exist(self.planner.source_table(self.target.sources[0]), plan):
+            return False
         reads_both_ends = plan.load == "append" or plan.changed_through is not None
         for source, span in zip(self.target.sources, plan.sources, strict=True):
             table = self.planner.source_table(source)
@@ -189,6 +191,14 @@ def _shows_start(table: Table, plan: SessionPlan, span: SourceRange) -> bool:
     only_appended = plan.load == "append" or span.appends_only
     history = publish.ancestors(table, span.to_snapshot_id)
     return only_appended and any(snapshot.parent_snapshot_id == start for snapshot in history)
+
+
+def _late_rows_exist(table: Table, plan: SessionPlan) -> bool:
+    """Return whether the driving source has all snapshots that brought the late rows of a plan."""
+    if not plan.late_rows:
+        return True
+    history = {snapshot.snapshot_id for snapshot in publish.ancestors(table, plan.sources[0].to_snapshot_id)}
+    return all({late.from_snapshot_id, late.to_snapshot_id} <= history for late in plan.late_rows)
 
 
 def _is_retained(table: Table, snapshot_id: int | None) -> bool:

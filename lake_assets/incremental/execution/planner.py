@@ -110,7 +110,7 @@ class Planner:
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
         known = self._planning_input(state)
-        return self._completed(state, plan(replace(known, late=None)))
+        return self._completed(state, plan(replace(known, late=None, history=())))
 
     def acknowledgement(self, state: ProcessState) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
@@ -226,18 +226,28 @@ class Planner:
             since = None if reset else state.watermarks.get(source.table)
             up_to = heads.get(source.table) if heads else None
             found.append(self._changes(source, since, up_to, budget))
+        committed = self._committed(state, reset=reset)
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
             changes=tuple(found),
-            committed=self._committed(state, reset=reset),
+            committed=committed,
             code_version=self.target.code_version,
             revision=state.revision,
             grain=self.target.grain,
             start=self.pipeline.start_hour,
             late=self.target.late,
             now=self.clock() if self.clock and self.target.late else None,
+            history=self._history(found[0].since) if committed.deferred else (),
         )
+
+    def _history(self, mark: Watermark | None) -> tuple[int, ...]:
+        """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""
+        if mark is None or mark.snapshot_id is None:
+            return ()
+        table = self.source_table(self.target.sources[0])
+        newest_first = [snapshot.snapshot_id for snapshot in publish.ancestors(table, mark.snapshot_id)]
+        return tuple(reversed(newest_first))
 
     def _committed(self, state: ProcessState, *, reset: bool) -> Committed:
         """Return what is committed; if the watermarks are lost, with all hours of the target pending.

@@ -85,7 +85,7 @@ class SnapshotReferences:
         """Return the ids of the snapshots of a table that must not expire.
 
         These are the snapshots that
-        - a watermark names, at present or before its last move,
+        - a watermark names, at present or before its last move, or as the one after which rows wait,
         - an open session reads,
         - an open session staged, or a blocked one, which people may inspect,
         - a process published last, or up to which the engine answers for the rows of a target,
@@ -117,6 +117,8 @@ class SnapshotReferences:
         for watermark in self.watermarks:
             if watermark["source"] == name:
                 yield from _known(watermark["latest_snapshot_id"], watermark["previous_snapshot_id"])
+                for deferred in json.loads(watermark["metadata"]).get("deferred", ()):
+                    yield from _known(deferred.get("after"))
 
     def _published(self, name: str) -> Iterator[int]:
         for watermark in self.watermarks:

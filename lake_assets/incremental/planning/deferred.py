@@ -26,11 +26,14 @@ class DeferredHour:
         since_ms: Commit time of the first raw snapshot that brought rows which wait, milliseconds since 1970.
         rows: The rows that wait, by metadata: at most so many. The rows of a data file whose rows by hour are unknown
             all count in the first of its hours that waits.
+        after: The snapshot of the raw table up to which the target has the rows of the hour: all later ones wait, and
+            all of them were appended. None in state that an older version stored.
     """
 
     hour: int
     since_ms: int
     rows: int
+    after: int | None = None
 
     @property
     def since(self) -> datetime:

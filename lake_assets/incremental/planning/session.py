@@ -46,6 +46,21 @@ class SourceRange:
 
 
 @dataclass(frozen=True)
+class LateRows:
+    """Rows of some hours that were appended to the driving source, and that earlier sessions left out.
+
+    Attributes:
+        from_snapshot_id: The rows came after this snapshot of the source.
+        to_snapshot_id: They came up to and with this one.
+        hours: The hours, ascending.
+    """
+
+    from_snapshot_id: int
+    to_snapshot_id: int
+    hours: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class TargetVersion:
     """A state of a target's table in which the engine answers for every row.
 
@@ -107,6 +122,7 @@ class SessionPlan:
             that. None if the table did not exist.
         starts_anew: Whether the session forgets what the target had committed, and reads its sources from the start.
         deferred: Those of the pending hours that wait by the policy for late rows. An append leaves out their rows.
+        late_rows: What an append reads besides the new snapshots: rows that have waited and are due.
     """
 
     process: str
@@ -128,6 +144,7 @@ class SessionPlan:
     target: TargetVersion | None = None
     starts_anew: bool = False
     deferred: tuple[DeferredHour, ...] = ()
+    late_rows: tuple[LateRows, ...] = ()
 
     @property
     def hour_numbers(self) -> tuple[int, ...]:

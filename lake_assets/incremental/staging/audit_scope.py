@@ -82,6 +82,7 @@ def _session_reads(
         load=prepared.load,
         hours=prepared.plan.hour_numbers,
         left_out=prepared.plan.left_out,
+        late_rows=prepared.plan.late_rows,
         start=start,
     )
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from dataclasses import replace
 from math import inf
 
 from pyspark.sql import DataFrame, SparkSession
@@ -112,8 +113,7 @@ class Stager:
 
     def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
         """Return the classified rows that were appended to a source, and its columns."""
-        appended = read_appended(self.build.spark, plan.sources[0])
-        rows = coalesce_if_few(appended, self.build.max_rows)
+        rows = coalesce_if_few(self._appended_rows(source, plan), self.build.max_rows)
         columns = rows.columns
         # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
         classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
@@ -121,6 +121,16 @@ class Stager:
             is_left_out = hours_condition(source.time_column, plan.left_out)
             classified = classified.where(~F.coalesce(is_left_out, F.lit(False)))
         return classified, columns
+
+    def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
+        """Return the rows of the new snapshots, and those that have waited."""
+        span = plan.sources[0]
+        rows = read_appended(self.build.spark, span)
+        for late in plan.late_rows:
+            earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
+            waited = read_appended(self.build.spark, earlier)
+            rows = rows.unionByName(within(waited, source.time_column, late.hours))
+        return rows
 
     def _computed_and_counted(
         self,

@@ -87,7 +87,7 @@ STORED_HELD = {"hour": HOUR, "why": "audit unique_key: 3 repeated", "session_id"
 def test_a_stored_plan_is_read_as_it_was_planned() -> None:
     adapter = TypeAdapter(SessionPlan)
     assert adapter.validate_json(STORED_PLAN) == PLAN
-    added_since: dict[str, Any] = {"starts_anew": False, "target": None, "deferred": []}
+    added_since: dict[str, Any] = {"starts_anew": False, "target": None, "deferred": [], "late_rows": []}
     assert json.loads(adapter.dump_json(PLAN)) == {**json.loads(STORED_PLAN), **added_since}
 
 

@@ -96,7 +96,7 @@ def decode_committed(metadata: Mapping[str, Any]) -> Committed:
         held.append(HeldHour(**{**stored, "hour": hour}))
     deferred = []
     for stored in metadata.get("deferred", ()):
-        deferred.append(DeferredHour(parse_hour(stored["hour"]), stored["since_ms"], stored["rows"]))
+        deferred.append(DeferredHour(**{**stored, "hour": parse_hour(stored["hour"])}))
     return Committed(
         pending=_parse_hours(metadata["pending"]),
         skipped=_parse_hours(metadata["skipped"]),

@@ -196,7 +196,8 @@ def _estimated_rows(attempt: Attempt, table: Table) -> float:
     published = rows_between(table, time_column, first, last)
     if isinstance(attempt.target.mode, Stateless):
         reads_whole_source = plan.load == "overwrite" and attempt.target.sources[0].has_versions
-        return (_source_rows(plan) if reads_whole_source else plan.cost.rows) + published
+        waited = sum(each.rows for each in attempt.state.committed.deferred) if plan.late_rows else 0
+        return (_source_rows(plan) if reads_whole_source else plan.cost.rows + waited) + published
     grain = attempt.target.grain
     state_before = rows_between(table, time_column, grain.first(first - 1), first - 1)
     partitions = len(grain.firsts(plan.hour_numbers))

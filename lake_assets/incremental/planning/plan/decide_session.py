@@ -22,14 +22,14 @@ from lake_assets.incremental.planning.plan.complete_hours import (
     next_complete_through,
     why_none_is_complete,
 )
-from lake_assets.incremental.planning.plan.describe_session import Load, new_session
+from lake_assets.incremental.planning.plan.describe_session import new_session
 from lake_assets.incremental.planning.plan.hour_ranges import (
     HoursToRebuild,
     RangeMode,
     first_chunk,
     hours_to_rebuild,
 )
-from lake_assets.incremental.planning.plan.lanes import wait_for_due, waiting_hours, why_due
+from lake_assets.incremental.planning.plan.lanes import late_rows, wait_for_due, waiting_hours, why_due
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import Decision, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import check_none_held, in_words
@@ -88,7 +88,15 @@ def _plan_stateless(inputs: PlanningInput) -> Decision:
         del hours[hour]
     through = next_complete_through(inputs)
     if hours:
-        return new_session(inputs, _load_of(inputs, hours), hours, pending=left, complete_through=through)
+        late = late_rows(inputs, hours) if only_appends(inputs) else None
+        return new_session(
+            inputs,
+            "overwrite" if late is None else "append",
+            hours,
+            pending=left,
+            complete_through=through,
+            late=late or (),
+        )
     if waiting and not advances(inputs, through):
         return wait_for_due(inputs, waiting)
     load = _load_without_hours(inputs, waiting, through)
@@ -107,12 +115,6 @@ def _load_without_hours(
     if changed or has_new_snapshots(inputs) or advances(inputs, through):
         return "none"
     return None
-
-
-def _load_of(inputs: PlanningInput, hours: Collection[int]) -> Load:
-    """Return how changed or pending hours are written."""
-    can_append = only_appends(inputs) and inputs.committed.pending.isdisjoint(hours)
-    return "append" if can_append else "overwrite"
 
 
 def _can_append_bad_rows(inputs: PlanningInput) -> bool:

@@ -14,7 +14,14 @@ from lake_assets.incremental.planning.deferred import in_words as deferred_in_wo
 from lake_assets.incremental.planning.plan.complete_hours import advances
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
-from lake_assets.incremental.planning.session import Cost, HeldHour, PlannedHour, SessionPlan, SourceRange
+from lake_assets.incremental.planning.session import (
+    Cost,
+    HeldHour,
+    LateRows,
+    PlannedHour,
+    SessionPlan,
+    SourceRange,
+)
 from lake_assets.incremental.planning.verdicts import in_words
 
 Load = Literal["append", "overwrite", "none"]
@@ -33,6 +40,7 @@ def new_session(
     pending: Collection[int] = (),
     skipped: Collection[int] = (),
     follows: Collection[int] = (),
+    late: tuple[LateRows, ...] = (),
 ) -> SessionPlan:
     """Return the plan of a session over all changes of the sources.
 
@@ -44,6 +52,7 @@ def new_session(
         pending: Hours that will be pending.
         skipped: Hours that will be skipped.
         follows: Hours that will be pending unless the last hour comes out unchanged.
+        late: What an append reads besides the new snapshots.
     """
     still_held = [held for held in inputs.committed.held if held.hour not in hours]
     deferred = tuple(waiting for waiting in waiting_hours(inputs) if waiting.hour in pending)
@@ -65,6 +74,7 @@ def new_session(
         notes=tuple(notes),
         code_version=inputs.code_version,
         deferred=deferred,
+        late_rows=late,
     )
     return identified(draft, inputs.revision)
 

@@ -1,4 +1,5 @@
-"""Which changed hours of a stateless target wait, by its policy for late rows (`Defer`). Pure: the clock is an input.
+"""Which changed hours of a stateless target wait, by its policy for late rows (`Defer`), and what is read once they
+are due. Pure: the clock is an input.
 
 An hour may wait if the target was complete through it, it is old enough, and all that changed it are appended rows.
 Deletions, corrections and everything that a history does not show in full are never deferred. All hours that wait are
@@ -8,7 +9,9 @@ due together: when one of them has waited for the declared time, or when too man
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.incremental.declaration import Defer
@@ -17,13 +20,16 @@ from lake_assets.incremental.planning.changes.data_files import FileChange
 from lake_assets.incremental.planning.deferred import DeferredHour, due_at, in_words
 from lake_assets.incremental.planning.plan.complete_hours import sources_complete_through
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
-from lake_assets.incremental.planning.session import NoSession
+from lake_assets.incremental.planning.session import LateRows, NoSession
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far a commit may be ahead of the planner's clock. One that is further ahead tells no time to wait from."""
 
 MOST_HOURS = 1_000
 """The most hours that wait. The state of a target lists them one by one."""
+
+MOST_READS = 50
+"""The most ranges of snapshots that one append reads. Planning one takes Spark some hundredths of a second."""
 
 
 def waiting_hours(inputs: PlanningInput) -> tuple[DeferredHour, ...]:
@@ -42,6 +48,32 @@ def why_due(inputs: PlanningInput) -> dict[int, str]:
     for hour, each in _deferred_before(inputs).items():
         reasons[hour] = f"late rows, deferred since {each.since:%Y-%m-%d %H:%M} UTC, are due"
     return reasons
+
+
+def late_rows(inputs: PlanningInput, hours: Collection[int]) -> tuple[LateRows, ...] | None:
+    """Return the rows that an append of hours has to read besides those of the new snapshots.
+
+    Each snapshot is in one range at most, with the hours whose rows it may have brought and the target lacks.
+
+    Returns:
+        None if rows of a pending hour cannot be appended: it is pending for another reason than the policy, or the
+        source does not have all snapshots any more that brought rows which wait.
+    """
+    pending = inputs.committed.pending.intersection(hours)
+    after = {hour: each.after for hour, each in _deferred_before(inputs).items() if hour in pending}
+    places = {snapshot_id: place for place, snapshot_id in enumerate(inputs.history)}
+    begins = {hour: places[snapshot] for hour, snapshot in after.items() if snapshot in places}
+    if begins.keys() != pending:
+        return None
+    starts = sorted(set(begins.values()))
+    if len(starts) > MOST_READS:
+        return None
+    found = []
+    for start, end in pairwise([*starts, len(places) - 1]):
+        if start < end:
+            waiting = tuple(sorted(hour for hour, begin in begins.items() if begin <= start))
+            found.append(LateRows(inputs.history[start], inputs.history[end], waiting))
+    return tuple(found)
 
 
 def wait_for_due(inputs: PlanningInput, waiting: Collection[DeferredHour]) -> NoSession:
@@ -70,7 +102,7 @@ def _deferrable(inputs: PlanningInput, late: Defer, now: datetime) -> dict[int, 
     for snapshot, may_wait in _changes(inputs, now):
         hours = _touched_hours(inputs, snapshot)
         old = {hour for hour in hours if hour <= last} if may_wait else set()
-        _add_rows(found, snapshot, old, now)
+        _add_rows(found, inputs, snapshot, old, now)
         urgent |= hours - old
     whole = inputs.grain.whole(urgent)
     return {hour: each for hour, each in found.items() if hour not in whole}
@@ -81,12 +113,21 @@ def _deferred_before(inputs: PlanningInput) -> dict[int, DeferredHour]:
     return {each.hour: each for each in inputs.committed.deferred if each.hour in inputs.committed.pending}
 
 
-def _add_rows(found: dict[int, DeferredHour], snapshot: SnapshotChange, hours: Collection[int], now: datetime) -> None:
-    """Add the rows that a snapshot brought to some hours."""
+def _add_rows(
+    found: dict[int, DeferredHour],
+    inputs: PlanningInput,
+    snapshot: SnapshotChange,
+    hours: Collection[int],
+    now: datetime,
+) -> None:
+    """Add the rows that a snapshot of the driving source brought to some hours."""
+    watermark = inputs.changes[0].since
+    after = watermark.snapshot_id if watermark else None
     rows = _rows_by_hour(snapshot, hours)
     since_ms = min(snapshot.committed_at_ms, milliseconds(now))
     for hour in hours:
-        found[hour] = _added(found.get(hour), hour, since_ms, rows.get(hour, 0))
+        before = found.get(hour, DeferredHour(hour, since_ms, 0, after))
+        found[hour] = replace(before, since_ms=min(before.since_ms, since_ms), rows=before.rows + rows.get(hour, 0))
 
 
 def _last_late_hour(inputs: PlanningInput, late: Defer) -> int:
@@ -114,12 +155,6 @@ def _touched_hours(inputs: PlanningInput, snapshot: SnapshotChange) -> frozenset
     for first, last in snapshot.hours:
         touched.update(range(first, last + 1))
     return inputs.grain.whole(touched)
-
-
-def _added(before: DeferredHour | None, hour: int, since_ms: int, rows: int) -> DeferredHour:
-    if before is None:
-        return DeferredHour(hour, since_ms, rows)
-    return DeferredHour(hour, min(before.since_ms, since_ms), before.rows + rows)
 
 
 def _rows_by_hour(snapshot: SnapshotChange, waiting: Collection[int]) -> dict[int, int]:

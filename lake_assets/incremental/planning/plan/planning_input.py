@@ -84,6 +84,8 @@ class PlanningInput:
         whole_chunks: Whether a chunk of a sequential target has its full length at once, and does not begin small.
         late: The target's policy for late rows; None if all changed hours are built now.
         now: The present moment, by which deferred hours are due; None defers none. Nothing else depends on it.
+        history: If hours wait: the snapshots of the driving source up to its watermark, oldest first, without a gap.
+            Empty if deferred rows are not to be appended.
     """
 
     process: str
@@ -97,6 +99,7 @@ class PlanningInput:
     whole_chunks: bool = False
     late: Defer | None = None
     now: datetime | None = None
+    history: tuple[int, ...] = ()
 
     @property
     def source_names(self) -> str:

@@ -14,10 +14,10 @@ from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Defer, Stateless
 from lake_assets.incremental.planning.changes.data_files import FileChange
 from lake_assets.incremental.planning.deferred import DeferredHour, in_words
-from lake_assets.incremental.planning.plan import PlanningInput, committed_after, plan, plan_acknowledged
+from lake_assets.incremental.planning.plan import PlanningInput, committed_after, lanes, plan, plan_acknowledged
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
 from lake_assets.incremental.planning.plan.pending_hours import pending_hours
-from lake_assets.incremental.planning.session import NoSession, SessionPlan
+from lake_assets.incremental.planning.session import LateRows, NoSession, SessionPlan
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     SPAN,
     START,
@@ -41,6 +41,8 @@ class LaneWorld(World):
     policy: Defer | None = None
     clock: datetime = MORNING
     committed_at: dict[int, datetime] = field(default_factory=dict)
+    oldest: int = 1
+    """The first snapshot that has not expired."""
 
     def land(self, name: str, effect: Any, touched: frozenset[int]) -> None:
         super().land(name, effect, touched)
@@ -50,7 +52,10 @@ class LaneWorld(World):
         self.committed_at[newest.snapshot_id] = self.clock
 
     def inputs(self, *, to_watermark: bool = False) -> PlanningInput:
-        return replace(super().inputs(to_watermark=to_watermark), late=self.policy, now=self.clock)
+        found = super().inputs(to_watermark=to_watermark)
+        watermark = self.marks[RAW].snapshot_id or 0 if RAW in self.marks else 0
+        history = tuple(range(self.oldest, watermark + 1))
+        return replace(found, late=self.policy, now=self.clock, history=history)
 
     def published(self) -> set[Token]:
         """All rows of the target: an hour without rows may be there, or not."""
@@ -105,7 +110,7 @@ policies = st.builds(
 kinds = st.sampled_from(
     ["append", "append", "append", "rewrite", "none", "complete", "quiet", "quiet", "run", "later", "later", "rebuild"]
 )
-disturbances = st.sampled_from(["break", "mend", "new code", "append", "quiet"])
+disturbances = st.sampled_from(["break", "mend", "new code", "expire", "append", "quiet"])
 actions = st.lists(st.tuples(kinds | disturbances, st.just(0), some_hours, hours), max_size=25)
 
 
@@ -131,6 +136,8 @@ def test_nothing_waits_longer_than_declared_and_nothing_is_lost(
         for number, step in enumerate(steps):
             if step[0] == "later":
                 world.clock += timedelta(minutes=1 + 7 * number)
+            elif step[0] == "expire":
+                world.oldest = len(world.history[RAW])
             elif step[0] != "quiet":
                 act(world, step)
             elif quiet(world):
@@ -188,19 +195,78 @@ def test_new_hours_are_published_at_once_and_the_late_ones_with_one_session() ->
         " until 2026-01-02 10:00 UTC",
         look_again_at=MORNING + timedelta(hours=1),
         deferred=(
-            DeferredHour(START + 2, int(world.clock.timestamp() * 1000), 1),
-            DeferredHour(START + 3, int(MORNING.timestamp() * 1000), 2),
+            DeferredHour(START + 2, int(world.clock.timestamp() * 1000), 1, after=2),
+            DeferredHour(START + 3, int(MORNING.timestamp() * 1000), 2, after=1),
         ),
     )
     assert numbers(pending_hours(world.committed, waits).hours) == [2, 3]
     world.clock = MORNING + timedelta(hours=1)
     due = plan(world.inputs())
     assert isinstance(due, SessionPlan)
-    assert (due.load, numbers(due.hour_numbers), due.deferred) == ("overwrite", [2, 3], ())
+    assert (due.load, numbers(due.hour_numbers), due.deferred) == ("append", [2, 3], ())
+    assert due.late_rows == (LateRows(1, 2, late_hours(3)),), "hour 2 came after the watermark"
     assert due.hours[1].reason == "late rows, deferred since 2026-01-02 09:00 UTC, are due"
     world.commit(due)
     assert world.committed.deferred == ()
     assert isinstance(plan(world.inputs()), NoSession)
+
+
+def test_each_snapshot_is_read_once_for_the_hours_that_wait_since_before_it() -> None:
+    world = lane(TWO_HOURS)
+    for number, touched in enumerate([(3, 10), (1, 3, 11), (2, 12)]):
+        world.land(RAW, "append", late(*touched))
+        world.through[RAW] = START + 10 + number
+        run(world)
+    world.clock += timedelta(hours=1)
+    world.land(RAW, "append", late(2, 13))
+    due = plan(world.inputs())
+    assert isinstance(due, SessionPlan)
+    assert (due.load, numbers(due.hour_numbers)) == ("append", [1, 2, 3, 13])
+    assert due.late_rows == (
+        LateRows(1, 2, late_hours(3)),
+        LateRows(2, 3, late_hours(1, 3)),
+        LateRows(3, 4, late_hours(1, 2, 3)),
+    )
+    assert [each.after for each in world.committed.deferred] == [2, 3, 1]
+    world.commit(due)
+    world.check()
+    assert not world.unpublished()
+
+
+@pytest.mark.parametrize("lacks", ["a snapshot", "its start", "the reason"])
+def test_rows_that_no_history_shows_are_overwritten(lacks: str) -> None:
+    world = lane(TWO_HOURS)
+    world.land(RAW, "append", late(3, 10))
+    world.through[RAW] = START + 10
+    run(world)
+    world.clock += timedelta(hours=1)
+    if lacks == "a snapshot":
+        world.oldest = 2
+    elif lacks == "its start":  # state of an older version
+        deferred = tuple(replace(each, after=None) for each in world.committed.deferred)
+        world.committed = replace(world.committed, deferred=deferred)
+    else:
+        world.committed = replace(world.committed, pending=world.committed.pending | late(4))
+    due = plan(world.inputs())
+    assert isinstance(due, SessionPlan)
+    assert (due.load, due.late_rows) == ("overwrite", ())
+    world.commit(due)
+    world.check()
+
+
+def test_too_many_ranges_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MOST_READS", 2)
+    world = lane(TWO_HOURS)
+    for number in range(3):
+        world.land(RAW, "append", late(number, 10 + number))
+        world.through[RAW] = START + 10 + number
+        run(world)
+    world.clock += timedelta(hours=1)
+    assert plan(world.inputs()).load == "overwrite"  # type: ignore[union-attr]
+
+
+def late_hours(*numbers: int) -> tuple[int, ...]:
+    return tuple(sorted(late(*numbers)))
 
 
 def test_corrections_and_what_no_history_shows_never_wait() -> None:

@@ -96,10 +96,19 @@ class World:
         before = {s.source: s.from_snapshot_id or 0 for s in left.sources}
         end = {s.source: s.to_snapshot_id or 0 for s in left.sources}
         effects = {"append"} if any(before.values()) else {"append", "rewrite"}
-        for token in self.tokens(before, end, effects):
+        self.add(left, sorted(self.tokens(before, end, effects)))
+        for waited in left.late_rows:
+            after, up_to = {self.names[0]: waited.from_snapshot_id}, {self.names[0]: waited.to_snapshot_id}
+            found = self.tokens(after, up_to, {"append"})
+            self.add(left, [token for token in found if token[2] in waited.hours])
+
+    def add(self, left: SessionPlan, tokens: list[Token]) -> None:
+        """Append rows: one that the target has already would be there twice."""
+        for token in tokens:
             _, _, hour = token
             if hour not in left.left_out:
                 assert hour in left.hour_numbers
+                assert token not in self.target.get(hour, frozenset()), "a row is doubled"
                 self.target[hour] = self.target.get(hour, frozenset()) | {token}
 
     def overwrite(self, left: SessionPlan) -> set[int]:
