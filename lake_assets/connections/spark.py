@@ -76,6 +76,11 @@ LOCAL_CONF = {
 }
 """What is right for the cores of one machine."""
 
+CLASS_PATH = "spark.driver.extraClassPath"
+LOCAL_FILES_JAR = "hadoop-bare-naked-local-fs-*.jar"
+LOCAL_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+"""Hadoop's files of this machine by Java's own calls. Hadoop itself starts a process for each file that it writes."""
+
 CLUSTER_CONF = {
     # Adaptive execution merges the partitions of a shuffle by their size, so small hours stay small and large ones are
     # spread over all executors.
@@ -109,13 +114,21 @@ def jvm_conf(settings: Settings) -> dict[str, str]:
     given = settings.spark_properties
     return {
         **STATIC_CONF,
-        **(LOCAL_CONF if is_local(given.get(MASTER, LOCAL)) else CLUSTER_CONF),
+        **(LOCAL_CONF | _local_files(settings) if is_local(given.get(MASTER, LOCAL)) else CLUSTER_CONF),
         "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseSerialGC {settings.spark_java_options}",
         "spark.jars": ",".join(str(jar) for jar in jars(settings)),
         "spark.driver.memory": settings.spark_memory,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
         **given,
     }
+
+
+def _local_files(settings: Settings) -> dict[str, str]:
+    """Return the configuration of `LOCAL_FILES`; none without its jar, or if the class path is somebody else's."""
+    found = sorted(settings.jars.glob(LOCAL_FILES_JAR))
+    if not found or CLASS_PATH in settings.spark_properties:
+        return {}
+    return {CLASS_PATH: str(found[-1]), "spark.hadoop.fs.file.impl": LOCAL_FILES}
 
 
 def is_local(master: str) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import grpc
+import psutil
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -16,8 +19,6 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from lake_assets.connections.spark import MAX_RETRIES, SHARED_CODE, jvm_conf, open_spark, share_compiled_code
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
     from lake_assets.settings import Settings
@@ -132,6 +133,44 @@ def test_calls_of_the_api_do_not_search_for_a_module_that_is_not_installed(
     assert "IPython" not in searched
 
 
+def test_a_session_starts_no_process_for_the_files_that_it_writes(spark: SparkSession) -> None:
+    """Other tests use the server meanwhile, and may: one write of several meets a moment without them."""
+    identity = spark.sql("SELECT reflect('java.lang.ProcessHandle', 'current') AS pid").collect()[0].pid
+    server = psutil.Process(int(identity))
+    table = f"lake.files_{uuid4().hex}.written"
+    spark.sql(f"CREATE NAMESPACE {table.rpartition('.')[0]}")
+    spark.sql(f"CREATE TABLE {table} (hour BIGINT) USING iceberg PARTITIONED BY (hour)")
+    rows = spark.range(0, 30, 1, 1).withColumnRenamed("id", "hour")
+    of_children = []
+    while len(of_children) < 10 and 0 not in of_children:
+        before = seconds_of_children(server)
+        rows.writeTo(table).option("distribution-mode", "none").append()
+        of_children.append(seconds_of_children(server) - before)
+    assert 0 in of_children
+    (where,) = spark.sql(f"SELECT file_path FROM {table}.files LIMIT 1").collect()
+    written = Path(urlsplit(where.file_path).path)
+    other = written.with_name("other")
+    other.touch()
+    assert written.stat().st_mode == other.stat().st_mode
+
+
+def seconds_of_children(process: psutil.Process) -> float:
+    """Processor time of the processes that a process has started, and that have ended."""
+    times = process.cpu_times()
+    return float(times.children_user + times.children_system)
+
+
+def test_files_are_written_as_before_without_the_jar_or_with_another_class_path(bare_home: Settings) -> None:
+    assert jvm_conf(bare_home)["spark.hadoop.fs.file.impl"].endswith("BareLocalFileSystem")
+    own = bare_home.model_copy(update={"spark_properties": {"spark.driver.extraClassPath": "own.jar"}})
+    assert "spark.hadoop.fs.file.impl" not in jvm_conf(own)
+    jars = bare_home.home / "jars"
+    jars.mkdir(parents=True)
+    (jars / "of-an-older-version.jar").touch()
+    older = jvm_conf(bare_home.model_copy(update={"jars": jars}))
+    assert not {"spark.driver.extraClassPath", "spark.hadoop.fs.file.impl"} & older.keys()
+
+
 def test_what_is_right_for_two_cores_is_left_out_on_a_cluster(bare_home: Settings) -> None:
     local = jvm_conf(bare_home)
     assert (local["spark.master"], local["spark.sql.adaptive.enabled"]) == ("local[2]", "false")
@@ -139,5 +178,7 @@ def test_what_is_right_for_two_cores_is_left_out_on_a_cluster(bare_home: Setting
     cluster = jvm_conf(bare_home.model_copy(update={"spark_properties": given}))
     assert given.items() <= cluster.items()
     assert cluster["spark.sql.adaptive.enabled"] == cluster["spark.dynamicAllocation.enabled"] == "true"
-    assert not {"spark.sql.shuffle.partitions", "spark.driver.host"} & cluster.keys()
+    only_local = {"spark.sql.shuffle.partitions", "spark.driver.host", "spark.hadoop.fs.file.impl"}
+    assert only_local <= local.keys()
+    assert not only_local & cluster.keys()
     assert cluster["spark.sql.extensions"] == local["spark.sql.extensions"]
