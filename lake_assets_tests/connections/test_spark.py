@@ -141,7 +141,7 @@ def test_a_session_starts_no_process_for_the_files_that_it_writes(spark: SparkSe
     spark.sql(f"CREATE NAMESPACE {table.rpartition('.')[0]}")
     spark.sql(f"CREATE TABLE {table} (hour BIGINT) USING iceberg PARTITIONED BY (hour)")
     rows = spark.range(0, 30, 1, 1).withColumnRenamed("id", "hour")
-    of_children = []
+    of_children: list[float] = []
     while len(of_children) < 10 and 0 not in of_children:
         before = seconds_of_children(server)
         rows.writeTo(table).option("distribution-mode", "none").append()

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
-    from lake_assets.incremental.planning.session import LateRows, SourceRange
+    from lake_assets.incremental.planning.deferred import LateRows
+    from lake_assets.incremental.planning.session import SourceRange
 
 
 @dataclass(frozen=True)

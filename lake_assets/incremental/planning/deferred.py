@@ -1,6 +1,7 @@
 """Hours that wait by the declared policy for late rows: the value, and how it is kept from session to session. Pure.
 
-`DeferredHour` is stored as JSON in `etl.session` and `etl.high_watermark`: its field names stay.
+`DeferredHour` is stored as JSON in `etl.session` and `etl.high_watermark`, `LateRows` in `etl.session`: their field
+names stay.
 """
 
 from __future__ import annotations
@@ -39,6 +40,21 @@ class DeferredHour:
     def since(self) -> datetime:
         """When the first of the rows was committed."""
         return moment(self.since_ms)
+
+
+@dataclass(frozen=True)
+class LateRows:
+    """Rows of some hours that were appended to the driving source, and that earlier sessions left out.
+
+    Attributes:
+        from_snapshot_id: The rows came after this snapshot of the source.
+        to_snapshot_id: They came up to and with this one.
+        hours: The hours, ascending.
+    """
+
+    from_snapshot_id: int
+    to_snapshot_id: int
+    hours: tuple[int, ...]
 
 
 def due_at(deferred: Iterable[DeferredHour], late: Defer | None) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import Totals
-from lake_assets.incremental.planning.deferred import DeferredHour
+from lake_assets.incremental.planning.deferred import DeferredHour, LateRows
 
 
 @dataclass(frozen=True)
@@ -43,21 +43,6 @@ class SourceRange:
     totals: Totals | None = None
     last_hour: int | None = None
     appends_only: bool = False
-
-
-@dataclass(frozen=True)
-class LateRows:
-    """Rows of some hours that were appended to the driving source, and that earlier sessions left out.
-
-    Attributes:
-        from_snapshot_id: The rows came after this snapshot of the source.
-        to_snapshot_id: They came up to and with this one.
-        hours: The hours, ascending.
-    """
-
-    from_snapshot_id: int
-    to_snapshot_id: int
-    hours: tuple[int, ...]
 
 
 @dataclass(frozen=True)

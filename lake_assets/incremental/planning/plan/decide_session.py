@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -22,7 +22,7 @@ from lake_assets.incremental.planning.plan.complete_hours import (
     next_complete_through,
     why_none_is_complete,
 )
-from lake_assets.incremental.planning.plan.describe_session import new_session
+from lake_assets.incremental.planning.plan.describe_session import Load, new_session
 from lake_assets.incremental.planning.plan.hour_ranges import (
     HoursToRebuild,
     RangeMode,
@@ -88,21 +88,22 @@ def _plan_stateless(inputs: PlanningInput) -> Decision:
         del hours[hour]
     through = next_complete_through(inputs)
     if hours:
-        late = late_rows(inputs, hours) if only_appends(inputs) else None
-        return new_session(
-            inputs,
-            "overwrite" if late is None else "append",
-            hours,
-            pending=left,
-            complete_through=through,
-            late=late or (),
-        )
+        return _build_hours(inputs, hours, left, through)
     if waiting and not advances(inputs, through):
         return wait_for_due(inputs, waiting)
     load = _load_without_hours(inputs, waiting, through)
     if load is None:
         return _nothing_new(inputs)
     return new_session(inputs, load, {}, pending=left, complete_through=through)
+
+
+def _build_hours(
+    inputs: PlanningInput, hours: Mapping[int, str], left: Collection[int], through: int | None
+) -> SessionPlan:
+    """Return a session that appends what the hours lack, or overwrites them if that is not known or not all."""
+    late = late_rows(inputs, hours) if only_appends(inputs) else None
+    load: Load = "overwrite" if late is None else "append"
+    return new_session(inputs, load, hours, pending=left, complete_through=through, late=late or ())
 
 
 def _load_without_hours(

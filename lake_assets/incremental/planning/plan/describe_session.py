@@ -9,7 +9,7 @@ from typing import Literal
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import SourceChanges
-from lake_assets.incremental.planning.deferred import DeferredHour
+from lake_assets.incremental.planning.deferred import DeferredHour, LateRows
 from lake_assets.incremental.planning.deferred import in_words as deferred_in_words
 from lake_assets.incremental.planning.plan.complete_hours import advances
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
@@ -17,7 +17,6 @@ from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 from lake_assets.incremental.planning.session import (
     Cost,
     HeldHour,
-    LateRows,
     PlannedHour,
     SessionPlan,
     SourceRange,

@@ -17,10 +17,10 @@ from lake_assets.base.timestamps import milliseconds, moment
 from lake_assets.incremental.declaration import Defer
 from lake_assets.incremental.planning.changes import SnapshotChange
 from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.deferred import DeferredHour, due_at, in_words
+from lake_assets.incremental.planning.deferred import DeferredHour, LateRows, due_at, in_words
 from lake_assets.incremental.planning.plan.complete_hours import sources_complete_through
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
-from lake_assets.incremental.planning.session import LateRows, NoSession
+from lake_assets.incremental.planning.session import NoSession
 
 CLOCK_TOLERANCE = timedelta(minutes=1)
 """How far a commit may be ahead of the planner's clock. One that is further ahead tells no time to wait from."""
@@ -59,21 +59,24 @@ def late_rows(inputs: PlanningInput, hours: Collection[int]) -> tuple[LateRows, 
         None if rows of a pending hour cannot be appended: it is pending for another reason than the policy, or the
         source does not have all snapshots any more that brought rows which wait.
     """
+    begins = _places_in_history(inputs)
     pending = inputs.committed.pending.intersection(hours)
-    after = {hour: each.after for hour, each in _deferred_before(inputs).items() if hour in pending}
-    places = {snapshot_id: place for place, snapshot_id in enumerate(inputs.history)}
-    begins = {hour: places[snapshot] for hour, snapshot in after.items() if snapshot in places}
-    if begins.keys() != pending:
-        return None
-    starts = sorted(set(begins.values()))
-    if len(starts) > MOST_READS:
+    starts = sorted({begins[hour] for hour in pending & begins.keys()})
+    if not pending <= begins.keys() or len(starts) > MOST_READS:
         return None
     found = []
-    for start, end in pairwise([*starts, len(places) - 1]):
+    for start, end in pairwise([*starts, len(inputs.history) - 1]):
+        waiting = tuple(sorted(hour for hour in pending if begins[hour] <= start))
         if start < end:
-            waiting = tuple(sorted(hour for hour, begin in begins.items() if begin <= start))
             found.append(LateRows(inputs.history[start], inputs.history[end], waiting))
     return tuple(found)
+
+
+def _places_in_history(inputs: PlanningInput) -> dict[int, int]:
+    """Return deferred hour → place in the history of the snapshot after which its rows wait, where that is there."""
+    places = {snapshot_id: place for place, snapshot_id in enumerate(inputs.history)}
+    deferred = _deferred_before(inputs).values()
+    return {each.hour: places[each.after] for each in deferred if each.after in places}
 
 
 def wait_for_due(inputs: PlanningInput, waiting: Collection[DeferredHour]) -> NoSession:

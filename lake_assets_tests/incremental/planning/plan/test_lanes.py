@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Defer, Stateless
 from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.deferred import DeferredHour, in_words
+from lake_assets.incremental.planning.deferred import DeferredHour, LateRows, in_words
 from lake_assets.incremental.planning.plan import PlanningInput, committed_after, lanes, plan, plan_acknowledged
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
 from lake_assets.incremental.planning.plan.pending_hours import pending_hours
-from lake_assets.incremental.planning.session import LateRows, NoSession, SessionPlan
+from lake_assets.incremental.planning.session import NoSession, SessionPlan
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     SPAN,
     START,
