@@ -14,6 +14,8 @@ from lake_assets.base.timestamps import moment
 from lake_assets.incremental.declaration import Defer
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.execution.steps import commit_watermarks, publish_snapshot, stage_rows
+from lake_assets.incremental.maintenance.maintainer import Maintainer
+from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import NoSession, SessionPlan, SessionReport
 from lake_assets.membership import PIPELINE
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline
 
 FACT = "signup_fact"
+FORGETFUL = Policy(retain=timedelta(0), newest=1, compact_files=2, many_manifests=2)
 LONGEST = timedelta(hours=4)
 WITH_LANE = replace(PIPELINE.target(FACT), late=Defer(older_than="1 hour", at_most=LONGEST))
 
@@ -107,6 +110,25 @@ def test_new_hours_and_deletions_are_published_at_once_and_late_rows_in_time(lak
     assert isinstance(at_once, SessionReport)
     assert (at_once.plan.load, at_once.hours_built) == ("append", (START + 2,))
     lake.assert_true(FACT)
+
+
+def test_rows_that_wait_are_kept_by_maintenance_and_overwritten_if_others_expire_them(lake: LaneLake) -> None:
+    for number, load in enumerate(["append", "overwrite"]):
+        lake.offset = timedelta(0)
+        for hour in (6 + 2 * number, 7 + 2 * number):
+            lake.append("raw.signups", [signup(hour, hour), signup(10 + hour, hour % 2)])
+            lake.complete("raw.signups", START + hour)
+            lake.session(FACT)
+        assert lake.deferred().keys() == {0, 1}
+        if load == "overwrite":
+            lake.expire("raw.signups")
+        else:
+            upkeep = Maintainer(lake.catalog, lake.pipeline, clock=utc_now, spark=lambda: lake.spark, policy=FORGETFUL)
+            upkeep.maintain("raw.signups")
+        lake.offset = LONGEST
+        due = lake.session(FACT)
+        assert (due.plan.load, due.hours_built) == (load, (START, START + 1))
+        lake.assert_true(FACT)
 
 
 class Died(BaseException):

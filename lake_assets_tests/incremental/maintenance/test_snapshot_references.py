@@ -12,6 +12,7 @@ from lake_assets.incremental.execution.session_log import SessionRecord, State
 from lake_assets.incremental.maintenance.figures import table_figures
 from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
@@ -70,6 +71,17 @@ def test_where_a_watermark_stands_and_stood_stays(engine: Engine) -> None:
         commit(engine, planned(engine))
     land(engine, 3)
     assert held(engine) == {ids[1], ids[2]}
+
+
+def test_what_late_rows_wait_after_stays(engine: Engine) -> None:
+    ids = []
+    for hour in range(4):
+        ids.append(land(engine, hour))
+        deferred = (DeferredHour(0, 0, 1, after=ids[0]), DeferredHour(1, 0, 1))
+        engine.store.move_watermarks(
+            engine.store.state(FACT), planned(engine), Committed(deferred=deferred, pending=frozenset([0, 1])), None
+        )
+    assert held(engine) == {ids[0], ids[2]}
 
 
 def test_what_an_open_session_reads_stays_until_it_is_over(engine: Engine) -> None:
