@@ -98,6 +98,10 @@ class Failures:
     code: int
 
 
+MEMORY = {"MALLOC_ARENA_MAX": "2"}
+"""By default a process has up to eight heaps of glibc for each processor, and memory that one has freed stays in it."""
+
+
 def log_of(home: Path) -> Path:
     """Return the path of the supervisor's log."""
     return home / "logs" / f"{NAME}.log"
@@ -105,7 +109,7 @@ def log_of(home: Path) -> Path:
 
 def start(services: Sequence[Service], home: Path) -> subprocess.Popen[bytes]:
     """Start the supervisor in its own session, so that neither Ctrl-C nor a closed terminal ends it."""
-    environment = {**os.environ, OWNER_VARIABLE: str(home)}
+    environment = {**MEMORY, **os.environ, OWNER_VARIABLE: str(home)}
     sections = [MANAGER.format(name=NAME, log_mb=LOG_MB)]
     for service in services:
         service.make_folders()

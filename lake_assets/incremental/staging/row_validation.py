@@ -19,10 +19,12 @@ from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.planning.session import RowCounts
 
 if TYPE_CHECKING:
+    from pyspark.sql import WindowSpec
+
     from lake_assets.incremental.declaration import Source, Target
 
 HASH = "_row_hash"
-"""SHA-256 of the row as JSON; null for a trusted source."""
+"""SHA-256 of the row as JSON: of rows that belong in quarantine, and of those that only it tells apart. Else null."""
 REASON = "_reason"
 """Why the row belongs in quarantine; null for a valid row."""
 DELIVERY = "_delivery"
@@ -31,6 +33,8 @@ DELIVERY = "_delivery"
 Of a source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`."""
 HOUR = "_hour"
 """The event hour (long)."""
+_VALID = "_is_valid"
+"""Whether there is no reason. A column, so that the windows over the deliveries of a row share one shuffle."""
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 
 SECONDS_PER_HOUR = 3600
@@ -59,18 +63,13 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
         columns: The columns of the rows.
         start: First hour of the pipeline.
     """
-    row_hash = F.sha2(F.to_json(F.struct(*_quoted(columns))), 256)
-    if source.trusted:
-        row_hash = F.lit(None).cast("string")
     reason = _reason(source, start, has_landed=LANDED in columns)
-    seconds = F.unix_timestamp(source.time_column)
-    classified = rows.select(
-        *_with_time_zone(source, columns),
-        row_hash.alias(HASH),
-        reason.alias(REASON),
-        F.floor(seconds / SECONDS_PER_HOUR).alias(HOUR),
-    )
-    return classified.withColumn(DELIVERY, _delivery(source, columns))
+    row_hash = F.sha2(F.to_json(F.struct(*_quoted(columns))), 256)
+    judged = rows.withColumn(REASON, reason).withColumn(_VALID, is_valid())
+    hashed = judged.withColumn(HASH, F.when(_needs_hash(source), row_hash))
+    hour = F.floor(F.unix_timestamp(source.time_column) / SECONDS_PER_HOUR)
+    classified = hashed.select(*_with_time_zone(source, columns), HASH, REASON, hour.alias(HOUR), _VALID)
+    return classified.withColumn(DELIVERY, _delivery(source, columns)).drop(_VALID)
 
 
 def classify_against_stored(
@@ -228,26 +227,40 @@ def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
     return quoted
 
 
+def _needs_hash(source: Source) -> Column:
+    """Return the condition on rows whose hash is used: computing it costs more than everything else about a row."""
+    if source.trusted:
+        return F.lit(False)
+    if source.key is None:
+        return ~is_valid()
+    return ~is_valid() | (F.count("*").over(_deliveries(source)) > 1)
+
+
+def _deliveries(source: Source) -> WindowSpec:
+    """Return the window over the deliveries of one row; of a source with versions, over those of a key."""
+    if not source.has_versions:
+        # The time column is among the partition columns so that Spark pushes a filter on it below the window.
+        return Window.partitionBy(str(source.key), source.time_column, _VALID)
+    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
+    return Window.partitionBy(*map(str, same_row), _VALID)
+
+
 def _delivery(source: Source, columns: Sequence[str]) -> Column:
     """Return the number of a delivery among those of its row."""
     if source.has_versions:
         return _version(source, columns)
     if source.key is None:
         return F.lit(COUNTED)
-    # The time column is among the partition columns so that Spark pushes a filter on it below the window.
-    window = Window.partitionBy(source.key, source.time_column, is_valid())
     order = [column for column in (LANDED, "batch_id") if column in columns]
-    return F.row_number().over(window.orderBy(*order, HASH))
+    return F.row_number().over(_deliveries(source).orderBy(*order, HASH))
 
 
 def _version(source: Source, columns: Sequence[str]) -> Column:
     """Return the number of a version among those of its key, the last one first."""
-    assert source.key is not None
     assert source.order_by is not None
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
     order = [column for column in (source.order_by, LANDED, "batch_id") if column in columns]
     last_first = [F.desc(column) for column in (*order, HASH)]
-    number = F.row_number().over(Window.partitionBy(*same_row, is_valid()).orderBy(*last_first))
+    number = F.row_number().over(_deliveries(source).orderBy(*last_first))
     number = F.least(number, F.lit(REPEATED))
     return F.when((number == COUNTED) & _is_deleted(source), DELETION).otherwise(number)
 
