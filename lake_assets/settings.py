@@ -104,8 +104,10 @@ class Settings(BaseSettings):
     )
     spark_java_options: str = Field(
         # With one compiler Java reserves 48 MB for compiled code. Spark fills it, and all further code is interpreted.
-        # Objects of small sessions die young: a third of the heap for new ones would only be touched, and kept.
-        default="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MaxNewSize=128m",
+        # Java collects all garbage when the space of classes reaches a threshold: five times until the first session.
+        # By default it also takes a third of the heap for new objects, touches it all, and gives little back.
+        default="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=128m -XX:MaxNewSize=128m"
+        " -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
         description="Java options of the local Spark; the default starts fast, for many small sessions; "
         "set it to an empty text for large data",
     )
