@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         default="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=128m -XX:MaxNewSize=128m"
         " -XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
         description="Java options of the local Spark; the default starts fast, for many small sessions; "
-        "set it to an empty text for large data",
+        "set it to an empty text for large data or a larger heap",
     )
     pipelines: str = Field(
         default="lake_assets.membership:PIPELINE",

@@ -124,16 +124,17 @@ def jvm_conf(settings: Settings) -> dict[str, str]:
 
 
 def _local_files(settings: Settings) -> dict[str, str]:
-    """Return the configuration of `LOCAL_FILES`; none without its jar, or if the class path is somebody else's."""
+    """Return the configuration of `LOCAL_FILES`; none without its jar, or if the class path may be somebody else's."""
     found = sorted(settings.jars.glob(LOCAL_FILES_JAR))
-    if not found or CLASS_PATH in settings.spark_properties:
+    is_set = CLASS_PATH in settings.spark_properties or "SPARK_CONF_DIR" in os.environ
+    if not found or is_set or os.pathsep in str(found[-1]):
         return {}
     return {CLASS_PATH: str(found[-1]), "spark.hadoop.fs.file.impl": LOCAL_FILES}
 
 
 def is_local(master: str) -> bool:
     """Return whether a `spark.master` has its executor in the process of the driver."""
-    return master.startswith(LOCAL)
+    return master == LOCAL or master.startswith(f"{LOCAL}[")
 
 
 def session_conf(settings: Settings) -> dict[str, str]:

@@ -142,6 +142,10 @@ def _source_table(plan: SessionPlan) -> dg.TableMetadataValue:
             "to": _as_text(source.to_snapshot_id) or "none",
         }
         records.append(dg.TableRecord(covered))
+    for late in plan.late_rows:
+        what = f"{plan.sources[0].source}, late rows of {format_hours(late.hours)}"
+        covered = {"source": what, "from": str(late.from_snapshot_id), "to": str(late.to_snapshot_id)}
+        records.append(dg.TableRecord(covered))
     columns = [dg.TableColumn(name) for name in ("source", "from", "to")]
     return dg.MetadataValue.table(records, schema=dg.TableSchema(columns))
 

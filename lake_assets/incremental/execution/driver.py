@@ -147,7 +147,7 @@ class Driver:
         return _fits_declaration(attempt) and self._source_snapshots_exist(attempt.plan)
 
     def _source_snapshots_exist(self, plan: SessionPlan) -> bool:
-        if not _late_rows_exist(self.planner.source_table(self.target.sources[0]), plan):
+        if plan.late_rows and not _late_rows_exist(self.planner.source_table(self.target.sources[0]), plan):
             return False
         reads_both_ends = plan.load == "append" or plan.changed_through is not None
         for source, span in zip(self.target.sources, plan.sources, strict=True):
@@ -195,8 +195,6 @@ def _shows_start(table: Table, plan: SessionPlan, span: SourceRange) -> bool:
 
 def _late_rows_exist(table: Table, plan: SessionPlan) -> bool:
     """Return whether the driving source has all snapshots that brought the late rows of a plan."""
-    if not plan.late_rows:
-        return True
     history = {snapshot.snapshot_id for snapshot in publish.ancestors(table, plan.sources[0].to_snapshot_id)}
     return all({late.from_snapshot_id, late.to_snapshot_id} <= history for late in plan.late_rows)
 

@@ -33,7 +33,7 @@ DELIVERY = "_delivery"
 Of a source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`."""
 HOUR = "_hour"
 """The event hour (long)."""
-_VALID = "_is_valid"
+_VALID = "_lake_is_valid"
 """Whether there is no reason. A column, so that the windows over the deliveries of a row share one shuffle."""
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 
@@ -228,7 +228,7 @@ def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
 
 
 def _needs_hash(source: Source) -> Column:
-    """Return the condition on rows whose hash is used: computing it costs more than everything else about a row."""
+    """Return the condition on rows whose hash is used: it is dear to compute."""
     if source.trusted:
         return F.lit(False)
     if source.key is None:

@@ -70,8 +70,16 @@ def decision(found: Decision, *, now: datetime | None = None) -> Iterator[Part]:
         yield from _REASONS(_hours_by_reason(found))
     cost = found.cost
     yield f"reads {cost.files} new files, {cost.rows:,} rows, {cost.bytes:,} bytes"
+    yield from _late_rows(found)
     yield from _state_after(found)
     yield from _waiting(found.deferred, now)
+
+
+def _late_rows(plan: SessionPlan) -> Iterator[Part]:
+    """Show which earlier snapshots an append reads once more, and for which hours."""
+    for late in plan.late_rows:
+        snapshots = f"after {late.from_snapshot_id} up to {late.to_snapshot_id}"
+        yield f"and late rows of {plan.sources[0].source} {snapshots}: {format_hours(late.hours)}"
 
 
 def _waiting(deferred: Sequence[DeferredHour], now: datetime | None) -> Iterator[Part]:
@@ -167,6 +175,8 @@ def _details(built: Sequence[SessionRecord], hour: int) -> Iterator[_Pair]:
     yield "published snapshot", str(record.published_snapshot_id)
     for source in record.plan.sources:
         yield f"read {source.source}", f"{source.from_snapshot_id or 'the beginning'} → {source.to_snapshot_id}"
+    for late in record.plan.late_rows:
+        yield f"late rows of {format_hours(late.hours)}", f"{late.from_snapshot_id} → {late.to_snapshot_id}"
     yield "run", record.run_id or "–"
     earlier = built[-1 - EARLIER_SESSIONS : -1]
     yield "before that", ", ".join(record.plan.session_id for record in earlier) or "–"

@@ -42,8 +42,13 @@ def committed_after(
         uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
         following=_following(planned, follows),
         chunk_hours=len(planned.hours) if follows else 0,
-        deferred=still_deferred(before.deferred, planned.deferred, pending),
+        deferred=still_deferred(() if _reads_anew(planned) else before.deferred, planned.deferred, pending),
     )
+
+
+def _reads_anew(planned: SessionPlan) -> bool:
+    """Whether a session reads its sources from the start: nothing then shows that rows that wait were only appended."""
+    return any(source.from_snapshot_id is None for source in planned.sources)
 
 
 def _following(planned: SessionPlan, follows: Collection[int]) -> frozenset[int]:

@@ -29,7 +29,7 @@ MOST_HOURS = 1_000
 """The most hours that wait. The state of a target lists them one by one."""
 
 MOST_READS = 50
-"""The most ranges of snapshots that one append reads. Planning one takes Spark some hundredths of a second."""
+"""The most ranges of snapshots that one append reads: Spark plans a scan for each."""
 
 
 def waiting_hours(inputs: PlanningInput) -> tuple[DeferredHour, ...]:
@@ -101,7 +101,8 @@ def _deferrable(inputs: PlanningInput, late: Defer, now: datetime) -> dict[int, 
     """Return the hours that may wait, whether they are due or not."""
     found = _deferred_before(inputs)
     last = _last_late_hour(inputs, late)
-    urgent = set(inputs.committed.held_hours)
+    # An hour that is pending without such a record lacks more than the rows that are new.
+    urgent = {*inputs.committed.held_hours, *inputs.committed.pending.difference(found)}
     for snapshot, may_wait in _changes(inputs, now):
         hours = _touched_hours(inputs, snapshot)
         old = {hour for hour in hours if hour <= last} if may_wait else set()

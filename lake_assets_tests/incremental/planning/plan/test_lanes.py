@@ -27,7 +27,7 @@ from lake_assets_tests.incremental.planning.plan.random_inputs import (
     thorough,
     together,
 )
-from lake_assets_tests.incremental.planning.plan.world import Token, World, act, late, numbers, run
+from lake_assets_tests.incremental.planning.plan.world import Token, World, act, late, numbers, reset, run
 
 RAW = "raw.a"
 MORNING = datetime(2026, 1, 2, 9, tzinfo=UTC)
@@ -110,7 +110,7 @@ policies = st.builds(
 kinds = st.sampled_from(
     ["append", "append", "append", "rewrite", "none", "complete", "quiet", "quiet", "run", "later", "later", "rebuild"]
 )
-disturbances = st.sampled_from(["break", "mend", "new code", "expire", "append", "quiet"])
+disturbances = st.sampled_from(["break", "mend", "new code", "expire", "reset", "append", "quiet"])
 actions = st.lists(st.tuples(kinds | disturbances, st.just(0), some_hours, hours), max_size=25)
 
 
@@ -127,7 +127,7 @@ def quiet(world: LaneWorld) -> bool:
 
 
 @given(policies, grains, actions)
-@settings(thorough, max_examples=150)
+@settings(thorough, max_examples=400)
 def test_nothing_waits_longer_than_declared_and_nothing_is_lost(
     policy: Defer, grain: Grain, steps: list[tuple[str, int, frozenset[int], int]]
 ) -> None:
@@ -252,6 +252,41 @@ def test_rows_that_no_history_shows_are_overwritten(lacks: str) -> None:
     assert (due.load, due.late_rows) == ("overwrite", ())
     world.commit(due)
     world.check()
+
+
+def test_an_hour_that_a_reset_left_pending_does_not_wait_for_its_newest_rows_alone() -> None:
+    world = lane(TWO_HOURS)
+    world.land(RAW, "append", late(3, 4))
+    reset(world, late(3), "reset")
+    world.land(RAW, "append", late(4))
+    assert all_due(world) == {"overwrite"}
+    assert not world.unpublished()
+
+
+def test_a_reset_passes_deletions_so_that_rows_that_wait_are_not_appended() -> None:
+    world = lane(TWO_HOURS)
+    world.land(RAW, "append", late(3, 10))
+    world.through[RAW] = START + 10
+    run(world)
+    world.land(RAW, "rewrite", late(3))
+    reset(world, late(5), "reset")
+    assert not world.committed.deferred
+    assert all_due(world) == {"overwrite"}
+    assert not world.unpublished()
+
+
+def all_due(world: LaneWorld) -> set[str]:
+    """Run all that is due now, and all that will be; how hours were written."""
+    loads: set[str] = set()
+    for _ in range(4):
+        decision = plan(world.inputs())
+        if isinstance(decision, NoSession):
+            world.clock += timedelta(hours=1)
+            continue
+        loads.add(decision.load)
+        world.commit(decision)
+        world.check()
+    return loads - {"none"}
 
 
 def test_too_many_ranges_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

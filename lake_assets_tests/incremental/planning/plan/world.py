@@ -217,6 +217,19 @@ def rebuild(world: World, chosen: frozenset[int], token: str) -> None:
         world.check()
 
 
+def reset(world: World, chosen: frozenset[int], token: str) -> None:
+    """Rebuild hours as `lake rebuild --reset` does: from the sources' heads, where the watermarks then are."""
+    marks, world.marks = world.marks, {}
+    inputs = world.inputs()
+    world.marks = marks
+    present = set(world.target)
+    for name in world.names:
+        present |= touched_hours(world.history.get(name, []))
+    decision = plan_rebuild(inputs, chosen, present=present, token=token)
+    if isinstance(decision, SessionPlan) and world.commit(decision):
+        world.check()
+
+
 def act(world: World, action: tuple[str, int, frozenset[int], int]) -> None:
     kind, which, touched, hour = action
     name = world.names[which % len(world.names)]
@@ -226,6 +239,8 @@ def act(world: World, action: tuple[str, int, frozenset[int], int]) -> None:
         world.through[name] = hour
     elif kind == "rebuild":
         rebuild(world, touched, str(world.revision))
+    elif kind == "reset":
+        reset(world, touched, str(world.revision))
     elif kind == "break":
         world.bad |= touched
     elif kind == "mend":
