@@ -1,12 +1,11 @@
-"""The demo on the stack of several machines, or faults there: `make cluster` and `make cluster-faults`.
+"""The demos on the stack of several machines, or faults there: `make cluster` and `make cluster-faults`.
 
-    python -m benchmarks.cluster [--scenes 2]
-    python -m benchmarks.cluster --engagement
+    python -m benchmarks.cluster [--demo membership] [--demo engagement] [--scenes 2]
     python -m benchmarks.cluster --faults 50 [--seed 1] [--at-once 4] [--minutes 12] [--dry-run]
 
 Spark standalone with two workers, S3, PostgreSQL, three brokers, three ZooKeeper servers and the code server of another
-project run as processes of this machine. The demo then runs on them by settings alone, and compares itself as ever.
-With `--engagement` it is the engagement demo, whose Delta tables are in a folder. With `--faults`, rows flow while
+project run as processes of this machine. The demos then run on them by settings alone, one after the other, and
+compare themselves as ever. The Delta tables of the engagement demo are in a folder. With `--faults`, rows flow while
 servers are killed, paused and disturbed, and docs/reliability.md gets the table.
 Nothing runs when the command has ended. All data is in a temporary folder, which is kept if something fails.
 """
@@ -20,6 +19,7 @@ import sys
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.cluster import faults, other_project
@@ -48,9 +48,7 @@ def main() -> None:
     servers = cluster(folder / "servers", folder / "lake")
     _say(f"All data and logs are in {folder}.")
     with serving(servers, _say):
-        os.environ.update(servers.variables())
-        settings.cache_clear()
-        succeeded = _play_faults(servers, arguments) if arguments.faults else _play_demo(servers, arguments)
+        succeeded = _play_faults(servers, arguments) if arguments.faults else _play_demos(servers, arguments)
     if succeeded:
         shutil.rmtree(folder)
     _say(f"{time.monotonic() - began:.0f} s in all.")
@@ -59,9 +57,9 @@ def main() -> None:
 
 def _arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scenes", type=int, help="play only so many scenes of the demo; default: all")
-    parser.add_argument("--engagement", action="store_true", help="play the engagement demo instead")
-    parser.add_argument("--faults", type=int, help="play so many faults instead of the demo")
+    parser.add_argument("--demo", action="append", choices=DEMOS, help="play only this one; default: all")
+    parser.add_argument("--scenes", type=int, help="play only so many scenes of the membership demo; default: all")
+    parser.add_argument("--faults", type=int, help="play so many faults instead of the demos")
     parser.add_argument("--seed", type=int, default=1, help="of the order of the faults")
     parser.add_argument("--at-once", type=int, default=4, help="faults that are played before all has to heal")
     parser.add_argument("--minutes", type=float, default=12, help="start no faults later")
@@ -69,15 +67,30 @@ def _arguments() -> Namespace:
     return parser.parse_args()
 
 
-def _play_demo(servers: Cluster, arguments: Namespace) -> bool:
-    if arguments.engagement:
-        os.environ.update(servers.variables_of_delta())
-        settings.cache_clear()
-        return engagement.run(keep_up=False, on_servers=True)
+def _play_demos(servers: Cluster, arguments: Namespace) -> bool:
+    return all(DEMOS[name](servers, arguments) for name in arguments.demo or DEMOS)
+
+
+def _play_membership(servers: Cluster, arguments: Namespace) -> bool:
+    _use(servers.variables())
     return membership.run(keep_up=False, on_servers=True, scenes=arguments.scenes, further=(other_project.play,))
 
 
+def _play_engagement(servers: Cluster, _: Namespace) -> bool:
+    _use(servers.variables_of_engagement())
+    return engagement.run(keep_up=False, on_servers=True)
+
+
+def _use(variables: Mapping[str, str]) -> None:
+    os.environ.update(variables)
+    settings.cache_clear()
+
+
+DEMOS = {"membership": _play_membership, "engagement": _play_engagement}
+
+
 def _play_faults(servers: Cluster, arguments: Namespace) -> bool:
+    _use(servers.variables())
     course = faults.Course(arguments.faults, arguments.seed, arguments.at_once, arguments.minutes)
     rows = faults.play(servers, course, _say)
     text = table(rows)

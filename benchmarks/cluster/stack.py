@@ -25,6 +25,7 @@ from lake_assets.settings import Settings
 
 WORKERS = ("worker-1", "worker-2")
 DATABASES = ("catalog", "landing", "dagster")
+DATABASES_OF_ENGAGEMENT = ("engagement_catalog", "engagement_dagster")
 BUCKET = "lake"
 KEY_ID, KEY = "cluster", "cluster-key"
 PATIENCE = 5
@@ -74,9 +75,17 @@ class Cluster:
             "LAKE_ZOOKEEPER": _addresses(self.zookeeper),
         }
 
-    def variables_of_delta(self) -> dict[str, str]:
-        """Return the settings that keep the Delta tables of an engagement lake in a folder that all processes share."""
-        return {"LAKE_WAREHOUSE": f"file://{self.lake / 'warehouse'}"}
+    def variables_of_engagement(self) -> dict[str, str]:
+        """Return the settings of a lake with Delta tables: they are in a folder that all processes share."""
+        catalog, dagster = (database_address(self.ports["postgresql"], name) for name in DATABASES_OF_ENGAGEMENT)
+        return {
+            **self.variables(),
+            "LAKE_HOME": str(self.lake.with_name("engagement")),
+            "LAKE_CODE_LOCATIONS": "",
+            "LAKE_CATALOG_URI": catalog,
+            "LAKE_DAGSTER_URI": dagster,
+            "LAKE_WAREHOUSE": f"file://{self.lake.with_name('engagement') / 'warehouse'}",
+        }
 
 
 def cluster(home: Path, lake: Path) -> Cluster:
@@ -102,7 +111,7 @@ def serving(found: Cluster, report: Report) -> Iterator[Cluster]:
     owner = Settings(home=found.home)
     try:
         start_services(found.services, found.home, report=report, patience=PATIENCE)
-        create_databases(found.ports["postgresql"], DATABASES)
+        create_databases(found.ports["postgresql"], (*DATABASES, *DATABASES_OF_ENGAGEMENT))
         _create_bucket(found.ports["s3"])
         yield found
     finally:

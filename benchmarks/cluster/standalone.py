@@ -34,6 +34,7 @@ EXECUTOR_CONF = {
     # As the driver of `lake up`, and as it suits few rows: these executors live for minutes.
     "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
     "spark.dynamicAllocation.maxExecutors": "2",
     "spark.dynamicAllocation.executorIdleTimeout": "120s",
 }

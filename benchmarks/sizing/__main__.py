@@ -43,7 +43,11 @@ from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
 
-FOR_FEW_ROWS = ("spark.executor.extraJavaOptions", "spark.sql.shuffle.partitions")
+FOR_FEW_ROWS = (
+    "spark.executor.extraJavaOptions",
+    "spark.sql.shuffle.partitions",
+    "spark.databricks.delta.snapshotPartitions",
+)
 """Properties of the small cluster of the demo that do not suit many rows."""
 
 FIRST = replace(SMALL, rows=1_000)
@@ -118,7 +122,7 @@ def measure(folder: Path, wanted: Iterable[Size], ends: float) -> Iterator[Figur
             if time.monotonic() > ends:
                 print(f"The minutes are over: {len(wanted) - number + 1} sizes are left out.", flush=True)
                 return
-            found = _figures(_on_store(home, store, folder / f"lake-{number}"), size, store, sparks)
+            found = _figures(on_store(home, store, folder / f"lake-{number}"), size, store, sparks)
             if number:
                 yield found
             store.bucket.objects.all().delete()
@@ -200,7 +204,7 @@ def _sparks(home: Path, log: Path, executors: int) -> Sparks:
     return Sparks(spark_server(home), tuple(map(psutil.Process, pids)), log)
 
 
-def _on_store(found: Settings, store: Store, home: Path) -> Settings:
+def on_store(found: Settings, store: Store, home: Path) -> Settings:
     properties = {"s3.endpoint": store.address, "s3.access-key-id": KEY_ID, "s3.secret-access-key": KEY}
     hidden = {name: SecretStr(value) for name, value in properties.items()}
     places = {"home": home, "warehouse": f"s3://{BUCKET}/{home.name}", "catalog_properties": hidden}

@@ -42,7 +42,7 @@ class Figures:
         seconds: Its wall time.
         cpu_session: Processor time of the process of the session, in seconds.
         cpu_spark: That of the driver and of its executors.
-        requests: Those to the object store, by method.
+        requests: Those to the object store, by method; `LIST` for those that list it.
         written_mb: Size of the objects that it added.
         peak_session_mb: Largest resident size of the process of the session.
         peak_driver_mb: That of the driver.
@@ -67,8 +67,8 @@ class Figures:
 
     @property
     def writes(self) -> int:
-        """Requests that write."""
-        return self.requests.get("PUT", 0) + self.requests.get("POST", 0)
+        """Requests that write, and those that list: they have the same price."""
+        return sum(self.requests.get(name, 0) for name in ("PUT", "POST", "LIST"))
 
 
 MILLION = 1_000_000

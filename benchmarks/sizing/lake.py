@@ -36,7 +36,8 @@ LATE_HOURS = 24
 ROWS_OF_COMMIT = 1_000_000
 """How many rows land in one commit, at most."""
 
-REQUEST = re.compile(r'"(GET|PUT|POST|HEAD|DELETE) /')
+REQUEST = re.compile(r'"(GET|PUT|POST|HEAD|DELETE) /(\S*)')
+LISTING = "list-type="
 MB = 1e6
 
 
@@ -52,8 +53,11 @@ class Store:
         return f"http://{LOOPBACK}:{self.service.port}"
 
     def requests(self) -> Counter[str]:
-        """Return how many requests it has had, by method."""
-        return Counter(REQUEST.findall(self.service.log.read_text()))
+        """Return how many requests it has had, by method; `LIST` for those that list a bucket."""
+        found: Counter[str] = Counter()
+        for method, address in REQUEST.findall(self.service.log.read_text()):
+            found["LIST" if LISTING in address else method] += 1
+        return found
 
     def megabytes(self) -> float:
         """Return the size of all objects."""

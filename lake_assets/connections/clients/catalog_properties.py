@@ -32,6 +32,8 @@ DEFAULT_REGION = "us-east-1"
 S3_SCHEMES = ("s3", "s3a", "s3n")
 S3_OF_SPARK = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
 
+S3_OF_PYICEBERG = {"py-io-impl": "lake_assets.connections.clients.small_uploads.SmallUploadsIO"}
+
 PATIENCE_OF_SPARK = {"s3.retry.num-retries": "3", "s3.retry.min-wait-ms": "500", "s3.retry.max-wait-ms": "5000"}
 PATIENCE_OF_PYICEBERG = {"s3.connect-timeout": "5", "s3.request-timeout": "30"}
 """Defaults: with their own, Spark takes minutes until it reports that a server cannot be reached."""
@@ -78,7 +80,7 @@ def pyiceberg_properties(settings: Settings) -> dict[str, str]:
     path_style = _path_style(found)
     if path_style is not None:
         found[VIRTUAL_HOSTS] = _text(not path_style)
-    return {**PATIENCE_OF_PYICEBERG, **found} if is_on_s3(settings) else found
+    return {**S3_OF_PYICEBERG, **PATIENCE_OF_PYICEBERG, **found} if is_on_s3(settings) else found
 
 
 def spark_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:

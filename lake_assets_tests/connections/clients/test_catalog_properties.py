@@ -32,6 +32,7 @@ def test_an_endpoint_is_all_that_a_server_of_s3_needs_beside_its_keys(tmp_path: 
         "s3.endpoint": "http://s3:9000",
         "s3.region": "us-east-1",
         "s3.force-virtual-addressing": "false",
+        "py-io-impl": "lake_assets.connections.clients.small_uploads.SmallUploadsIO",
         "s3.connect-timeout": "5",
         "s3.request-timeout": "30",
     }

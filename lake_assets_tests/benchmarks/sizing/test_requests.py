@@ -1,0 +1,59 @@
+"""Requests to an object store cost money: those of a session are bounded, whatever its rows and the history."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from benchmarks.cluster.stack import s3
+from benchmarks.history import Past
+from benchmarks.sizing.__main__ import on_store
+from benchmarks.sizing.curves import SMALL, Size
+from benchmarks.sizing.lake import LATE_HOURS, SizedLake, Store
+from lake_assets.incremental.planning.session import SessionReport
+from lake_assets.services.service import free_port, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lake_assets.settings import Settings
+
+FEW = replace(SMALL, rows=1_000, partitions=LATE_HOURS, snapshots=3)
+WRITES = 24
+"""Of a session beside its data files: its records, the snapshot of the target, and the watermarks."""
+
+READS = 150
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with running(s3(tmp_path / "s3", free_port())) as service:
+        found = Store(service)
+        found.bucket.create()
+        yield found
+
+
+def requests(home: Settings, store: Store, size: Size) -> Counter[str]:
+    """Those of one session, in a lake of its own."""
+    own = on_store(home, store, home.home / f"{size.rows}-{size.partitions}")
+    lake = SizedLake(own, Past(own.home, size.partitions), size.partitions, snapshots=size.snapshots)
+    lake.land_rows(size.rows)
+    before = store.requests()
+    report = lake.engine.run(lake.pipeline.targets[0])
+    lake.spark.stop()
+    assert isinstance(report, SessionReport)
+    assert report.rows_written == size.rows
+    return store.requests() - before
+
+
+def test_requests_of_a_session_are_bounded(home: Settings, store: Store) -> None:
+    few = requests(home, store, FEW)
+    assert few["PUT"] <= LATE_HOURS + WRITES
+    assert few["POST"] == few["LIST"] == 0
+    assert few["GET"] + few["HEAD"] <= READS + 2 * LATE_HOURS
+    more = requests(home, store, replace(FEW, rows=50_000, partitions=2_000, snapshots=300))
+    assert more == few

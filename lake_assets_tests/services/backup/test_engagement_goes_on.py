@@ -1,0 +1,101 @@
+"""An engagement lake is lost and restored: streams go on with the batch that was open, and with what Kafka has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets.connections.spark import open_spark
+from lake_assets.coordination import zookeeper_client
+from lake_assets.engagement.model.checkpoint import Checkpoint
+from lake_assets.engagement.model.lake import STREAMS, StreamName
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
+from lake_assets.services.service import free_port, running
+from lake_assets.services.zookeeper import zookeeper as zookeeper_service
+from lake_assets_tests.conftest import spark_running
+from lake_assets_tests.engagement.interrupted import arrive, opened, prepare
+from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, Traffic
+from lake_assets_tests.services.backup.moving_lake import MovingLake
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+TABLES = (ENGAGEMENT, DEAD_LETTER, NOTIFICATION)
+POINT = "written-engagement"
+"""Rows are in the table, and neither the checkpoint nor the notification tells of them."""
+
+
+@contextmanager
+def in_turn(mail: Traffic) -> Iterator[Traffic]:
+    """The lake with the ZooKeeper of its data directory, which ends with the block."""
+    port = free_port()
+    with running(zookeeper_service(mail.home.home, port)):
+        mail.home = mail.home.model_copy(update={"zookeeper": f"127.0.0.1:{port}"})
+        yield mail
+
+
+def turn(mail: Traffic, name: StreamName) -> TurnReport:
+    """A turn of a stream, coordinated by ZooKeeper."""
+    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
+        stream = mail.stream(name)
+        return take_turn(
+            stream, coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS), max_wait=PATIENCE_SECONDS
+        )
+
+
+def state(mail: Traffic) -> tuple[object, ...]:
+    """All rows, and where each stream is."""
+    checkpoints: list[Checkpoint | None] = [mail.tables.checkpoints.read(mail.lake.app_name(name)) for name in STREAMS]
+    return tuple(map(mail.rows, TABLES)), checkpoints
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_engagement_lake_goes_on(home: Settings, kafka: str, tmp_path: Path) -> None:
+    moved = MovingLake(home, kafka, "", {}, None, tmp_path / "backups")
+    mail = Traffic(home, open_spark(home), kafka)
+    prepare(mail, "retention")
+    with in_turn(mail):
+        for name in STREAMS:
+            arrive(mail, name)
+            assert turn(mail, name).batch
+        mail.assert_true()
+        arrive(mail, "mutation")
+        mail.die(POINT, "mutation")
+        then = state(mail)
+        assert opened(mail, "mutation")
+    moved.back_up()
+    with in_turn(mail):
+        resumed = turn(mail, "mutation").batch
+        assert resumed
+        assert resumed.resumed
+        for name in STREAMS:
+            arrive(mail, name)
+            assert turn(mail, name).batch
+        mail.assert_true()
+        after = state(mail)
+    mail.spark.stop()
+
+    moved.lose()
+    moved.restore()
+    with spark_running(tmp_path / "spark") as remote, in_turn(mail):  # another Spark, as after `lake down`
+        mail.home = mail.home.model_copy(update={"spark_remote": remote})
+        mail.spark = open_spark(mail.home)
+        assert state(mail) == then
+        assert state(mail) != after
+        again = turn(mail, "mutation").batch
+        assert again
+        assert again.batch == resumed.batch
+        for name in STREAMS:  # what came after the backup
+            assert turn(mail, name).batch
+        mail.assert_true()
+        for name in STREAMS:
+            arrive(mail, name)
+            assert turn(mail, name).batch
+        mail.assert_true()
+        mail.spark.stop()
