@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lake_assets.settings import Settings
 
-FEW = replace(SMALL, rows=1_000, partitions=LATE_HOURS, snapshots=3)
+FEW = replace(SMALL, rows=1_000)
 WRITES = 24
 """Of a session beside its data files: its records, the snapshot of the target, and the watermarks."""
 
@@ -55,5 +55,5 @@ def test_requests_of_a_session_are_bounded(home: Settings, store: Store) -> None
     assert few["PUT"] <= LATE_HOURS + WRITES
     assert few["POST"] == few["LIST"] == 0
     assert few["GET"] + few["HEAD"] <= READS + 2 * LATE_HOURS
-    more = requests(home, store, replace(FEW, rows=50_000, partitions=2_000, snapshots=300))
+    more = requests(home, store, replace(FEW, rows=50_000, partitions=700, snapshots=1_000))
     assert more == few
