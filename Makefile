@@ -34,7 +34,7 @@ flights: setup ## a year of real flights through the lake, compared with pandas
 faults: setup ## kill services while data flow, and write what heals how fast into docs/reliability.md
 	@$(BIN)/python -m benchmarks.faults
 
-cluster: setup ## the demo on Spark standalone, S3, PostgreSQL, three brokers, an ensemble and two code servers
+cluster: setup ## the demos on Spark standalone, S3, PostgreSQL, three brokers, an ensemble and two code servers
 	@$(BIN)/python -m benchmarks.cluster
 
 cluster-faults: setup ## kill, pause and disturb these servers while data flow, and write docs/reliability.md

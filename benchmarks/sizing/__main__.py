@@ -22,7 +22,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -50,6 +50,9 @@ FOR_FEW_ROWS = (
 )
 """Properties of the small cluster of the demo that do not suit many rows."""
 
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+"""The class of an executor of Spark standalone."""
+
 FIRST = replace(SMALL, rows=1_000)
 """The session that does not count."""
 
@@ -65,8 +68,10 @@ class Sparks:
     def processes(self) -> list[psutil.Process]:
         """Return the driver first, then the executors; with 0 executors, the driver alone."""
         found = [self.server]
-        for each in self.workers:
-            found += each.children(recursive=True)
+        for parent in self.workers:
+            for each in parent.children():  # beside processes that start an executor, and end
+                with suppress(psutil.NoSuchProcess):
+                    found += [each] * (EXECUTOR in each.cmdline())
         return found
 
 
