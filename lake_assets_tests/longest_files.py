@@ -15,6 +15,7 @@ SECONDS = {
     "incremental/test_equivalence.py": 166,
     "engagement/streams/test_turn.py": 151,
     "services/test_lifecycle.py": 127,
+    "services/backup/test_engagement_goes_on.py": 114,
     "test_from_nothing.py": 106,
     "engagement/maintenance/test_executors.py": 106,
     "benchmarks/faults/test_faults.py": 88,

@@ -16,7 +16,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-DELAYED = {"allow_delayed_open": True}
+DELAYED = "allow_delayed_open"
 
 
 class _SmallFile(PyArrowFile):
@@ -45,10 +45,10 @@ class SmallUploadsIO(PyArrowFileIO):
         """Return pyiceberg's file system with the property that pyiceberg has no name for.
 
         A strategy of retries is not among the properties of a file system that can be read, so a file system with one
-        stays as it is.
+        stays as it is. So does that of a pyarrow without the property.
         """
         made = super()._initialize_s3_fs(netloc)
-        if S3_RETRY_STRATEGY_IMPL in self.properties:
-            return made
         _, (properties,) = made.__reduce__()
-        return S3FileSystem(**{**properties, **DELAYED})
+        if S3_RETRY_STRATEGY_IMPL in self.properties or DELAYED not in properties:
+            return made
+        return S3FileSystem(**{**properties, DELAYED: True})

@@ -1,0 +1,47 @@
+"""Files on S3 come back as they were written, small ones and those that are uploaded in parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.io import load_file_io
+
+from lake_assets.connections.clients.catalog_properties import pyiceberg_properties
+from lake_assets.connections.clients.small_uploads import SmallUploadsIO
+from lake_assets_tests.object_store import on_s3
+
+if TYPE_CHECKING:
+    from lake_assets.settings import Settings
+
+MB = 1_000_000
+STRATEGY = {"s3.retry-strategy-impl": "pyarrow.fs.AwsDefaultS3RetryStrategy"}
+
+
+@pytest.mark.parametrize("further", [{}, STRATEGY])
+def test_a_file_is_read_as_it_was_written(bare_home: Settings, s3: str, further: dict[str, str]) -> None:
+    io = load_file_io({**pyiceberg_properties(on_s3(bare_home, s3)), **further})
+    assert isinstance(io, SmallUploadsIO)
+    for size in (0, 1, MB, 12 * MB):
+        location, content = f"s3://lake/files/{size}", bytes(reversed(range(251))) * (size // 251 + 1)
+        output = io.new_output(location)
+        assert not output.exists()
+        with output.create() as file:
+            file.write(content[:size])
+        assert output.exists()
+        with io.new_input(location).open() as file:
+            assert file.read() == content[:size]
+        assert len(io.new_input(location)) == size
+        with pytest.raises(FileExistsError, match=location):
+            output.create()
+        with output.create(overwrite=True) as file:
+            file.write(b"again")
+        with output.to_input_file().open() as file:
+            assert file.read() == b"again"
+    assert not io.new_output("s3://lake/files").exists()
+
+
+def test_a_file_of_a_missing_bucket_is_an_error(bare_home: Settings, s3: str) -> None:
+    io = load_file_io(pyiceberg_properties(on_s3(bare_home, s3)))
+    with pytest.raises(OSError, match="nowhere"), io.new_output("s3://nowhere/file").create() as file:
+        file.write(b"rows")
