@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.before import code_of
 
-LEFT_OUT = ("logs", "run")
+LEFT_OUT = ("logs", "run", "spark.token", "spark-warehouse")
 TABLE = "numbers"
 PLAY = f"""
 import os, subprocess, sys

@@ -54,10 +54,14 @@ def master(home: Path, port: int) -> Service:
     return _daemon(home, "master", options, (MASTER, "--port", str(port), *_web_port()), port)
 
 
-def worker(home: Path, name: str, master_port: int) -> Service:
-    """Return a worker, which registers with the master, also with one that was started again."""
+def worker(home: Path, name: str, master_port: int, *, memory_mb: int = WORKER_MB) -> Service:
+    """Return a worker, which registers with the master, also with one that was started again.
+
+    Args:
+        memory_mb: What it offers to executors.
+    """
     port = free_port()
-    size = ("--cores", str(CORES), "--memory", f"{WORKER_MB}m", "--work-dir", str(home / name))
+    size = ("--cores", str(CORES), "--memory", f"{memory_mb}m", "--work-dir", str(home / name))
     options = ("-Dspark.worker.cleanup.enabled=true", "-Dspark.worker.cleanup.interval=300")
     main = (WORKER, "--port", str(port), *_web_port(), *size, master_address(master_port))
     return _daemon(home, name, options, main, port)

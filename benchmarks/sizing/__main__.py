@@ -50,6 +50,9 @@ FOR_FEW_ROWS = (
 )
 """Properties of the small cluster of the demo that do not suit many rows."""
 
+EXECUTOR_MEMORY, WORKER_MB = "2g", 2_300
+"""The heap of an executor, and what its worker offers. One of 700 MB runs out of memory at 100 million rows."""
+
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 """The class of an executor of Spark standalone."""
 
@@ -138,7 +141,8 @@ def _figures(home: Settings, size: Size, store: Store, sparks: Sparks) -> Figure
     lake = SizedLake(home, Past(home.home, size.partitions), size.partitions, snapshots=size.snapshots)
     lake.land_rows(size.rows)
     processes = [psutil.Process(), *sparks.processes()]
-    requests, stored = store.requests(), store.megabytes()
+    stored = store.megabytes()
+    requests = store.requests()
     for process in processes:
         _forget_peak(process)
     cpu = [cpu_seconds(process) for process in processes]
@@ -184,7 +188,7 @@ def _spark(home: Path, log: Path, executors: int) -> Iterator[Settings]:
             port = free_port()
             stack.enter_context(running(master(home, port)))
             for name in _workers(executors):
-                stack.enter_context(running(worker(home, name, port)))
+                stack.enter_context(running(worker(home, name, port, memory_mb=WORKER_MB)))
             properties = {**_executor_conf(executors), MASTER: master_address(port)}
             found = found.model_copy(update={"spark_properties": properties})
         service = stack.enter_context(running(logged(spark_service(found, free_port()), log)))
@@ -194,6 +198,7 @@ def _spark(home: Path, log: Path, executors: int) -> Iterator[Settings]:
 def _executor_conf(executors: int) -> Mapping[str, str]:
     """Return small executors, all of which stay, so that their processor time can be read."""
     few = {name: value for name, value in EXECUTOR_CONF.items() if name not in FOR_FEW_ROWS}
+    few["spark.executor.memory"] = EXECUTOR_MEMORY
     limits = dict.fromkeys(
         ("spark.dynamicAllocation.minExecutors", "spark.dynamicAllocation.maxExecutors"), str(executors)
     )

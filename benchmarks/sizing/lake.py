@@ -37,7 +37,8 @@ ROWS_OF_COMMIT = 1_000_000
 """How many rows land in one commit, at most."""
 
 REQUEST = re.compile(r'"(GET|PUT|POST|HEAD|DELETE) /(\S*)')
-LISTING = "list-type="
+LISTING = re.compile(rf"{BUCKET}/?(\?.*)?")
+"""The address of a request that lists the bucket, if it is a `GET`."""
 MB = 1e6
 
 
@@ -56,7 +57,7 @@ class Store:
         """Return how many requests it has had, by method; `LIST` for those that list a bucket."""
         found: Counter[str] = Counter()
         for method, address in REQUEST.findall(self.service.log.read_text()):
-            found["LIST" if LISTING in address else method] += 1
+            found["LIST" if method == "GET" and LISTING.fullmatch(address) else method] += 1
         return found
 
     def megabytes(self) -> float:

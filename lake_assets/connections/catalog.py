@@ -89,7 +89,7 @@ def connect(settings: Settings) -> Catalog:
     if kind == "postgresql":
         address = python_address(address)
     properties = {
-        **pyiceberg_properties(settings),
+        **pyiceberg_properties(settings, chooses_io=kind == "http"),
         "type": "rest" if kind == "http" else "sql",
         "uri": address,
         "warehouse": settings.warehouse_address,

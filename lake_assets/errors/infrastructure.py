@@ -62,7 +62,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"AWS Error (?P<what>ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|NO_SUCH_BUCKET)"
-        r"|AWS Error (?P<answer>RESOURCE_NOT_FOUND) during CreateMultipartUpload"
+        r"|AWS Error (?P<answer>RESOURCE_NOT_FOUND) during (?:CreateMultipartUpload|PutObject)"
         r"|awssdk\.services\.s3\.model\.(?:NoSuchBucketException|S3Exception): (?P<message>[^\n(]*[^\s(])",
         "The object store of LAKE_WAREHOUSE refuses access: {what}.",
         "Check the bucket of LAKE_WAREHOUSE, LAKE_CATALOG__S3__ACCESS_KEY_ID and LAKE_CATALOG__S3__SECRET_ACCESS_KEY, "

@@ -1,6 +1,7 @@
 """An engagement lake and a served table of an earlier version go on with this one.
 
-`benchmarks/servers_before.py` has packed them, with the data of Kafka and ZooKeeper. A turn of ingestion had died.
+`benchmarks/servers_before.py` has packed them, with the data of Kafka and ZooKeeper, of revision f1c2f99. A
+turn of ingestion had died.
 """
 
 from __future__ import annotations

@@ -36,6 +36,9 @@ http://127.0.0.1:9 failed: Connection refused (SDK Attempt Count: 4)
 NO_BUCKET = """When initiating multiple part upload for key 'w/etl/session/metadata/00000-e95.metadata.json' in bucket \
 'nobucket': AWS Error NO_SUCH_BUCKET during CreateMultipartUpload operation: The specified bucket does not exist"""
 
+NO_SERVER = """When uploading object with key 'w/etl/session/metadata/00000-e95.metadata.json' in bucket 'nobucket': \
+AWS Error RESOURCE_NOT_FOUND during PutObject operation: No response body."""
+
 NO_BUCKET_OF_JAVA = """An error occurred while calling o97.sql.
 : software.amazon.awssdk.services.s3.model.NoSuchBucketException: The specified bucket does not exist \
 (Service: S3, Status Code: 404, Request ID: abc) (SDK Attempt Count: 1)"""
@@ -99,6 +102,11 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
     ),
     "no server of S3": (
         OSError(NO_BUCKET.replace("NO_SUCH_BUCKET", "RESOURCE_NOT_FOUND")),
+        "The object store of LAKE_WAREHOUSE refuses access: RESOURCE_NOT_FOUND.",
+        S3_ACCESS,
+    ),
+    "no server of S3 for a small file": (
+        OSError(NO_SERVER),
         "The object store of LAKE_WAREHOUSE refuses access: RESOURCE_NOT_FOUND.",
         S3_ACCESS,
     ),

@@ -8,8 +8,8 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from lake_assets.connections.clients.small_uploads import SmallUploadsIO
 from lake_assets.errors.infrastructure import passes_by_itself
 from lake_assets.errors.texts import chain_text
 
@@ -41,7 +41,7 @@ def overloaded(request: pytest.FixtureRequest) -> Iterator[FileIO]:
         Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
         keys = {"s3.access-key-id": "any", "s3.secret-access-key": "any", "s3.region": "us-east-1"}
-        yield PyArrowFileIO({"s3.endpoint": endpoint, **keys})
+        yield SmallUploadsIO({"s3.endpoint": endpoint, **keys})
         server.shutdown()
 
 
@@ -49,8 +49,11 @@ def test_an_object_store_that_is_overloaded_passes(overloaded: FileIO) -> None:
     with pytest.raises(OSError, match="AWS Error") as read:
         overloaded.new_input("s3://lake/x").open()
     assert passes_by_itself(chain_text(read.value))
-    with pytest.raises(OSError, match="AWS Error") as written:
-        overloaded.new_output("s3://lake/x").create(overwrite=True)
+    with (
+        pytest.raises(OSError, match="AWS Error") as written,
+        overloaded.new_output("s3://lake/x").create(overwrite=True) as file,
+    ):
+        file.write(b"rows")
     assert passes_by_itself(chain_text(written.value))
 
 

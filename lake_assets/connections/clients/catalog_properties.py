@@ -71,8 +71,13 @@ def given_properties(settings: Settings) -> dict[str, str]:
     return found
 
 
-def pyiceberg_properties(settings: Settings) -> dict[str, str]:
-    """Return the properties that pyiceberg gets in addition to the type, the address and the warehouse."""
+def pyiceberg_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:
+    """Return the properties that pyiceberg gets in addition to the type, the address and the warehouse.
+
+    Args:
+        settings: The settings.
+        chooses_io: Whether the catalog itself chooses how files are read, as a REST catalog does.
+    """
     found = given_properties(settings)
     region = _region(found)
     if region is not None:
@@ -80,7 +85,9 @@ def pyiceberg_properties(settings: Settings) -> dict[str, str]:
     path_style = _path_style(found)
     if path_style is not None:
         found[VIRTUAL_HOSTS] = _text(not path_style)
-    return {**S3_OF_PYICEBERG, **PATIENCE_OF_PYICEBERG, **found} if is_on_s3(settings) else found
+    if not is_on_s3(settings):
+        return found
+    return {**({} if chooses_io else S3_OF_PYICEBERG), **PATIENCE_OF_PYICEBERG, **found}
 
 
 def spark_properties(settings: Settings, *, chooses_io: bool) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """pyiceberg's files on S3, with few requests for small files: a new one costs a `HEAD` and a `PUT`.
 
 By default it costs five. pyarrow begins a multipart upload when a file is opened (`POST`, `PUT`, `POST`); with
-`allow_delayed_open` that is one `PUT` for less than 5 MB. And it looks for a folder of the same name before it says
+`allow_delayed_open` that is one `PUT` for less than 10 MB. And it looks for a folder of the same name before it says
 that a file does not exist, which is a request to list a bucket, as expensive as one that writes.
 """
 

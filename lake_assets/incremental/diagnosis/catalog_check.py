@@ -95,7 +95,7 @@ def _unreadable(context: Context, error: ServiceError, had: Mapping[str, str]) -
     """Return the finding of a catalog that cannot be opened; an SQLite file that is damaged can be replaced."""
     if not _is_damaged_file(context, error):  # the files of its tables may be as far away as the catalog
         return Finding(CHECK, "error", error.problem, error.remedy)
-    properties = pyiceberg_properties(context.settings)
+    properties = pyiceberg_properties(context.settings, chooses_io=False)
     lost = LostTables([lost_table(name, location, properties) for name, location in sorted(had.items())])
     if not lost.can_be_registered:
         return Finding(CHECK, "error", error.problem, error.remedy)
@@ -127,7 +127,7 @@ def _replace(context: Context, file: Path, lost: Sequence[LostTable]) -> None:
 def _lost(context: Context, locations: Mapping[str, str | None]) -> LostTables:
     if not locations:
         return LostTables([])
-    own = pyiceberg_properties(context.settings)
+    own = pyiceberg_properties(context.settings, chooses_io=False)
     properties = own if is_blank(context.settings) else context.catalog.properties
     return LostTables([lost_table(name, location, properties) for name, location in locations.items()])
 

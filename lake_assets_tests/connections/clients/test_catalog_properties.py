@@ -27,7 +27,7 @@ def given(home: Path, warehouse: str | None = "s3://lake/w", **properties: str) 
 
 def test_an_endpoint_is_all_that_a_server_of_s3_needs_beside_its_keys(tmp_path: Path) -> None:
     settings = given(tmp_path, s3__endpoint="http://s3:9000")
-    assert pyiceberg_properties(settings) == {
+    assert pyiceberg_properties(settings, chooses_io=False) == {
         **KEYS,
         "s3.endpoint": "http://s3:9000",
         "s3.region": "us-east-1",
@@ -51,13 +51,13 @@ def test_an_endpoint_is_all_that_a_server_of_s3_needs_beside_its_keys(tmp_path: 
 @pytest.mark.parametrize("name", ["s3__region", "client__region"])
 def test_a_region_is_said_under_either_name(tmp_path: Path, name: str) -> None:
     settings = given(tmp_path, **{name: "eu-west-1"})
-    assert pyiceberg_properties(settings)["s3.region"] == "eu-west-1"
+    assert pyiceberg_properties(settings, chooses_io=False)["s3.region"] == "eu-west-1"
     assert spark_properties(settings, chooses_io=False)["client.region"] == "eu-west-1"
 
 
 def test_without_an_endpoint_the_clients_use_those_of_amazon(tmp_path: Path) -> None:
     settings = given(tmp_path)
-    both = {*pyiceberg_properties(settings), *spark_properties(settings, chooses_io=False)}
+    both = {*pyiceberg_properties(settings, chooses_io=False), *spark_properties(settings, chooses_io=False)}
     assert both.isdisjoint({"s3.path-style-access", "s3.force-virtual-addressing", "s3.region", "client.region"})
 
 
@@ -66,17 +66,18 @@ def test_without_an_endpoint_the_clients_use_those_of_amazon(tmp_path: Path) -> 
 )
 def test_the_style_of_addresses_is_said_under_either_name(tmp_path: Path, name: str, value: str) -> None:
     settings = given(tmp_path, s3__endpoint="http://s3", **{name: value})
-    assert pyiceberg_properties(settings)["s3.force-virtual-addressing"] == "true"
+    assert pyiceberg_properties(settings, chooses_io=False)["s3.force-virtual-addressing"] == "true"
     assert spark_properties(settings, chooses_io=False)["s3.path-style-access"] == "false"
 
 
 def test_what_is_given_is_not_replaced_and_other_places_get_nothing_of_s3(tmp_path: Path) -> None:
     settings = given(tmp_path, io_impl="Mine", s3__connect_timeout="1")
     assert spark_properties(settings, chooses_io=False)["io-impl"] == "Mine"
-    assert pyiceberg_properties(settings)["s3.connect-timeout"] == "1"
+    assert pyiceberg_properties(settings, chooses_io=False)["s3.connect-timeout"] == "1"
     assert "io-impl" not in spark_properties(given(tmp_path), chooses_io=True)
+    assert "py-io-impl" not in pyiceberg_properties(given(tmp_path), chooses_io=True)
     local = Settings(home=tmp_path)
-    assert pyiceberg_properties(local) == spark_properties(local, chooses_io=False) == {}
+    assert pyiceberg_properties(local, chooses_io=False) == spark_properties(local, chooses_io=False) == {}
 
 
 @pytest.mark.parametrize(("name", "variable"), [("uri", "URI"), ("cache_enabled", "CACHE_ENABLED")])

@@ -23,6 +23,8 @@ from lake_assets_tests.engagement.scenario import ORGS, PATIENCE_SECONDS, SESSIO
 from lake_assets_tests.services.backup.moving_lake import MovingLake
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from lake_assets.settings import Settings
 
 TABLES = (ENGAGEMENT, DEAD_LETTER, NOTIFICATION)
@@ -40,6 +42,18 @@ def in_turn(mail: Traffic) -> Iterator[Traffic]:
     with running(zookeeper_service(mail.home.home, port)):
         mail.home = mail.home.model_copy(update={"zookeeper": f"127.0.0.1:{port}"})
         yield mail
+
+
+@contextmanager
+def on_another_spark(mail: Traffic, folder: Path) -> Iterator[None]:
+    """The lake with a new server of Spark, as after `lake down`, which ends with the block."""
+    with spark_running(folder) as remote:
+        mail.home = mail.home.model_copy(update={"spark_remote": remote})
+        mail.spark = open_spark(mail.home)
+        try:
+            yield
+        finally:
+            mail.spark.stop()
 
 
 def arrive(mail: Traffic, name: StreamName) -> None:
@@ -74,9 +88,9 @@ def state(mail: Traffic) -> tuple[object, ...]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_an_engagement_lake_goes_on(home: Settings, kafka: str, tmp_path: Path) -> None:
+def test_an_engagement_lake_goes_on(home: Settings, spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     moved = MovingLake(home, kafka, "", {}, None, tmp_path / "backups")
-    mail = Traffic(home, open_spark(home), kafka)
+    mail = Traffic(home, spark, kafka)
     with in_turn(mail):
         for name in (*STREAMS, "ingestion"):
             arrive(mail, name)
@@ -96,13 +110,10 @@ def test_an_engagement_lake_goes_on(home: Settings, kafka: str, tmp_path: Path) 
             assert turn(mail, name).batch
         mail.assert_true()
         after = state(mail)
-    mail.spark.stop()
 
     moved.lose()
     moved.restore()
-    with spark_running(tmp_path / "spark") as remote, in_turn(mail):  # another Spark, as after `lake down`
-        mail.home = mail.home.model_copy(update={"spark_remote": remote})
-        mail.spark = open_spark(mail.home)
+    with on_another_spark(mail, tmp_path / "spark"), in_turn(mail):
         assert state(mail) == then
         assert state(mail) != after
         again = turn(mail, "mutation").batch
@@ -115,4 +126,3 @@ def test_an_engagement_lake_goes_on(home: Settings, kafka: str, tmp_path: Path) 
             arrive(mail, name)
             assert turn(mail, name).batch
         mail.assert_true()
-        mail.spark.stop()
