@@ -19,7 +19,7 @@ from pydantic import Field
 from lake_assets.base.hours import format_hours, hour_of, parse_hours
 from lake_assets.errors import AuditFailed, HoursHeld, UsageError
 from lake_assets.incremental.dagster.asset_specs import asset_key
-from lake_assets.incremental.dagster.check_history import last_evaluation
+from lake_assets.incremental.dagster.check_history import last_evaluation, of_newest_materialization
 from lake_assets.incremental.dagster.checks import (
     PENDING_HOURS,
     SKIPPED_HOURS,
@@ -226,6 +226,7 @@ class SessionStep:
             yield as_result(evaluation, evaluation.severity if stops else dg.AssetCheckSeverity.WARN)
             if stops:
                 return
+            evaluation = of_newest_materialization(self.context.instance, evaluation)
         yield evaluation
 
     def _log(self, report: SessionReport) -> None:
