@@ -51,7 +51,7 @@ FOR_FEW_ROWS = (
 """Properties of the small cluster of the demo that do not suit many rows."""
 
 EXECUTOR_MEMORY, WORKER_MB = "2g", 2_300
-"""The heap of an executor, and what its worker offers. One of 700 MB runs out of memory at 100 million rows."""
+"""The heap of an executor, and what its worker offers. One of 700 MB ends at 100 million rows."""
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 """The class of an executor of Spark standalone."""
