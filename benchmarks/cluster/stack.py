@@ -77,14 +77,15 @@ class Cluster:
 
     def variables_of_engagement(self) -> dict[str, str]:
         """Return the settings of a lake with Delta tables: they are in a folder that all processes share."""
+        home = self.lake.with_name("engagement")
         catalog, dagster = (database_address(self.ports["postgresql"], name) for name in DATABASES_OF_ENGAGEMENT)
         return {
             **self.variables(),
-            "LAKE_HOME": str(self.lake.with_name("engagement")),
+            "LAKE_HOME": str(home),
             "LAKE_CODE_LOCATIONS": "",
             "LAKE_CATALOG_URI": catalog,
             "LAKE_DAGSTER_URI": dagster,
-            "LAKE_WAREHOUSE": f"file://{self.lake.with_name('engagement') / 'warehouse'}",
+            "LAKE_WAREHOUSE": f"file://{home / 'warehouse'}",
         }
 
 

@@ -74,7 +74,8 @@ class Sparks:
         for parent in self.workers:
             for each in parent.children():  # beside processes that start an executor, and end
                 with suppress(psutil.NoSuchProcess):
-                    found += [each] * (EXECUTOR in each.cmdline())
+                    if EXECUTOR in each.cmdline():
+                        found.append(each)
         return found
 
 

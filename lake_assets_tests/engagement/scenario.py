@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from lake_assets.base.failpoints import EXIT_CODE
+from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.engagement.model.lake import STREAMS, EngagementLake, StreamName
@@ -25,7 +26,7 @@ from lake_assets.engagement.model.tables import LakeTables, open_tables
 from lake_assets.engagement.requests.identity import MutationRequest, Op, Record
 from lake_assets.engagement.requests.retention_rules import RetentionOp
 from lake_assets.engagement.streams.batch import BatchReport, Stream, run_batch
-from lake_assets.engagement.streams.turn import open_stream
+from lake_assets.engagement.streams.turn import TurnReport, coordinator, open_stream, take_turn
 from lake_assets.errors import LockLost
 from lake_assets_tests.engagement.oracle import replay
 from lake_assets_tests.engagement.prepared import create_tables
@@ -94,6 +95,20 @@ class Losing(Alone):
         self.confirmed -= 1
         if self.confirmed < 0:
             raise LockLost("ingestion", "the test has taken it")
+
+
+def rows_of(tables: LakeTables, table: str) -> list[Values]:
+    """All rows of a table of a lake, as they are, in an order of their own; as a reader without Spark sees them."""
+    read = QueryBuilder().register(table, DeltaTable(tables.location(table)))
+    found: list[Values] = pa.table(read.execute(f"SELECT * FROM {table}").read_all()).to_pylist()
+    return sorted(found, key=repr)
+
+
+def coordinated_turn(stream: Stream, spark: SparkSession, hosts: str) -> TurnReport:
+    """A turn of a stream that ZooKeeper coordinates."""
+    with zookeeper_client(hosts, session_seconds=SESSION_SECONDS) as zk:
+        coordinated = coordinator(stream, zk, spark, timeout=PATIENCE_SECONDS)
+        return take_turn(stream, coordinated, max_wait=PATIENCE_SECONDS)
 
 
 @dataclass
@@ -209,9 +224,7 @@ class Traffic:
 
     def rows(self, table: str) -> list[Values]:
         """All rows of a table, as they are, in an order of their own; as a reader without Spark sees them."""
-        read = QueryBuilder().register(table, DeltaTable(self.tables.location(table)))
-        found: list[Values] = pa.table(read.execute(f"SELECT * FROM {table}").read_all()).to_pylist()
-        return sorted(found, key=repr)
+        return rows_of(self.tables, table)
 
     def assert_true(self) -> None:
         """Rows are what replay makes of what was sent; each broken message is set aside, each commit told of, once."""

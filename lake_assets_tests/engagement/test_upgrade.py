@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks.servers_before import TABLE
 from lake_assets.coordination import zookeeper_client
@@ -25,13 +23,13 @@ from lake_assets.engagement.model.lakes import EMAIL_EVENT
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
 from lake_assets.engagement.model.tables import open_tables
 from lake_assets.engagement.streams.batch import BatchReport
-from lake_assets.engagement.streams.turn import coordinator, open_stream, take_turn
+from lake_assets.engagement.streams.turn import open_stream
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets_tests.demo.engagement_simulator.test_producer import received
 from lake_assets_tests.engagement.oracle import Truth, truth
-from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS
+from lake_assets_tests.engagement.scenario import PATIENCE_SECONDS, SESSION_SECONDS, coordinated_turn, rows_of
 from lake_assets_tests.serving.scenario import world
 
 if TYPE_CHECKING:
@@ -60,16 +58,8 @@ def upgraded(home: Settings, tmp_path: Path) -> Iterator[Settings]:
 
 def turn(found: Settings, spark: SparkSession, name: StreamName) -> BatchReport | None:
     """What a turn of a stream has done."""
-    with zookeeper_client(str(found.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        stream = open_stream(name, open_tables(found, EMAIL_EVENT), spark, str(found.kafka))
-        coordinated = coordinator(stream, zk, spark, timeout=PATIENCE_SECONDS)
-        return take_turn(stream, coordinated, max_wait=PATIENCE_SECONDS).batch
-
-
-def column(found: Settings, table: str, *names: str) -> list[tuple[object, ...]]:
-    read = QueryBuilder().register(table, DeltaTable(open_tables(found, EMAIL_EVENT).location(table)))
-    rows = pa.table(read.execute(f"SELECT * FROM {table}").read_all())
-    return [tuple(row[name] for name in names) for row in rows.to_pylist()]
+    stream = open_stream(name, open_tables(found, EMAIL_EVENT), spark, str(found.kafka))
+    return coordinated_turn(stream, spark, str(found.zookeeper)).batch
 
 
 def expected(found: Settings) -> Truth:
@@ -100,12 +90,10 @@ def test_an_engagement_lake_of_an_earlier_version_goes_on(upgraded: Settings, sp
 
     right = expected(upgraded)
     assert {org for org, _ in right.rows.values()} == {org for seed in SEEDS for org in org_names(simulation(seed))}
-    rows = column(upgraded, ENGAGEMENT, "engagement_id", "org_id", "who_id")
+    rows = [(row["engagement_id"], row["org_id"], row["who_id"]) for row in rows_of(tables, ENGAGEMENT)]
     assert sorted(rows) == sorted((row, org, who) for row, (org, who) in right.rows.items())
-    reasons = Counter({reason: 0 for _, _, reason in right.dead})
-    for (_, _, reason), count in right.dead.items():
-        reasons[reason] += count
-    assert Counter(reason for (reason,) in column(upgraded, DEAD_LETTER, "reason")) == reasons
+    reasons = Counter(reason for _, _, reason in right.dead.elements())
+    assert Counter(row["reason"] for row in rows_of(tables, DEAD_LETTER)) == reasons
 
     with world(str(upgraded.zookeeper), upgraded.segments, TABLE) as served:
         assert served.seen() == [2]

@@ -12,6 +12,7 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import (
 from dagster._core.storage.asset_check_execution_record import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES as COMPLETED,
 )
+from dagster_shared.record import replace
 
 
 def shown_evaluation(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
@@ -43,13 +44,4 @@ def of_newest_materialization(
     target = TargetMaterialization(
         run_id=record.event_log_entry.run_id, storage_id=record.storage_id, timestamp=record.timestamp
     )
-    return dg.AssetCheckEvaluation(
-        asset_key=evaluation.asset_key,
-        check_name=evaluation.check_name,
-        passed=evaluation.passed,
-        metadata=evaluation.metadata,
-        target_materialization_data=target,
-        severity=evaluation.severity,
-        description=evaluation.description,
-        blocking=evaluation.blocking,
-    )
+    return replace(evaluation, target_materialization_data=target)

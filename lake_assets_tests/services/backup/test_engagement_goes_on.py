@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.connections.spark import open_spark
-from lake_assets.coordination import zookeeper_client
 from lake_assets.engagement.model.checkpoint import Checkpoint
 from lake_assets.engagement.model.lake import STREAMS, StreamName
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, NOTIFICATION
-from lake_assets.engagement.streams.turn import TurnReport, coordinator, take_turn
+from lake_assets.engagement.streams.turn import TurnReport
 from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets_tests.conftest import spark_running
 from lake_assets_tests.engagement.interrupted import ASKED, POISON, opened
-from lake_assets_tests.engagement.scenario import ORGS, PATIENCE_SECONDS, SESSION_SECONDS, Traffic
+from lake_assets_tests.engagement.scenario import ORGS, Traffic, coordinated_turn
 from lake_assets_tests.services.backup.moving_lake import MovingLake
 
 if TYPE_CHECKING:
@@ -73,11 +72,7 @@ def arrive(mail: Traffic, name: StreamName) -> None:
 
 def turn(mail: Traffic, name: StreamName) -> TurnReport:
     """A turn of a stream, coordinated by ZooKeeper."""
-    with zookeeper_client(str(mail.home.zookeeper), session_seconds=SESSION_SECONDS) as zk:
-        stream = mail.stream(name)
-        return take_turn(
-            stream, coordinator(stream, zk, mail.spark, timeout=PATIENCE_SECONDS), max_wait=PATIENCE_SECONDS
-        )
+    return coordinated_turn(mail.stream(name), mail.spark, str(mail.home.zookeeper))
 
 
 def state(mail: Traffic) -> tuple[object, ...]:
