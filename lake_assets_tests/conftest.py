@@ -5,6 +5,7 @@ The server is started by the code that `lake up` uses; homes share it, each by t
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -61,6 +62,9 @@ property_tests.load_profile("same-each-time")
 # pyspark tries to import IPython at each call of its API, and each time all of `sys.path` is searched for it in vain.
 sys.modules.setdefault("IPython", None)  # type: ignore[arg-type]
 
+RUNNING_SPARK = "LAKE_TESTS_SPARK"
+"""A variable with the address of a Spark Connect server that runs already, so that a run of few tests starts none."""
+
 SHARED = pytest.StashKey[str]()
 """The address of that server, in the process that keeps it."""
 
@@ -94,6 +98,8 @@ def pytest_configure_node(node: Any) -> None:
     a new server, it costs the first time only.
     """
     config = node.config
+    if SHARED not in config.stash and RUNNING_SPARK in os.environ:
+        config.stash[SHARED] = os.environ[RUNNING_SPARK]
     if SHARED not in config.stash:
         stack = ExitStack()
         config.add_cleanup(stack.close)
@@ -105,7 +111,8 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.fixture(scope="session")
 def spark_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a running Spark Connect server."""
-    if shared := getattr(request.config, "workerinput", {}).get("spark_server"):
+    shared = getattr(request.config, "workerinput", {}).get("spark_server", os.environ.get(RUNNING_SPARK))
+    if shared:
         yield shared
         return
     with spark_running(tmp_path_factory.mktemp("spark-server")) as own:
