@@ -17,7 +17,7 @@ IN_THE_SUITE = ("spark",)
 """A service whose runs must be repeated. `make faults` plays all."""
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(3600)
 def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
