@@ -217,13 +217,13 @@ class PublishedAuditor:
         from lake_assets.incremental.staging.quarantine import classified_rows_in_scope, new_quarantine_rows
 
         source = self.target.sources[0]
-        rows, columns = classified_rows_in_scope(build, source, plan.sources[0], plan)
+        rows, schema = classified_rows_in_scope(build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
-        counts = row_validation.count_rows(rows, source, columns=columns, complete_through=None)
+        counts = row_validation.count_rows(rows, source, complete_through=None)
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(build, rows, source, schema))
         return PreparedRows(
             plan=plan,
             load="none",
