@@ -63,7 +63,7 @@ def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
         return "true"
     time = f"`{source.time_column}`"
     has_landed = LANDED in columns
-    needed = [f"`{column}` is not null" for column in (source.key, source.order_by) if column is not None]
+    needed = [f"`{column}` is not null" for column in source.named_columns]
     tests = [*needed, f"{time} >= {_moment(start)}"]
     if has_landed:
         tests.append(f"{time} <= {LANDED} + interval 1 hour")
@@ -72,6 +72,8 @@ def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
     stands = " and ".join(tests)
     if source.deleted is None:
         return stands
+    if source.takes_unordered_deletions(has_landed=has_landed):
+        needed = [f"`{source.key}` is not null"]
     deletes = " and ".join([*needed, f"{LANDED} is not null" if has_landed else "true"])
     return f"case when {is_deleted(source)} then {deletes} else {stands} end"
 
@@ -89,13 +91,30 @@ def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> 
         columns: The columns of the source.
     """
     every_column = ", ".join(f"`{column}`" for column in columns)
-    order = [f"`{column}`" for column in (source.order_by, LANDED, "batch_id") if column in columns]
+    places = [f"`{column}`" for column in (LANDED, "batch_id") if column in columns]
+    order = [*(f"`{column}`" for column in source.order_columns), *places]
+    if source.takes_unordered_deletions(has_landed=LANDED in columns):
+        rows = _after_unordered_deletions(rows, source, f"struct({', '.join(places)})")
     content = f"sha2(to_json(struct({every_column})), 256)"
     newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as newest"
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
+    same_row = source.row_columns
     by_row = rows.selectExpr("*", *[f"`{column}` as _row_{number}" for number, column in enumerate(same_row)])
     grouped = by_row.groupBy(*[f"_row_{number}" for number in range(len(same_row))])
     return grouped.agg(_expression(newest)).selectExpr("newest.*")
+
+
+def _after_unordered_deletions(rows: DataFrame, source: Source, place: str) -> DataFrame:
+    """Return the rows with an order that landed after the last deletion of their key that has none.
+
+    Args:
+        place: The expression of when a row landed.
+    """
+    lacks_order = " or ".join(f"`{column}` is null" for column in source.order_columns)
+    deletions = rows.where(f"{is_deleted(source)} and ({lacks_order})")
+    last = deletions.groupBy(str(source.key)).agg(_expression(f"max({place}) as _deletion"))
+    ordered = rows.where(f"not ({is_deleted(source)} and ({lacks_order}))")
+    remaining = ordered.join(last, str(source.key), "left").where(f"_deletion is null or {place} > _deletion")
+    return remaining.drop("_deletion")
 
 
 def hour_of(time_column: str) -> str:

@@ -39,7 +39,7 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
         return table
     table = load_existing(catalog, raw)
     check_time_columns(table, replace(raw, time_column=source.time_column))
-    named = {column: None for column in (source.key, source.order_by) if column is not None}
+    named = dict.fromkeys(source.named_columns)
     tables.check_columns(table, source.table, named)
     return table
 
@@ -118,9 +118,8 @@ def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) 
         if target.table == source.table:
             return dict(target.columns)
     columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-    for column in (source.key, source.order_by):
-        if column is not None:
-            columns.setdefault(column, None)
+    for column in source.named_columns:
+        columns.setdefault(column, None)
     return columns
 
 

@@ -6,7 +6,7 @@ The columns of the rows are an argument, because asking Spark for them takes a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -33,9 +33,20 @@ DELIVERY = "_delivery"
 Of a source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`."""
 HOUR = "_hour"
 """The event hour (long)."""
+TIED = "_tied"
+"""Whether the row counts, and only its hash tells it from another row: nothing says which of them is right."""
 _VALID = "_lake_is_valid"
 """Whether there is no reason. A column, so that the windows over the deliveries of a row share one shuffle."""
-CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
+_CUT = "_lake_cut"
+"""The landing of the last deletion of the key that has no order."""
+_REMAINS = "_lake_remains"
+"""2 for a version that such a deletion has not removed, 1 for the deletion, 0 for a version that it removed."""
+_BESIDE = "_lake_beside"
+"""Whether a version landed together with that deletion."""
+CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR, TIED)
+
+Direction = Callable[[Any], Column]
+"""Ascending or descending."""
 
 SECONDS_PER_HOUR = 3600
 MICROSECONDS_PER_MINUTE = 60_000_000
@@ -56,7 +67,8 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
 
     Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts. If the source
     keeps the last, then of several rows with one key the one with the greatest (order_by, landed_at, batch_id, hash);
-    if it keeps all, the one of several with one key and order.
+    if it keeps all, the one of several with one key and order. A deletion without an order removes the versions of its
+    key that landed until it did.
 
     Args:
         rows: Rows of the source. If it has versions, all rows of each key that occurs.
@@ -69,7 +81,7 @@ def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: 
     hashed = judged.withColumn(HASH, F.when(_needs_hash(source), row_hash))
     hour = F.floor(F.unix_timestamp(source.time_column) / SECONDS_PER_HOUR)
     classified = hashed.select(*_with_time_zone(source, columns), HASH, REASON, hour.alias(HOUR), _VALID)
-    return classified.withColumn(DELIVERY, _delivery(source, columns)).drop(_VALID)
+    return _with_delivery(classified, source, columns).drop(_VALID)
 
 
 def classify_against_stored(
@@ -179,6 +191,7 @@ def count_aggregates(
         F.count_if(is_duplicate).alias("duplicates"),
         F.count_if(~is_valid()).alias("quarantined"),
         F.count_if(is_contested).alias("contested"),
+        F.count_if(F.col(TIED)).alias("tied"),
         F.count_if(is_late).alias("late"),
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
@@ -195,6 +208,7 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
         duplicates=values["duplicates"],
         quarantined=values["quarantined"],
         contested=values["contested"],
+        tied=values["tied"],
         late=values["late"],
         hours=tuple(values["hours"]),
         lateness_p50=p50,
@@ -241,28 +255,54 @@ def _deliveries(source: Source) -> WindowSpec:
     if not source.has_versions:
         # The time column is among the partition columns so that Spark pushes a filter on it below the window.
         return Window.partitionBy(str(source.key), source.time_column, _VALID)
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
-    return Window.partitionBy(*map(str, same_row), _VALID)
+    return Window.partitionBy(*map(str, source.row_columns), _VALID)
 
 
-def _delivery(source: Source, columns: Sequence[str]) -> Column:
-    """Return the number of a delivery among those of its row."""
-    if source.has_versions:
-        return _version(source, columns)
+def _with_delivery(rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
+    """Return rows with the number of each among the deliveries of its row, and whether the first of them is tied."""
     if source.key is None:
-        return F.lit(COUNTED)
-    order = [column for column in (LANDED, "batch_id") if column in columns]
-    return F.row_number().over(_deliveries(source).orderBy(*order, HASH))
+        return rows.withColumn(DELIVERY, F.lit(COUNTED)).withColumn(TIED, F.lit(False))
+    places = [column for column in (LANDED, "batch_id") if column in columns]
+    if not source.has_versions:
+        return _numbered(rows, source, [F.col(column) for column in places], F.asc)
+    unordered = F.lit(False)
+    if source.takes_unordered_deletions(has_landed=LANDED in columns):
+        unordered = _is_unordered_deletion(source)
+        landed = F.struct(*places)
+        rows = rows.withColumn(_CUT, F.max(F.when(unordered, landed)).over(_deliveries(source)))
+        is_later = F.coalesce(landed > F.col(_CUT), F.lit(True))
+        remains = F.when(unordered, 1).when(is_later, 2).otherwise(0)
+        # A version that landed together with such a deletion is removed, but may have been written after it.
+        is_beside = ~unordered & F.coalesce(landed == F.col(_CUT), F.lit(False))
+        beside = F.max(is_beside).over(_deliveries(source))
+        rows = rows.withColumn(_REMAINS, remains).withColumn(_BESIDE, beside)
+    else:
+        rows = rows.withColumn(_REMAINS, F.lit(2)).withColumn(_BESIDE, F.lit(False))
+    order = [F.col(column) for column in (_REMAINS, *source.order_columns, *places)]
+    found = _numbered(rows, source, order, F.desc)
+    number = F.least(DELIVERY, F.lit(REPEATED))
+    is_first = F.col(DELIVERY) == COUNTED
+    found = found.withColumn(TIED, F.col(TIED) | (is_first & unordered & F.col(_BESIDE)))
+    found = found.withColumn(DELIVERY, F.when(is_first & _is_deleted(source), DELETION).otherwise(number))
+    return found.drop(_CUT, _REMAINS, _BESIDE)
 
 
-def _version(source: Source, columns: Sequence[str]) -> Column:
-    """Return the number of a version among those of its key, the last one first."""
-    assert source.order_by is not None
-    order = [column for column in (source.order_by, LANDED, "batch_id") if column in columns]
-    last_first = [F.desc(column) for column in (*order, HASH)]
-    number = F.row_number().over(_deliveries(source).orderBy(*last_first))
-    number = F.least(number, F.lit(REPEATED))
-    return F.when((number == COUNTED) & _is_deleted(source), DELETION).otherwise(number)
+def _numbered(rows: DataFrame, source: Source, order: Sequence[Column], direction: Direction) -> DataFrame:
+    """Return rows with their numbers in an order of columns, then of hashes, and whether only a hash puts one first."""
+    first = _deliveries(source).orderBy(*map(direction, order), direction(HASH))
+    next_row = F.lead(F.struct(*[column.alias(str(place)) for place, column in enumerate(order)])).over(first)
+    own = F.struct(*[column.alias(str(place)) for place, column in enumerate(order)])
+    is_same_place = next_row.eqNullSafe(own) if order else F.lead(F.lit(True)).over(first)
+    is_other_row = F.lead(HASH).over(first) != F.col(HASH)
+    number = F.row_number().over(first)
+    is_tied = is_valid() & (number == COUNTED) & is_same_place & is_other_row
+    return rows.withColumns({DELIVERY: number, TIED: F.coalesce(is_tied, F.lit(False))})
+
+
+def _is_unordered_deletion(source: Source) -> Column:
+    """Return the condition on versions that delete their key and lack a column of the order."""
+    lacks_order = [F.col(column).isNull() for column in source.order_columns]
+    return _is_deleted(source) & F.greatest(*lacks_order, F.lit(False))
 
 
 def _is_deleted(source: Source) -> Column:
@@ -287,9 +327,13 @@ def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
 
 def _flaws_of_any_row(source: Source, *, has_landed: bool) -> Iterator[tuple[Column, str]]:
     """Yield the conditions, with reasons, that also concern a row that deletes its key."""
-    for column in (source.key, source.order_by):
-        if column is not None:
-            yield F.col(column).isNull(), f"{column} is null"
+    if source.key is not None:
+        yield F.col(source.key).isNull(), f"{source.key} is null"
+    needs_order = F.lit(True)
+    if source.takes_unordered_deletions(has_landed=has_landed):
+        needs_order = ~_is_deleted(source)
+    for column in source.order_columns:
+        yield F.col(column).isNull() & needs_order, f"{column} is null"
     if source.deleted is not None and has_landed:
         yield F.col(LANDED).isNull(), f"{LANDED} is null"
 
