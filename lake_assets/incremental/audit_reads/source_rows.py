@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from lake_assets.base.columns import NEWEST, SAME, hash_sql, quoted
+from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
 from lake_assets.base.hours import hour_sql, moment_sql
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def is_valid(source: Source, *, start: int) -> str:
         return "true"
     time = quoted(source.time_column)
     landed = None if source.landed_column is None else quoted(source.landed_column)
-    needed = [f"{quoted(column)} is not null" for column in (source.key, source.order_by) if column is not None]
+    needed = [f"{quoted(column)} is not null" for column in source.named_columns]
     tests = [*needed, f"{time} >= {moment_sql(start)}"]
     if landed is not None:
         tests.append(f"{time} <= {landed} + interval 1 hour")
@@ -71,6 +71,8 @@ def is_valid(source: Source, *, start: int) -> str:
     stands = " and ".join(tests)
     if source.deleted is None:
         return stands
+    if source.takes_unordered_deletions:
+        needed = [f"{quoted(str(source.key))} is not null"]
     deletes = " and ".join([*needed, "true" if landed is None else f"{landed} is not null"])
     return f"case when {is_deleted(source)} then {deletes} else {stands} end"
 
@@ -88,13 +90,32 @@ def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> 
         columns: The columns of the source.
     """
     every_column = ", ".join(map(quoted, columns))
-    order = [quoted(name) for name in (str(source.order_by), *source.arrival_columns) if name in columns]
+    places = [quoted(name) for name in source.arrival_columns if name in columns]
+    order = [*map(quoted, source.order_columns), *places]
+    if source.takes_unordered_deletions:
+        rows = _after_unordered_deletions(rows, source, f"struct({', '.join(places)})")
     content = hash_sql(rows.schema)
     newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as {NEWEST}"
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
-    same = dict(zip(SAME, map(str, same_row), strict=False))
+    same = {f"{SAME}{number}": name for number, name in enumerate(source.row_columns)}
     by_row = rows.selectExpr("*", *[f"{quoted(column)} as {name}" for name, column in same.items()])
     return by_row.groupBy(*same).agg(_expression(newest)).selectExpr(f"{NEWEST}.*")
+
+
+def _after_unordered_deletions(rows: DataFrame, source: Source, place: str) -> DataFrame:
+    """Return the rows with an order that landed after the last deletion of their key that has none.
+
+    Args:
+        place: The expression of when a row landed.
+    """
+    key = quoted(str(source.key))
+    lacks_order = " or ".join(f"{quoted(column)} is null" for column in source.order_columns)
+    is_unordered = f"{is_deleted(source)} and ({lacks_order})"
+    last = (
+        rows.where(is_unordered).groupBy(_expression(f"{key} as {KEY}")).agg(_expression(f"max({place}) as {LANDED}"))
+    )
+    ordered = rows.where(f"not ({is_unordered})")
+    beside = ordered.join(last, _expression(f"{key} = {KEY}"), "left")
+    return beside.where(f"{LANDED} is null or {place} > {LANDED}").drop(KEY, LANDED)
 
 
 def rows_of_keys(rows: DataFrame, some: DataFrame, source: Source) -> DataFrame:

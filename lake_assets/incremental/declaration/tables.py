@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
@@ -67,9 +67,10 @@ class Source:
         keep: `"first"`: as `key` says. `"last"`: rows of one key are versions of one row, whatever their time, and the
             greatest (order_by, landing, batch_id, row hash) counts. `"all"`: each version counts, once for each
             (key, order_by), and the transform receives the versions of all times; for stateful targets.
-        order_by: The column that orders the versions of a key. Rows without it are quarantined.
+        order_by: The column, or the columns, that order the versions of a key. Rows without one of them are
+            quarantined, except deletions with `keep="last"`: such a deletion removes what landed until it landed.
         deleted: A SQL condition on the columns. A version for which it is true deletes the key: rows of the key count
-            again from a later version on. Such a row needs a key and an order, but no time, and no rule applies to it.
+            again from a later version on. Such a row needs a key, but no time, and no rule applies to it.
         landed_column: The column of the time when a row landed. Rows without it, and rows dated over an hour after it,
             are quarantined. None: that of the raw table, which is `landed_at` if it is declared with columns; no other
             column is taken for it, whatever its name. A table with `landed_column="landed_at"` is laid out as these
@@ -81,7 +82,7 @@ class Source:
     key: str | None = None
     rules: tuple[Rule, ...] = ()
     keep: Keep = "first"
-    order_by: str | None = None
+    order_by: str | Sequence[str] | None = None
     deleted: str | None = None
     landed_column: str | None = None
 
@@ -92,8 +93,8 @@ class Source:
         require_column(self.time_column, f"The time column of {self.table}")
         if self.key is not None:
             require_column(self.key, f"The key of {self.table}")
-        if self.order_by is not None:
-            require_column(self.order_by, f"The order of {self.table}")
+        for column in self.order_columns:
+            require_column(column, f"The order of {self.table}")
         self._check_versions()
 
     @property
@@ -113,17 +114,40 @@ class Source:
         """Whether rows of one key are versions of one row, whatever their time."""
         return self.keep != "first"
 
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """The columns that order the versions of a key, the most significant first."""
+        if self.order_by is None:
+            return ()
+        return (self.order_by,) if isinstance(self.order_by, str) else tuple(self.order_by)
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns that a row needs besides its time: of its key, and of its order."""
+        return (() if self.key is None else (self.key,)) + self.order_columns
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns that are equal in the versions of one row, of which one counts."""
+        assert self.key is not None
+        return (self.key, *self.order_columns) if self.keep == "all" else (self.key,)
+
+    @property
+    def takes_unordered_deletions(self) -> bool:
+        """Whether a deletion may lack its order: it then removes the versions of its key that landed until it did."""
+        return self.keep == "last" and self.deleted is not None and self.landed_column is not None
+
     def _check_versions(self) -> None:
         if self.keep not in get_args(Keep):
             raise ConfigurationError(
                 f"The source {self.table} has keep={self.keep!r}.", remedy="Use 'first', 'last' or 'all'."
             )
-        if self.has_versions and self.order_by is None:
+        if self.has_versions and not self.order_columns:
             raise ConfigurationError(
                 f"The source {self.table} has keep={self.keep!r}, but no order_by.",
-                remedy='Name the column that orders the versions of a key: order_by="updated_at".',
+                remedy='Name the columns that order the versions of a key: order_by="updated_at".',
             )
-        if not self.has_versions and (self.order_by is not None or self.deleted is not None):
+        if not self.has_versions and (self.order_columns or self.deleted is not None):
             raise ConfigurationError(
                 f"The source {self.table} has order_by or deleted, but keeps the first row of a key.",
                 remedy="Add keep='last'; or remove order_by= and deleted=.",

@@ -25,7 +25,7 @@ def check_source_columns(target: Target, source: Source, columns: Mapping[str, s
     Raises:
         ConfigurationError: A column is missing, or the time column has another type.
     """
-    for column in (source.time_column, source.key, source.order_by, source.landed_column):
+    for column in (source.time_column, *source.named_columns, source.landed_column):
         if column is not None and column not in columns:
             raise ConfigurationError(
                 f"{target.table} reads {column!r} of {source.table}, which declares no such column.",

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.steps.audit_rows import quarantine_results
+from lake_assets.incremental.execution.steps.audit_rows import quarantine_results, ties_result
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import rows_between, rows_in_hours
 from lake_assets.incremental.planning.plan import Committed
@@ -203,7 +203,8 @@ class PublishedAuditor:
                 all_rows=prepared.row_counts.quarantined,
                 new_rows=prepared.count_quarantined(),
             )
-            results = (*evaluate(audits, scope), *of_quarantine)
+            of_rows = of_quarantine + ties_result(self.target, prepared.row_counts.tied)
+            results = (*evaluate(audits, scope), *of_rows)
         finally:
             release_checkpoints(spark)
         return tuple(result for result in results if names is None or result.name in names)

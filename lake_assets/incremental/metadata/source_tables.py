@@ -40,7 +40,7 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
         return table
     landed_column = source.landed_column or raw.landed_column
     table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
-    named = {column: None for column in (source.key, source.order_by) if column is not None}
+    named = dict.fromkeys(source.named_columns)
     tables.check_columns(table, source.table, named)
     return table
 
@@ -135,9 +135,8 @@ def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) 
     columns: dict[str, str | None] = {source.time_column: "timestamptz"}
     if source.landed_column is not None:
         columns.setdefault(source.landed_column, "timestamptz")
-    for column in (source.key, source.order_by):
-        if column is not None:
-            columns.setdefault(column, None)
+    for column in source.named_columns:
+        columns.setdefault(column, None)
     return columns
 
 

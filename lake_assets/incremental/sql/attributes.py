@@ -28,6 +28,9 @@ class SourceAttributes(Attributes):
     )
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
     name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
+    keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
+    order_by: str | list[str] | None = Field(None, description="The columns that order the versions of a key.")
+    deleted: str | None = Field(None, description="SQL condition. A version for which it is true deletes the key.")
     columns: dict[str, str] = Field(
         {}, description="Column → Iceberg type. Declares the raw table here, without its four landing columns."
     )

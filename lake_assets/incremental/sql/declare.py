@@ -208,6 +208,9 @@ def sources_of(declaration: Declaration) -> list[Source]:
                     key=source.key,
                     rules=rules,
                     landed_column=source.landed_column,
+                    keep=source.keep,
+                    order_by=tuple(source.order_by) if isinstance(source.order_by, list) else source.order_by,
+                    deleted=source.deleted,
                 )
             )
     return found
@@ -278,5 +281,8 @@ def _code_version(attributes: TableAttributes, sql: SqlText) -> str:
     for source in built["sources"]:
         if source["landed_column"] is None:
             del source["landed_column"]  # the versions that sessions have recorded know no such attribute
+        if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else
+            for name in ("keep", "order_by", "deleted"):
+                del source[name]
     hashed = repr((sql.text, built))
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]

@@ -1,24 +1,28 @@
 """Row validation: classify each row of a source. It counts, repeats a delivery, or belongs in quarantine.
 
-A classified row has four more columns, which `drop_classification` removes. All functions but `count_rows` are lazy.
+A classified row has five more columns, which `drop_classification` removes. All functions but `count_rows` are lazy.
 The schema of the rows is an argument, because asking Spark for it takes a call each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.columns import (
+    BESIDE,
+    CUT,
     DELIVERY,
     HASH,
     HOUR,
     KEY,
     LANDED,
     REASON,
+    REMAINS,
+    TIED,
     TIME,
     VALID,
     column,
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.declaration import Source, Target
 
-CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
+CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR, TIED)
 """The columns of a classified row besides its own.
 
 - `HASH`: of rows that belong in quarantine, and of those that only it tells apart. Else null.
@@ -45,6 +49,7 @@ CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
 - `DELIVERY`: `COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery. Of a
   source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`.
 - `HOUR`: the event hour (long).
+- `TIED`: whether the row counts, and only its hash tells it from another row, so that nothing says which is right.
 """
 
 FORMER_HASH = "former_hash"
@@ -55,6 +60,9 @@ JSON_OPTIONS = {
     "timestampNTZFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of the rows in quarantine, for people."""
+
+Direction = Callable[[Any], Column]
+"""Ascending or descending."""
 
 MICROSECONDS_PER_MINUTE = 60_000_000
 LATENESS_PERCENTILES = [0.5, 0.95]
@@ -74,7 +82,8 @@ def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int)
 
     Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts. If the source
     keeps the last, then of several rows with one key the one with the greatest (order_by, landed_at, batch_id, hash);
-    if it keeps all, the one of several with one key and order.
+    if it keeps all, the one of several with one key and order. A deletion without an order removes the versions of its
+    key that landed until it did.
 
     Args:
         rows: Rows of the source. If it has versions, all rows of each key that occurs.
@@ -87,7 +96,7 @@ def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int)
     hashed = judged.withColumn(HASH, F.when(_needs_hash(source), F.expr(hash_sql(schema))))
     hour = hour_of(source.time_column).alias(HOUR)
     classified = hashed.select(*_with_time_zone(source, schema.names), HASH, REASON, hour, VALID)
-    return classified.withColumn(DELIVERY, _delivery(source, schema.names)).drop(VALID)
+    return _with_delivery(classified, source, schema.names).drop(VALID)
 
 
 def classify_against_stored(
@@ -195,6 +204,7 @@ def count_aggregates(
         F.count_if(is_duplicate).alias("duplicates"),
         F.count_if(~is_valid()).alias("quarantined"),
         F.count_if(is_contested).alias("contested"),
+        F.count_if(F.col(TIED)).alias("tied"),
         F.count_if(is_late).alias("late"),
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
@@ -211,6 +221,7 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
         duplicates=values["duplicates"],
         quarantined=values["quarantined"],
         contested=values["contested"],
+        tied=values["tied"],
         late=values["late"],
         hours=tuple(values["hours"]),
         lateness_p50=p50,
@@ -252,28 +263,55 @@ def _deliveries(source: Source) -> WindowSpec:
     if not source.has_versions:
         # The time column is among the partition columns so that Spark pushes a filter on it below the window.
         return Window.partitionBy(*columns([str(source.key), source.time_column]), F.col(VALID))
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
-    return Window.partitionBy(*columns(map(str, same_row)), F.col(VALID))
+    return Window.partitionBy(*columns(source.row_columns), F.col(VALID))
 
 
-def _delivery(source: Source, names: Sequence[str]) -> Column:
-    """Return the number of a delivery among those of its row."""
-    if source.has_versions:
-        return _version(source, names)
+def _with_delivery(rows: DataFrame, source: Source, names: Sequence[str]) -> DataFrame:
+    """Return rows with the number of each among the deliveries of its row, and whether the first of them is tied."""
     if source.key is None:
-        return F.lit(COUNTED)
-    order = columns(name for name in source.arrival_columns if name in names)
-    return F.row_number().over(_deliveries(source).orderBy(*order, F.col(HASH)))
+        return rows.withColumns({DELIVERY: F.lit(COUNTED), TIED: F.lit(False)})
+    places = columns(name for name in source.arrival_columns if name in names)
+    if not source.has_versions:
+        return _numbered(rows, source, places, F.asc)
+    order = [*columns(source.order_columns), *places]
+    if not source.takes_unordered_deletions:
+        return _with_deletions(_numbered(rows, source, order, F.desc), source)
+    unordered = _is_unordered_deletion(source)
+    landed = F.struct(*places)
+    rows = rows.withColumn(CUT, F.max(F.when(unordered, landed)).over(_deliveries(source)))
+    is_later = F.coalesce(landed > F.col(CUT), F.lit(True))
+    # A version that landed together with such a deletion is removed, but may have been written after it.
+    is_beside = ~unordered & F.coalesce(landed == F.col(CUT), F.lit(False))
+    beside = F.max(is_beside).over(_deliveries(source))
+    # A version that remains comes first, then the deletion, then the versions that it removed.
+    rows = rows.withColumns({REMAINS: F.when(unordered, 1).when(is_later, 2).otherwise(0), BESIDE: beside})
+    found = _numbered(rows, source, [F.col(REMAINS), *order], F.desc)
+    is_tied = F.col(TIED) | ((F.col(DELIVERY) == COUNTED) & unordered & F.col(BESIDE))
+    return _with_deletions(found.withColumn(TIED, is_tied).drop(CUT, REMAINS, BESIDE), source)
 
 
-def _version(source: Source, names: Sequence[str]) -> Column:
-    """Return the number of a version among those of its key, the last one first."""
-    assert source.order_by is not None
-    order = [name for name in (source.order_by, *source.arrival_columns) if name in names]
-    last_first = [each.desc() for each in columns([*order, HASH])]
-    number = F.row_number().over(_deliveries(source).orderBy(*last_first))
-    number = F.least(number, F.lit(REPEATED))
-    return F.when((number == COUNTED) & _is_deleted(source), DELETION).otherwise(number)
+def _with_deletions(rows: DataFrame, source: Source) -> DataFrame:
+    """Return the numbered versions of a key, of which the first counts, or deletes the key; all others are repeated."""
+    number = F.least(DELIVERY, F.lit(REPEATED))
+    is_deletion = (F.col(DELIVERY) == COUNTED) & _is_deleted(source)
+    return rows.withColumn(DELIVERY, F.when(is_deletion, DELETION).otherwise(number))
+
+
+def _numbered(rows: DataFrame, source: Source, order: Sequence[Column], direction: Direction) -> DataFrame:
+    """Return rows with their numbers in an order of columns, then of hashes, and whether only a hash puts one first."""
+    first = _deliveries(source).orderBy(*map(direction, order), direction(F.col(HASH)))
+    place = F.struct(F.lit(True), *order)
+    is_same_place = F.lead(place).over(first).eqNullSafe(place)
+    is_other_row = F.lead(HASH).over(first) != F.col(HASH)
+    number = F.row_number().over(first)
+    is_tied = is_valid() & (number == COUNTED) & is_same_place & is_other_row
+    return rows.withColumns({DELIVERY: number, TIED: F.coalesce(is_tied, F.lit(False))})
+
+
+def _is_unordered_deletion(source: Source) -> Column:
+    """Return the condition on versions that delete their key and lack a column of the order."""
+    lacks_order = [each.isNull() for each in columns(source.order_columns)]
+    return _is_deleted(source) & F.greatest(*lacks_order, F.lit(False))
 
 
 def _is_deleted(source: Source) -> Column:
@@ -298,9 +336,11 @@ def _reason(source: Source, start: int) -> Column:
 
 def _flaws_of_any_row(source: Source) -> Iterator[tuple[Column, str]]:
     """Yield the conditions, with reasons, that also concern a row that deletes its key."""
-    for name in (source.key, source.order_by):
-        if name is not None:
-            yield column(name).isNull(), f"{name} is null"
+    if source.key is not None:
+        yield column(source.key).isNull(), f"{source.key} is null"
+    needs_order = ~_is_deleted(source) if source.takes_unordered_deletions else F.lit(True)
+    for name in source.order_columns:
+        yield column(name).isNull() & needs_order, f"{name} is null"
     landed = source.landed_column
     if source.deleted is not None and landed is not None:
         yield column(landed).isNull(), f"{landed} is null"
