@@ -85,7 +85,7 @@ def keeps_none_of_repeated(original: Any) -> Any:
     def delivered(rows: DataFrame, source: Any, columns: Any) -> DataFrame:
         found: DataFrame = original(rows, source, columns)
         deliveries = F.count("*").over(Window.partitionBy(source.key, source.time_column))
-        return found.withColumn("_delivery", F.when(deliveries > 1, 2).otherwise(1))
+        return found.withColumn("_lake_delivery", F.when(deliveries > 1, 2).otherwise(1))
 
     return delivered
 
@@ -93,7 +93,7 @@ def keeps_none_of_repeated(original: Any) -> Any:
 def takes_all_for_stored(original: Any) -> Any:
     def compared(*args: Any, **kwargs: Any) -> DataFrame:
         rows: DataFrame = original(*args, **kwargs)
-        return rows.withColumn("_delivery", F.lit(2))
+        return rows.withColumn("_lake_delivery", F.lit(2))
 
     return compared
 
