@@ -8,11 +8,11 @@ their published rows; if it cannot tell the hours, all hours do. To add an audit
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import ROWS, TIME, hour_of, quoted
+from lake_assets.base.conditions import any_of
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
@@ -98,8 +98,7 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        is_null = [F.col(column).isNull() for column in columns]
-        any_null = reduce(lambda left, right: left | right, is_null)
+        any_null = any_of(F.col(column).isNull() for column in columns)
         return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
 
     return Audit(

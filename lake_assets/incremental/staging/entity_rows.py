@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lake_assets.base.columns import ENTITY, SIGN, column, columns
+from lake_assets.base.conditions import union_by_name
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.key_index.lookup import KeyIndex
 from lake_assets.incremental.key_index.spark_rows import distinct_values, local_rows
@@ -46,8 +46,7 @@ class ChangedEntities:
 
 def ids_of(rows: Iterable[DataFrame], entity: str) -> DataFrame:
     """Return the ids of all entities in these rows, each once, as column `ENTITY`."""
-    ids = [each.select(column(entity).alias(ENTITY)) for each in rows]
-    return reduce(DataFrame.union, ids).distinct()
+    return union_by_name(*[each.select(column(entity).alias(ENTITY)) for each in rows]).distinct()
 
 
 def differing(before: DataFrame, after: DataFrame) -> DataFrame:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lake_assets.base.conditions import union_by_name
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
 from lake_assets.incremental.declaration import Source, Target
@@ -120,12 +121,12 @@ class Stager:
     def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
         """Return the rows of the new snapshots, and those that have waited."""
         span = plan.sources[0]
-        rows = read_appended(self.build.spark, span)
+        parts = [read_appended(self.build.spark, span)]
         for late in plan.late_rows:
             earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
             waited = read_appended(self.build.spark, earlier)
-            rows = rows.unionByName(within(waited, source.time_column, late.hours))
-        return rows
+            parts.append(within(waited, source.time_column, late.hours))
+        return union_by_name(*parts)
 
     def _computed_and_counted(
         self,
