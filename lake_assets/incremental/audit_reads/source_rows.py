@@ -1,6 +1,7 @@
 """The rows of a source, read on Spark by plain queries of the audits' own.
 
-Conditions are SQL text. The names in them are checked identifiers of a declaration, the values are numbers and times.
+The engine's conditions are SQL text. The names in them are checked identifiers of a declaration, the values are numbers
+and times. The conditions that a user has written are expressions of their own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_start
+from lake_assets.base.sql_text import any_is_true, quoted
 from lake_assets.incremental.declaration import LANDED
 
 if TYPE_CHECKING:
@@ -52,33 +54,33 @@ def in_hours(time_column: str, hours: Collection[int]) -> str:
     return f"{in_range} and {hour_of(time_column)} in ({numbers})"
 
 
-def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
+def is_valid(source: Source, columns: Sequence[str], *, start: int) -> Column:
     """Return the condition on rows of a source that do not belong in quarantine.
 
     Args:
         columns: The columns of the source.
         start: First hour of the pipeline.
     """
+    from pyspark.sql import functions as F
+
     if source.trusted:
-        return "true"
+        return F.lit(True)
     time = f"`{source.time_column}`"
     has_landed = LANDED in columns
     needed = [f"`{column}` is not null" for column in (source.key, source.order_by) if column is not None]
     tests = [*needed, f"{time} >= {_moment(start)}"]
     if has_landed:
         tests.append(f"{time} <= {LANDED} + interval 1 hour")
-    for rule in source.rules:
-        tests.append(f"not coalesce(({rule.where}), false)")
-    stands = " and ".join(tests)
+    stands = F.expr(" and ".join(tests)) & ~any_is_true([rule.where for rule in source.rules])
     if source.deleted is None:
         return stands
     deletes = " and ".join([*needed, f"{LANDED} is not null" if has_landed else "true"])
-    return f"case when {is_deleted(source)} then {deletes} else {stands} end"
+    return F.when(is_deleted(source), F.expr(deletes)).otherwise(stands)
 
 
-def is_deleted(source: Source) -> str:
+def is_deleted(source: Source) -> Column:
     """Return the condition on rows of a source that delete their key."""
-    return "false" if source.deleted is None else f"coalesce(({source.deleted}), false)"
+    return any_is_true([] if source.deleted is None else [source.deleted])
 
 
 def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
@@ -88,7 +90,7 @@ def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> 
         rows: Valid rows.
         columns: The columns of the source.
     """
-    every_column = ", ".join(f"`{column}`" for column in columns)
+    every_column = ", ".join(quoted(column) for column in columns)
     order = [f"`{column}`" for column in (source.order_by, LANDED, "batch_id") if column in columns]
     content = f"sha2(to_json(struct({every_column})), 256)"
     newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as newest"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.base.sql_text import is_true
+
 VALID_TO = "valid_to"
 
 
@@ -14,4 +16,4 @@ def with_valid_to(rows: DataFrame, *, key: str, valid_from: str, deleted: str | 
     found = rows.withColumn(VALID_TO, F.lead(valid_from).over(of_key))
     if deleted is None:
         return found
-    return found.where(~F.coalesce(F.expr(deleted), F.lit(False)))
+    return found.where(~is_true(deleted))

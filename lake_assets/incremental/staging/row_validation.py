@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_key
+from lake_assets.base.sql_text import is_true, quoted
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate
 from lake_assets.incremental.declaration import LANDED
@@ -214,7 +215,7 @@ def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column
 
 def _quoted(columns: Sequence[str]) -> list[Column]:
     """Return columns by their names, which may be any in a table of another program."""
-    return [F.col("`" + column.replace("`", "``") + "`") for column in columns]
+    return [F.col(quoted(column)) for column in columns]
 
 
 def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
@@ -267,9 +268,7 @@ def _version(source: Source, columns: Sequence[str]) -> Column:
 
 def _is_deleted(source: Source) -> Column:
     """Return the condition on versions that delete their key."""
-    if source.deleted is None:
-        return F.lit(False)
-    return F.coalesce(F.expr(source.deleted), F.lit(False))
+    return F.lit(False) if source.deleted is None else is_true(source.deleted)
 
 
 def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
@@ -305,7 +304,7 @@ def _flaws_of_a_row_that_stands(source: Source, start: int, *, has_landed: bool)
         yield F.col(LANDED).isNull(), f"{LANDED} is null"
         yield _is_after_landing(source), f"{name} is over an hour after {LANDED}"
     for rule in source.rules:
-        yield F.expr(rule.where), rule.reason
+        yield is_true(rule.where), rule.reason
 
 
 def _is_after_landing(source: Source) -> Column:
