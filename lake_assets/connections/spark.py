@@ -29,6 +29,7 @@ CONNECT_PORT = 15002
 """The port of a Spark Connect server if its address names none."""
 
 CONNECT_TIMEOUT_SECONDS = 10
+HANDSHAKE_SECONDS = 30
 MAX_RETRIES = 5
 """Of a Connect client: about 20 s."""
 
@@ -295,7 +296,7 @@ def require_listener(remote: str) -> None:
     """Check that a server listens at an address `sc://host:port/;parameters`.
 
     Raises:
-        ServiceError: None does.
+        ServiceError: None does, or it is none of Spark Connect.
     """
     address = urlsplit(remote)
     listener = (address.hostname or "", address.port or CONNECT_PORT)
@@ -306,6 +307,27 @@ def require_listener(remote: str) -> None:
             f"No Spark Connect server answers at {safe_remote(remote)}: {error}.",
             remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process.",
         ) from None
+    if not _speaks_connect(remote):
+        raise ServiceError(
+            f"What listens at {safe_remote(remote)} does not answer as a Spark Connect server.",
+            remedy=f"Correct LAKE_SPARK_REMOTE: Spark Connect listens at port {CONNECT_PORT} unless it is configured"
+            " otherwise. If it is the right one, it may hang: restart it.",
+        )
+
+
+def _speaks_connect(remote: str) -> bool:
+    """Return whether a connection of Spark Connect opens. A client would try it again for minutes."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=HANDSHAKE_SECONDS)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+    return True
 
 
 def extra_jars(settings: Settings, name: str) -> Path:

@@ -31,6 +31,7 @@ from lake_assets.base.columns import (
     hour_of,
 )
 from lake_assets.base.hours import hour_key
+from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate
 from lake_assets.incremental.planning.session import RowCounts
@@ -316,9 +317,7 @@ def _is_unordered_deletion(source: Source) -> Column:
 
 def _is_deleted(source: Source) -> Column:
     """Return the condition on versions that delete their key."""
-    if source.deleted is None:
-        return F.lit(False)
-    return F.coalesce(F.expr(source.deleted), F.lit(False))
+    return F.lit(False) if source.deleted is None else is_true(source.deleted)
 
 
 def _reason(source: Source, start: int) -> Column:
@@ -358,7 +357,7 @@ def _flaws_of_a_row_that_stands(source: Source, start: int) -> Iterator[tuple[Co
         yield column(landed).isNull(), f"{landed} is null"
         yield _is_after_landing(source), f"{name} is over an hour after {landed}"
     for rule in source.rules:
-        yield F.expr(rule.where), rule.reason
+        yield is_true(rule.where), rule.reason
 
 
 def _is_after_landing(source: Source) -> Column:
