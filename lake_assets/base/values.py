@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 KINDS = ("string", "int", "long", "float", "double", "boolean", "date", "timestamp", "timestamptz", "decimal(p, s)")
 """The Iceberg types that have a rule."""
 
+NO_ZONE = "has no time zone"
 ZONE_REMEDY = "Write times with their zone, such as 2026-01-01T00:05:00Z."
 
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
@@ -97,7 +98,9 @@ def json_object(text: str) -> Mapping[str, Any]:
         found = _DECODER.decode(text)
     except Refused:
         raise
-    except (ValueError, ArithmeticError, RecursionError):
+    except ArithmeticError:  # of Decimal, for an exponent of nineteen digits
+        raise Refused("has a number that no column can hold", "Correct it.") from None
+    except (ValueError, RecursionError):
         raise Refused("is no JSON object", "Write one JSON object for each row.") from None
     if not isinstance(found, dict):
         raise Refused("is no JSON object", "Write one JSON object for each row.")
@@ -127,6 +130,16 @@ def time_of(number: int, unit: str, zone: str | None) -> datetime:
             "Check the unit of the column: seconds may have been written as milliseconds.",
         ) from None
     return found if zone is None else found.replace(tzinfo=UTC)
+
+
+def time_text(number: int, unit: str) -> str:
+    """Return a time of Arrow as text, also one that `time_of` refuses."""
+    whole, finer = divmod(number * _NANOSECONDS[unit], 1_000_000_000)
+    try:
+        text = (_EPOCH + timedelta(seconds=whole)).isoformat(" ")
+    except OverflowError:
+        return f"{number} {unit} since 1970"
+    return f"{text}.{finer:09}" if finer else text
 
 
 def shown(value: object) -> str:
@@ -242,7 +255,7 @@ def moment_of(value: Any, zone: ZoneInfo | None = None) -> datetime:
     found = _time(_midnight(value) if zone else value)
     if found.tzinfo is None:
         if zone is None:
-            raise Refused("has no time zone", ZONE_REMEDY)
+            raise Refused(NO_ZONE, ZONE_REMEDY)
         found = _in_zone(found, zone)
     try:
         return found.astimezone(UTC)
