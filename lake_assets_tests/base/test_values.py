@@ -60,7 +60,7 @@ def test_a_time_is_the_moment_that_python_reads(local: datetime, zone: timezone,
 
 @given(st.datetimes(), st.integers(0, 999))
 def test_a_time_of_arrow_is_exact_or_refused(local: datetime, nanoseconds: int) -> None:
-    microseconds = (local - datetime.min) // timedelta(microseconds=1) - 62_135_596_800_000_000
+    microseconds = (local.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     assert time_of(microseconds, "us", "UTC") == local.replace(tzinfo=UTC)
     assert time_of(microseconds * 1000, "ns", None) == local
     if nanoseconds:
