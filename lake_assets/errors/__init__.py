@@ -19,6 +19,8 @@ LakeError
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
+│   ├── FilesMisread
+│   ├── RowsUnread
 │   ├── SourceReplaced
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
@@ -92,12 +94,14 @@ from lake_assets.errors.functions import AuditBroken, FunctionFailed, RowsFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
+    FilesMisread,
     HistoryCut,
     HoursHeld,
     InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
+    RowsUnread,
     SessionError,
     SourceError,
     SourceReplaced,
@@ -148,6 +152,7 @@ __all__ = [
     "ErasureStopped",
     "FileDamaged",
     "FilesDiffer",
+    "FilesMisread",
     "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
@@ -166,6 +171,7 @@ __all__ = [
     "PublishConflict",
     "RegistryDamaged",
     "RowsFailed",
+    "RowsUnread",
     "ServiceError",
     "ServingError",
     "SessionError",

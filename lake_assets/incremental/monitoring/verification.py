@@ -249,6 +249,7 @@ def _rebuilt(
         main=head if isinstance(target.mode, Sequential) else None,
         complete_through=None,
         max_rows=_estimated_rows(engine, target, planned, head),
+        catalog=engine.catalog,
     )
     # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
     sources = tuple(replace(span, from_snapshot_id=span.to_snapshot_id) for span in planned.sources)

@@ -63,6 +63,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
         start=engine.pipeline.start_hour,
         main=None,
         complete_through=None,
+        catalog=engine.catalog,
     )
     rebuilt = stager.prepare(planned).rows
     committed = engine.store.state(target.table).committed

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.incremental.declaration import LANDED, RawTable, Source
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.planning.changes import SnapshotChange, raw_history
 from lake_assets.incremental.planning.changes.data_files import HOUR_MILLISECONDS, DataFiles, TimeRange

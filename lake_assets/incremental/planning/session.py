@@ -267,6 +267,7 @@ class RowCounts:
         quarantined: Rows that were quarantined.
         contested: Deliveries that may replace a row stored already.
         late: Rows of hours that had been declared complete before.
+        in_bounds: Rows whose time lies in the bounds of the files that are read whole, by metadata.
         hours: The event hours of the kept rows; ascending.
         lateness_p50: Median of landed_at minus event time of the kept rows, minutes; None without rows.
         lateness_p95: The 95th percentile, likewise.
@@ -279,6 +280,7 @@ class RowCounts:
     quarantined: int = 0
     contested: int = 0
     late: int = 0
+    in_bounds: int = 0
     hours: tuple[int, ...] = ()
     lateness_p50: float | None = None
     lateness_p95: float | None = None

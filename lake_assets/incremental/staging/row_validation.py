@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import WindowSpec
 
     from lake_assets.incremental.declaration import Source, Target
+    from lake_assets.incremental.metadata.least_rows import LeastRows
 
 HASH = "_row_hash"
 """SHA-256 of the row as JSON: of rows that belong in quarantine, and of those that only it tells apart. Else null."""
@@ -148,6 +149,7 @@ def count_rows(
     columns: Sequence[str],
     complete_through: int | None,
     hours: Sequence[int] | None = None,
+    least: LeastRows | None = None,
 ) -> RowCounts:
     """Count classified rows by their classification, in one pass.
 
@@ -155,8 +157,9 @@ def count_rows(
         columns: The columns of the source.
         complete_through: The target's before the session; rows of hours up to it count as late.
         hours: Hours that an overwrite replaces; rows in none of them count as outside. None: no row does.
+        least: The rows that are read at least, by metadata.
     """
-    aggregates = count_aggregates(source, columns=columns, complete_through=complete_through, hours=hours)
+    aggregates = count_aggregates(source, columns=columns, complete_through=complete_through, hours=hours, least=least)
     return row_counts(aggregate(rows, aggregates))
 
 
@@ -166,6 +169,7 @@ def count_aggregates(
     columns: Sequence[str],
     complete_through: int | None,
     hours: Sequence[int] | None = None,
+    least: LeastRows | None = None,
 ) -> list[Column]:
     """Return the aggregates of classified rows that `row_counts` takes. The arguments are those of `count_rows`."""
     is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
@@ -180,6 +184,7 @@ def count_aggregates(
         F.count_if(~is_valid()).alias("quarantined"),
         F.count_if(is_contested).alias("contested"),
         F.count_if(is_late).alias("late"),
+        F.count_if(is_in_bounds(source.time_column, least)).alias("in_bounds"),
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
         F.max(lateness).alias("lateness_max"),
@@ -196,11 +201,20 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
         quarantined=values["quarantined"],
         contested=values["contested"],
         late=values["late"],
+        in_bounds=values["in_bounds"],
         hours=tuple(values["hours"]),
         lateness_p50=p50,
         lateness_p95=p95,
         lateness_max=values["lateness_max"],
     )
+
+
+def is_in_bounds(time_column: str, least: LeastRows | None) -> Column:
+    """Return the condition that a time lies in the bounds of files that are read whole. It is not handed to Iceberg."""
+    if least is None:
+        return F.lit(False)
+    time = F.unix_micros(F.col(time_column).cast("timestamp"))
+    return (time >= least.first) & (time <= least.last)
 
 
 def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column:

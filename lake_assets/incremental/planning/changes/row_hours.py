@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
 from lake_assets.base.hours import HOUR_MICROSECONDS, ranges
 from lake_assets.base.recent import Recent
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 
 HourRange = tuple[int, int]
 """First and last event hour, both inclusive."""
