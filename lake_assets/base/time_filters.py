@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lake_assets.base.hours import hour_start, ranges
+from lake_assets.base.columns import column
+from lake_assets.base.hours import moment_sql, ranges
 
 
 def moment(hour: int) -> Column:
     """Return the start of an hour, as a literal with its time zone: it is pushed down, and needs no session setting."""
-    return F.expr(f"TIMESTAMP '{hour_start(hour):%Y-%m-%d %H:%M:%S}Z'")
+    return F.expr(moment_sql(hour))
 
 
 def within(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFrame:
@@ -27,12 +28,12 @@ def outside(rows: DataFrame, time_column: str, hours: Sequence[int]) -> DataFram
 
 def before(rows: DataFrame, time_column: str, hour: int) -> DataFrame:
     """Return the rows with a time before an hour."""
-    return rows.where(F.col(time_column) < moment(hour))
+    return rows.where(column(time_column) < moment(hour))
 
 
 def hours_condition(time_column: str, hours: Sequence[int]) -> Column:
     """Return the condition that a time is in any of the hours, as ranges of whole hours."""
-    time = F.col(time_column)
+    time = column(time_column)
     condition: Column | None = None
     for first, last in ranges(hours):
         in_range = (time >= moment(first)) & (time < moment(last + 1))

@@ -16,6 +16,7 @@ LakeError
 │   ├── TableMissing
 │   │   └── SourceTableMissing
 │   ├── TimeColumnUnusable
+│   ├── ColumnNameTaken
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
@@ -94,6 +95,7 @@ from lake_assets.errors.functions import AuditBroken, FunctionFailed, RowsFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
+    ColumnNameTaken,
     FilesMisread,
     HistoryCut,
     HoursHeld,
@@ -145,6 +147,7 @@ __all__ = [
     "CheckpointLost",
     "ClaimRefused",
     "ColumnMismatch",
+    "ColumnNameTaken",
     "ConfigurationError",
     "CoordinationError",
     "CountsDiffer",

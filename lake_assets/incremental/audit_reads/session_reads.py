@@ -57,7 +57,7 @@ class SessionReads:
         If the source has versions, return each version that counts once, without those that delete their key.
         """
         columns = [field.name for field in self.table.schema().fields]
-        valid = is_valid(self.source, columns, start=self.start)
+        valid = is_valid(self.source, start=self.start)
         if not self.source.has_versions:
             return self._covered_rows().where(valid)
         rows = self._rows_of_all_hours().where(valid)

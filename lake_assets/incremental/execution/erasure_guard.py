@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import TimestamptzType
 
-from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
+from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
@@ -170,7 +170,7 @@ def _rows_sent_before(
 ) -> list[BooleanExpression]:
     """Return, for each id, the condition on its rows that happened or landed by its erasure."""
     types = {field.name: field.field_type for field in table.schema().fields}
-    time_columns = [column for column in (raw.time_column, LANDED) if column in types]
+    time_columns = [column for column in (raw.time_column, raw.landed_column) if column in types]
     conditions: list[BooleanExpression] = []
     for value, erased_at in sorted(erased_ids.items()):
         # A row without a time may have happened by then.

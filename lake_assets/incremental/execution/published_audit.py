@@ -219,15 +219,15 @@ class PublishedAuditor:
 
         source = self.target.sources[0]
         check_sources(build, self.catalog, plan)
-        rows, columns = classified_rows_in_scope(build, source, plan.sources[0], plan)
+        rows, schema = classified_rows_in_scope(build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
         least = least_in_hours(self.catalog, source, plan)
-        counts = row_validation.count_rows(rows, source, columns=columns, complete_through=None, least=least)
+        counts = row_validation.count_rows(rows, source, complete_through=None, least=least)
         least.check(read=counts.read, timed=counts.in_bounds)
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(build, rows, source, schema))
         return PreparedRows(
             plan=plan,
             load="none",

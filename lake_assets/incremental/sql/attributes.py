@@ -23,6 +23,9 @@ class SourceAttributes(Attributes):
     table: str = Field(description="The table, namespace.name.")
     time_column: str = Field(description="The column of the row's own time; a timestamptz.")
     key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
+    landed_column: str | None = Field(
+        None, description="The column of the time when a row landed, of a table that another program has made."
+    )
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
     name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
     columns: dict[str, str] = Field(

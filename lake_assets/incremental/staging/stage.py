@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
@@ -96,25 +97,19 @@ class Stager:
             None if a new row may replace a stored one.
         """
         source = self.target.sources[0]
-        rows, columns = self._classified_new_rows(source, plan)
+        rows, schema = self._classified_new_rows(source, plan)
         least = least_appended(self.catalog, source, plan)
         if self._can_repeat_stored_rows(source, plan):
             stored = within(self.build.published(), self.target.time_column, plan.hour_numbers)
             stored = hash_join_hint(stored, few=self.single_partition)
-            rows = row_validation.classify_against_stored(
-                rows,
-                stored,
-                source,
-                self.target,
-                columns=columns,
-            )
-        rows, counts = self._computed_and_counted(rows, source, columns, least)
+            rows = row_validation.classify_against_stored(rows, stored, source, self.target)
+        rows, counts = self._computed_and_counted(rows, source, least)
         if counts.contested:
             return None
         kept = rows.where(row_validation.is_counted())
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
         inputs = [row_validation.drop_classification(kept)]
         return PreparedRows(
             plan=plan,
@@ -127,16 +122,16 @@ class Stager:
             max_rows=self.build.max_rows,
         )
 
-    def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
+    def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, StructType]:
         """Return the classified rows that were appended to a source, and its columns."""
         rows = coalesce_if_few(self._appended_rows(source, plan), self.build.max_rows)
-        columns = rows.columns
+        schema = rows.schema
         # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
-        classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
+        classified = row_validation.classify(rows, source, schema=schema, start=self.build.start)
         if plan.left_out:
             is_left_out = hours_condition(source.time_column, plan.left_out)
             classified = classified.where(~F.coalesce(is_left_out, F.lit(False)))
-        return classified, columns
+        return classified, schema
 
     def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
         """Return the rows of the new snapshots, and those that have waited."""
@@ -152,7 +147,6 @@ class Stager:
         self,
         rows: DataFrame,
         source: Source,
-        columns: Sequence[str],
         least: LeastRows,
         hours: Sequence[int] | None = None,
     ) -> tuple[DataFrame, RowCounts]:
@@ -163,7 +157,6 @@ class Stager:
         """
         aggregates = row_validation.count_aggregates(
             source,
-            columns=columns,
             complete_through=self.complete_through,
             hours=hours,
             least=least,
@@ -186,9 +179,9 @@ class Stager:
         """Prepare the planned hours, rebuilt from all sources. A plan without hours may have rows to quarantine."""
         source = self.target.sources[0]
         hours = plan.hour_numbers
-        rows, columns = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
+        rows, schema = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
         least = least_in_hours(self.catalog, source, plan)
-        rows, counts = self._computed_and_counted(rows, source, columns, least, hours)
+        rows, counts = self._computed_and_counted(rows, source, least, hours)
         in_hours = within(rows, source.time_column, hours)
         kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)
@@ -200,7 +193,7 @@ class Stager:
             changed_rows = within(changed_rows, self.target.time_column, changed)
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
         quarantined += quarantine_rows_of_other_sources(self.build, plan)
         return PreparedRows(
             plan=plan,
