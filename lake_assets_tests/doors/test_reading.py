@@ -115,3 +115,108 @@ def test_a_session_stops_if_spark_reads_fewer_rows_than_the_metadata_contain(lak
         assert "rows of prod.visits" in message
     assert len(published(lake)) == 6
     assert len(lake.rows("core.visits_by_hour")) == 4
+
+
+BOOKINGS = """
+from lake_assets import Pipeline, RawTable, SessionContext, Source, Stateful, Stateless, audits, incremental_asset
+
+BOOKINGS = Source("prod.bookings", time_column="starts_at", key="booking_id")
+COLUMNS = {"booking_id": "string", "starts_at": "timestamptz"}
+AUDITS = [audits.source_target_counts(), audits.unique_key()]
+
+@incremental_asset(mode=Stateless(), sources=[BOOKINGS], key="booking_id", time_column="starts_at",
+    columns=COLUMNS, audits=[*AUDITS, audits.no_missing_events()])
+def booking_fact(session: SessionContext, bookings):
+    return bookings.select("booking_id", "starts_at")
+
+@incremental_asset(mode=Stateless(), sources=[Source("prod.bookings", time_column="starts_at")], key="booking_id",
+    time_column="starts_at", columns=COLUMNS, audits=AUDITS, grain="day")
+def booking_by_day(session: SessionContext, bookings):
+    return bookings.select("booking_id", "starts_at")
+
+@incremental_asset(mode=Stateful(load="changed"), sources=[BOOKINGS], key="booking_id", time_column="starts_at",
+    columns=COLUMNS)
+def booking_state(session: SessionContext, bookings):
+    return session.within(bookings, "starts_at").select("booking_id", "starts_at")
+
+@incremental_asset(mode=Stateless(), sources=[Source("prod.visits", time_column="visited_at", key="visit_id")],
+    key="visit_id", time_column="visited_at", columns={"visit_id": "string", "visited_at": "timestamptz"})
+def visit_fact(session: SessionContext, visits):
+    return visits.select("visit_id", "visited_at")
+
+PIPELINE = Pipeline(raw=(RawTable("prod.bookings", time_column="starts_at", complete_after="30 minutes"),
+    RawTable("prod.visits", time_column="visited_at", complete_after="30 minutes")),
+    targets=(booking_fact, booking_by_day, booking_state, visit_fact), start="2026-01-01-00:00")
+"""
+SECOND = 1_000_000
+TIMES = {
+    "good": 1_767_226_200 * SECOND,  # 2026-01-01T00:10:00Z
+    "newer": 1_767_240_600 * SECOND,  # 2026-01-01T04:10:00Z
+    "millennium": 42_980_544_300 * SECOND,  # 3332-01-01T00:05:00Z
+    "for ever": 253_402_300_799 * SECOND,  # 9999-12-31T23:59:59Z
+    "year 10000": 253_402_300_800 * SECOND,
+    "milliseconds": 1_767_225_900_000 * SECOND,  # as seconds: the year 57971
+    "infinity": 2**63 - 1,
+    "before": -14_831_769_300 * SECOND,  # the year 1500
+    "year 0": -62_135_596_801 * SECOND,
+    "-infinity": -(2**63),
+}
+IN_CALENDAR = ["for ever", "good", "millennium", "newer"]
+
+
+def add_bookings(lake: LakeDoor, times: dict[str, int]) -> None:
+    """Add a data file with bounds of its times, as Spark writes it."""
+    table = lake.table("prod.bookings")
+    microseconds = pa.array(times.values(), pa.int64())
+    rows = pa.table({"booking_id": list(times), "starts_at": microseconds.cast(pa.timestamp("us", "UTC"))})
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+            for bounds, bound in ((file.lower_bounds, min), (file.upper_bounds, max)):
+                bounds[2] = struct.pack("<q", bound(times.values()))
+            file.null_value_counts[2] = 0
+            append.append_data_file(file)
+
+
+def test_times_that_no_calendar_has_stop_no_target(lake: LakeDoor) -> None:
+    create_visits(lake)
+    lake.declare_in_python(BOOKINGS)
+    schema = Schema(NestedField(1, "booking_id", StringType()), NestedField(2, "starts_at", TimestamptzType()))
+    no_bounds = {"write.metadata.metrics.column.starts_at": "none"}
+    lake.catalog.create_table("prod.bookings", schema, properties=no_bounds)
+    add_bookings(lake, TIMES)
+    add_file(lake, "a.parquet", visits(0))
+    lake("init")
+    shown = lake("inspect", "prod.bookings", "starts_at")
+    assert "-290308-12-21T19:59:05.224192" in shown
+    assert "+294247-01-10T04:00:54.775807" in shown
+    lake("plan", "booking_fact")
+    lake("catch-up")
+
+    for table in ("core.booking_fact", "core.booking_by_day"):
+        built = lake.values(table, "booking_id")
+        assert sorted(set(IN_CALENDAR) - {"before"}) == [each for each in built if each != "before"], table
+    assert lake.values("core.booking_state", "booking_id") == ["good"]
+    reasons = {row["reason"] for row in lake.rows("etl.quarantine", "reason")}
+    assert "starts_at is after the year 9999" in reasons
+    assert "starts_at is before the declared start, 2026-01-01-00:00" in reasons
+    assert len(published(lake)) == 6
+
+    for words in (
+        ["status"],
+        ["report"],
+        ["doctor"],
+        ["plan", "booking_by_day"],
+        ["sessions", "booking_fact"],
+        ["catch-up"],
+    ):
+        assert "Error" not in lake(*words), words
+    for target in ("booking_fact", "booking_by_day", "booking_state"):
+        assert "equal" in lake("verify", target), target
+    lake("rebuild", "booking_fact", "--reset")
+    assert "for ever" in lake.values("core.booking_fact", "booking_id")
+
+    # A later file with nothing but such times, and one that is sound.
+    add_bookings(lake, {"again": TIMES["infinity"], "once more": TIMES["-infinity"]})
+    add_bookings(lake, {"last": TIMES["good"] + SECOND})
+    lake("catch-up")
+    assert "last" in lake.values("core.booking_fact", "booking_id")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import NEWEST, SAME, hash_sql, quoted
-from lake_assets.base.hours import hour_sql, moment_sql
+from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_sql, moment_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -58,14 +58,15 @@ def is_valid(source: Source, *, start: int) -> str:
     Args:
         start: First hour of the pipeline.
     """
-    if source.trusted:
-        return "true"
     time = quoted(source.time_column)
+    end = moment_sql(LAST_HOUR + 1)
+    if source.trusted:
+        return f"coalesce({time} >= {moment_sql(FIRST_HOUR)} and {time} < {end}, true)"
     landed = None if source.landed_column is None else quoted(source.landed_column)
     needed = [f"{quoted(column)} is not null" for column in (source.key, source.order_by) if column is not None]
-    tests = [*needed, f"{time} >= {moment_sql(start)}"]
+    tests = [*needed, f"{time} >= {moment_sql(start)}", f"{time} < {end}"]
     if landed is not None:
-        tests.append(f"{time} <= {landed} + interval 1 hour")
+        tests.append(f"{landed} is not null and {time} <= least({landed}, {end}) + interval 1 hour")
     for rule in source.rules:
         tests.append(f"not coalesce(({rule.where}), false)")
     stands = " and ".join(tests)

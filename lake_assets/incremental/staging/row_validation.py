@@ -26,7 +26,7 @@ from lake_assets.base.columns import (
     hash_sql,
     hour_of,
 )
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate
 from lake_assets.incremental.planning.session import RowCounts
@@ -52,10 +52,13 @@ FORMER_HASH = "former_hash"
 """Column of rows for the quarantine: the hash that rows had there before it told all values apart."""
 
 JSON_OPTIONS = {
-    "timestampFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of the rows in quarantine, for people."""
+
+FAR = "not in the years 1 to 9999"
+"""Why a row of a source that is not validated is quarantined."""
 
 MICROSECONDS_PER_MINUTE = 60_000_000
 LATENESS_PERCENTILES = [0.5, 0.95]
@@ -236,7 +239,7 @@ def is_in_bounds(time_column: str, least: LeastRows | None) -> Column:
 def has_no_hour(source: Source, *, start: int) -> Column:
     """Return the condition on rows that no session's hours can contain: without a time, or with an absurd one."""
     time = column(source.time_column)
-    condition = time.isNull() | (time < moment(start))
+    condition = time.isNull() | (time < moment(start)) | (time >= moment(LAST_HOUR + 1))
     if source.landed_column is not None:
         condition = condition | column(source.landed_column).isNull() | _is_after_landing(source)
     return condition
@@ -254,8 +257,6 @@ def _with_time_zone(source: Source, names: Sequence[str]) -> list[Column]:
 
 def _needs_hash(source: Source) -> Column:
     """Return the condition on rows whose hash is used: it is dear to compute."""
-    if source.trusted:
-        return F.lit(False)
     if source.key is None:
         return ~is_valid()
     return ~is_valid() | (F.count("*").over(_deliveries(source)) > 1)
@@ -300,7 +301,9 @@ def _is_deleted(source: Source) -> Column:
 def _reason(source: Source, start: int) -> Column:
     """Return the first reason for which a row belongs in quarantine; null for a valid row."""
     if source.trusted:
-        return F.lit(None).cast("string")
+        # An append takes all rows of a source that is not validated, and these have no partition.
+        time = column(source.time_column)
+        return F.when((time < moment(FIRST_HOUR)) | (time >= moment(LAST_HOUR + 1)), f"{source.time_column} is {FAR}")
     reasons = []
     for condition, reason in _flaws_of_any_row(source):
         reasons.append(F.when(condition, F.lit(reason)))
@@ -326,6 +329,7 @@ def _flaws_of_a_row_that_stands(source: Source, start: int) -> Iterator[tuple[Co
     time = column(name)
     yield time.isNull(), f"{name} is null"
     yield time < moment(start), f"{name} is before the declared start, {hour_key(start)}"
+    yield time >= moment(LAST_HOUR + 1), f"{name} is after the year 9999"
     landed = source.landed_column
     if landed is not None:
         # Without it nothing shows which times are absurd, nor which delivery came first.
@@ -337,7 +341,9 @@ def _flaws_of_a_row_that_stands(source: Source, start: int) -> Iterator[tuple[Co
 
 def _is_after_landing(source: Source) -> Column:
     assert source.landed_column is not None
-    return column(source.time_column) > column(source.landed_column) + F.expr(LONGEST_LEAD)
+    # A later landing cannot be added to.
+    landed = F.least(column(source.landed_column), moment(LAST_HOUR + 1))
+    return column(source.time_column) > landed + F.expr(LONGEST_LEAD)
 
 
 def _is_late(complete_through: int | None) -> Column:

@@ -20,7 +20,7 @@ from lake_assets.errors import HistoryCut
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, named_data_file, own_manifests
 from lake_assets.incremental.metadata.tables import complete_through
-from lake_assets.incremental.planning.changes.data_files import DataFiles, FileChange
+from lake_assets.incremental.planning.changes.data_files import MOST_HOURS_AHEAD, DataFiles, FileChange
 from lake_assets.incremental.planning.changes.merged_manifests import MergedManifests
 from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget
 from lake_assets.incremental.planning.changes.source_changes import Effect, Head, SnapshotChange, Totals, Watermark
@@ -199,7 +199,10 @@ class SnapshotReader:
                 known_deletes.append(delete.file)
         if _sum(known_files, known_deletes) != since.totals:
             # Files that existed at the watermark are gone, and nothing says which hours they held.
-            last = self.files.last_hour(head) if since.last_hour is None else since.last_hour
+            known = self.files.last_hour(head)
+            last = known if since.last_hour is None else since.last_hour
+            if last > known + MOST_HOURS_AHEAD:
+                raise HistoryCut(self.name, since.snapshot_id or 0)
             found.hours.append((self.start, max(self.start, last)))
         return found.build(head, "expired", "rewrite")
 
