@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
-from lake_assets.base.hours import hour_sql, moment_sql
+from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_sql, moment_sql
 from lake_assets.base.sql_text import any_is_true
 
 if TYPE_CHECKING:
@@ -62,14 +62,15 @@ def is_valid(source: Source, *, start: int) -> Column:
     """
     from pyspark.sql import functions as F
 
-    if source.trusted:
-        return F.lit(True)
     time = quoted(source.time_column)
+    end = moment_sql(LAST_HOUR + 1)
+    if source.trusted:
+        return F.expr(f"coalesce({time} >= {moment_sql(FIRST_HOUR)} and {time} < {end}, true)")
     landed = None if source.landed_column is None else quoted(source.landed_column)
     needed = [f"{quoted(column)} is not null" for column in source.named_columns]
-    tests = [*needed, f"{time} >= {moment_sql(start)}"]
+    tests = [*needed, f"{time} >= {moment_sql(start)}", f"{time} < {end}"]
     if landed is not None:
-        tests.append(f"{time} <= {landed} + interval 1 hour")
+        tests.append(f"{landed} is not null and {time} <= least({landed}, {end}) + interval 1 hour")
     stands = F.expr(" and ".join(tests)) & ~any_is_true([rule.where for rule in source.rules])
     if source.deleted is None:
         return stands
