@@ -10,6 +10,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -21,14 +22,22 @@ LAST_HOUR = 253_402_297_200_000_000
 Row = dict[str, Any]
 """Column → value: moments, dates and times as whole numbers, uuids as bytes."""
 
-ERAS = {
-    "now": ("2026-01-01-00:00", 1_767_225_600_000_000),
-    "epoch": ("1969-12-30-00:00", -2 * DAY),
-    "calendar": ("1582-10-01-00:00", -12_220_156_800_000_000),
-    "end": ("9989-12-01-00:00", 253_084_521_600_000_000),
-    "old": ("0005-01-01-00:00", -62_009_366_400_000_000),
+
+
+def moment_of(hour: str) -> int:
+    """Return the moment at which an hour begins: `1970-01-01-01:00` → 3600000000."""
+    found = datetime.strptime(hour, "%Y-%m-%d-%H:%M").replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return found // timedelta(microseconds=1)
+
+
+STARTS = {
+    "now": "2026-01-01-00:00",
+    "epoch": "1969-12-30-00:00",
+    "calendar": "1582-10-01-00:00",
+    "end": "9989-12-01-00:00",
+    "old": "1001-01-01-00:00",
 }
-"""Name → where the pipeline starts, and the same moment."""
+"""Era → the first hour of the pipeline."""
 
 PLAIN_NAMES = ["amount", "note", "city", "v", "kind", "weight", "color", "total", "state", "level"]
 OWN_NAMES = [
@@ -165,7 +174,7 @@ class Hostile:
 
     @property
     def start(self) -> int:
-        return ERAS[self.era][1]
+        return moment_of(STARTS[self.era])
 
     def column(self, name: str) -> Column:
         return next(column for column in self.columns if column.name == name)
@@ -199,7 +208,8 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
     columns = _columns(rng, origin, mode)
     key, time = columns[0], columns[1]
     shape = rng.choice(["many", "one", "few", "few"] if mode == "sequential" else ["many", "one", "gap", "few", "few"])
-    life = [rng.choice(OPERATIONS) for _ in range(steps)]
+    lives = random.Random(f"{seed}/{number}/life")
+    life = [lives.choice(OPERATIONS) for _ in range(steps)]
     writer = rng.choice(["spark", "pyiceberg", "us", "ms", "int96"])
     version = rng.choice([2, 2, 3])
     if origin == "raw":

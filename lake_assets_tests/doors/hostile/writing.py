@@ -181,7 +181,7 @@ class Programs:
         fields = []
         for field in arrow.schema:
             unit = "ms" if table.writer == "ms" and pa.types.is_timestamp(field.type) else None
-            kind = pa.timestamp(unit, field.type.tz) if unit else field.type
+            kind = pa.timestamp(unit, field.type.tz) if unit else _without_numbers(field.type)
             fields.append(pa.field(field.name, kind))
         plain = pa.schema(fields)
         pq.write_table(
@@ -349,6 +349,17 @@ class Programs:
 
 class CannotWrite(Exception):
     """None of the programs can write such rows, which is no fault of the engine."""
+
+
+def _without_numbers(kind: pa.DataType) -> pa.DataType:
+    """Return an Arrow type without the numbers of Iceberg's fields, which no other program writes."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _without_numbers(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_without_numbers(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(_without_numbers(kind.key_type), _without_numbers(kind.item_type))
+    return kind
 
 
 def _sql_type(kind: str) -> str:
