@@ -56,7 +56,9 @@ def _play(chosen: argparse.Namespace, remote: str, seed: int, kinds: Counter[str
         try:
             outcome = play(folder, remote, tables)
         except Exception as error:  # one world never ends a night's run
-            print(f"world | {seed} | {type(error).__name__} | {' / '.join(str(error).splitlines())[-1500:]}", flush=True)
+            print(
+                f"world | {seed} | {type(error).__name__} | {' / '.join(str(error).splitlines())[-1500:]}", flush=True
+            )
             kinds["world"] += 1
             return
     _report(outcome, kinds, shown=chosen.show)

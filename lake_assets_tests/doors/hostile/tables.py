@@ -23,7 +23,6 @@ Row = dict[str, Any]
 """Column → value: moments, dates and times as whole numbers, uuids as bytes."""
 
 
-
 def moment_of(hour: str) -> int:
     """Return the moment at which an hour begins: `1970-01-01-01:00` → 3600000000."""
     found = datetime.strptime(hour, "%Y-%m-%d-%H:%M").replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
@@ -48,7 +47,21 @@ ODD_NAMES = [
     "Upper", "a space", "a.b", "a`tick", 'a"quote', "it's", "é", "é", "select", "order", "group", "from", "table", "null",
     "timestamp", "1st", "a-b", "semi;colon", "{brace}", "100%", "--", "日本", "tab\there", "_file", "_pos", "true", "a,b", "a/b", "a=b", " ",
 ]  # fmt: skip
-IDENTIFIERS = ["_time", "_key", "_hour", "_reason", "batch_id", "source", "row", "Id", "order", "select", "hour", "landed_at", "event_TS"]
+IDENTIFIERS = [
+    "_time",
+    "_key",
+    "_hour",
+    "_reason",
+    "batch_id",
+    "source",
+    "row",
+    "Id",
+    "order",
+    "select",
+    "hour",
+    "landed_at",
+    "event_TS",
+]
 """Odd names that a key or a time column may have: a declaration takes letters, digits and `_` there."""
 
 TEXTS = [
@@ -73,8 +86,19 @@ EDGES: dict[str, list[Any]] = {
     "long": [0, -1, 7, 2**63 - 1, -(2**63), 2**53 + 1],
     "float": [*FLOATS, float32(3.4028234e38), float32(1e-45), float32(0.1)],
     "double": [*FLOATS, 1.7976931348623157e308, 5e-324, 0.1],
-    "decimal(9, 2)": [Decimal("0.00"), Decimal("-0.01"), Decimal("9999999.99"), Decimal("-9999999.99"), Decimal("1.10")],
-    "decimal(38, 10)": [Decimal("0E-10"), Decimal("1E-10"), Decimal("9" * 28 + "." + "9" * 10), Decimal("-1.5000000000")],
+    "decimal(9, 2)": [
+        Decimal("0.00"),
+        Decimal("-0.01"),
+        Decimal("9999999.99"),
+        Decimal("-9999999.99"),
+        Decimal("1.10"),
+    ],
+    "decimal(38, 10)": [
+        Decimal("0E-10"),
+        Decimal("1E-10"),
+        Decimal("9" * 28 + "." + "9" * 10),
+        Decimal("-1.5000000000"),
+    ],
     "date": [-719_162, -141_428, -1, 0, 20_454, 2_932_896],
     "time": [0, 1, 86_399_999_999],
     "timestamp": MOMENTS,
@@ -161,6 +185,8 @@ class Hostile:
     added: int = 0
     complete_through: int | None = None
     """Moment at which the last complete hour begins."""
+    done: list[str] = field(default_factory=list)
+    """The operations so far."""
     ended: str | None = None
     """Why the table is played no further: the message that refused it."""
 
@@ -194,6 +220,10 @@ OPERATIONS = [
 ]  # fmt: skip
 
 
+SHORT = 50
+"""Hours of most tables that have a row in each of many."""
+
+
 def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile:
     """Draw a table.
 
@@ -215,6 +245,8 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
     if origin == "raw":
         life = ["append" for _ in life]
         writer = rng.choice(["us", "ms", "csv"])
+    if hours > SHORT and lives.random() < 0.9:
+        hours = SHORT
     return Hostile(
         label=f"{seed}/{number}",
         name=f"h{number}",
@@ -254,14 +286,21 @@ def _columns(rng: random.Random, origin: str, mode: str) -> list[Column]:
     neat = rng.random() < 0.5 or raw
     key = Column("id" if neat else name(IDENTIFIERS), key_kind)
     names.add(key.name)
-    time = Column("at" if neat else name(IDENTIFIERS), "timestamptz" if raw else rng.choice(["timestamptz", "timestamptz", "timestamp"]))
+    time = Column(
+        "at" if neat else name(IDENTIFIERS),
+        "timestamptz" if raw else rng.choice(["timestamptz", "timestamptz", "timestamp"]),
+    )
     names.add(time.name)
     columns = [key, time, Column("n", "int", used=False)]
     if mode == "corrected":
         columns += [Column("version", rng.choice(["int", "timestamptz", "decimal(9, 2)"])), Column("op", "string")]
     kinds = [kind for kind in EDGES if kind != "time"]
     if raw:
-        kinds = [kind for kind in kinds if kind not in ("struct", "list", "map", "fixed[4]", "binary", "uuid", "timestamp", "float")]
+        kinds = [
+            kind
+            for kind in kinds
+            if kind not in ("struct", "list", "map", "fixed[4]", "binary", "uuid", "timestamp", "float")
+        ]
     elif rng.random() < 0.05:
         kinds = ["time"]
     if rng.random() < 0.03 and not raw:
@@ -318,7 +357,9 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
         elif flaw == "early":
             row[table.time.name] = table.start - rng.choice([1, HOUR])
         else:
-            row[table.time.name] = rng.choice([LAST_HOUR + HOUR - 1, LAST_HOUR - 1, 1_767_225_600_000_000_000, LAST_HOUR + HOUR])
+            row[table.time.name] = rng.choice(
+                [LAST_HOUR + HOUR - 1, LAST_HOUR - 1, 1_767_225_600_000_000_000, LAST_HOUR + HOUR]
+            )
         rows.append(row)
     return rows
 
@@ -360,9 +401,9 @@ def _row(table: Hostile, *, key: int, moment: int) -> Row:
             value = None if rng.random() < 0.2 else rng.choice(EDGES[WIDENED.get(column.kind, column.kind)])
             if column.kind == "string" and rng.random() < 0.004:
                 value = MEGABYTE
-            if column.kind == "timestamptz" and value is not None and table.writer == "ms":
-                value = value // 1000 * 1000
-            if column.kind == "timestamp" and value is not None and table.writer == "ms":
+            if table.writer == "csv" and value == "":
+                value = "empty"
+            if column.kind in ("timestamp", "timestamptz") and value is not None and table.writer == "ms":
                 value = value // 1000 * 1000
         row[column.name] = value
     return row

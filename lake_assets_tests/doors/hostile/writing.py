@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,11 +109,15 @@ class Programs:
         self.catalog.create_table(table.table, schema, partition_spec=partitions, properties=properties)
 
     def _create_by_spark(self, table: Hostile) -> None:
-        columns = ", ".join(f"{quoted(column.name)} {SPARK_TYPES.get(column.kind, column.kind)}" for column in table.columns)
+        columns = ", ".join(
+            f"{quoted(column.name)} {SPARK_TYPES.get(column.kind, column.kind)}" for column in table.columns
+        )
         partitions = ""
         if table.partition is not None:
             transform, name = table.partition
-            by = {"identity": "{}", "bucket[4]": "bucket(4, {})", "truncate[3]": "truncate(3, {})"}.get(transform, f"{transform}s({{}})")
+            by = {"identity": "{}", "bucket[4]": "bucket(4, {})", "truncate[3]": "truncate(3, {})"}.get(
+                transform, f"{transform}s({{}})"
+            )
             partitions = f"PARTITIONED BY ({by.format(quoted(name))})"
         delete = table.rng.choice(["merge-on-read", "copy-on-write"])
         self.spark.sql(
@@ -154,8 +159,11 @@ class Programs:
     def _by_spark(self, table: Hostile, arrow: pa.Table) -> None:
         columns = []
         for field, column in zip(arrow.schema, arrow.columns, strict=True):
-            if isinstance(field.type, pa.BaseExtensionType):
-                raise TypeError("a type that Spark does not have")
+            if isinstance(field.type, pa.BaseExtensionType) or table.column(field.name).kind == "uuid":
+                texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _bytes(column)]
+                column = pa.array(texts, pa.string())
+            elif pa.types.is_fixed_size_binary(field.type):
+                column = column.cast(pa.binary())
             columns.append(column)
         names = [f"c{number}" for number in range(len(columns))]
         rows = self.spark.createDataFrame(pa.Table.from_arrays(columns, names))
@@ -255,9 +263,7 @@ class Programs:
         if moved:
             numbers = ", ".join(str(row["n"]) for row in moved)
             time = f"`{table.time.name}`"
-            self.spark.sql(
-                f"UPDATE lake.{table.table} SET {time} = {time} - INTERVAL 1 HOUR WHERE n IN ({numbers})"
-            )
+            self.spark.sql(f"UPDATE lake.{table.table} SET {time} = {time} - INTERVAL 1 HOUR WHERE n IN ({numbers})")
             for row in moved:
                 row[table.time.name] -= HOUR
 
@@ -297,7 +303,9 @@ class Programs:
             table.writer = "spark"
 
     def _add_column(self, table: Hostile) -> None:
-        kind = table.rng.choice([kind for kind in EDGES if kind not in ("struct", "list", "map", "time", "uuid", "fixed[4]")])
+        kind = table.rng.choice(
+            [kind for kind in EDGES if kind not in ("struct", "list", "map", "time", "uuid", "fixed[4]")]
+        )
         name = next(name for name in ("New Column", "_hour2", "later") if name not in {c.name for c in table.columns})
         self._evolve(table, f"ADD COLUMN {quoted(name)} {_sql_type(kind)}")
         table.columns.append(Column(name, kind, used=False))
@@ -318,7 +326,11 @@ class Programs:
     def _plain_columns(self, table: Hostile, *, used: bool) -> list[Column]:
         taken = ("n", "version", "op", table.key.name, table.time.name)
         names = [column.name for column in table.columns]
-        return [c for c in table.columns if c.used is used and c.name not in taken and "." not in c.name and f"{c.name}2" not in names]
+        return [
+            c
+            for c in table.columns
+            if c.used is used and c.name not in taken and "." not in c.name and f"{c.name}2" not in names
+        ]
 
     def _rename_unused(self, table: Hostile) -> None:
         for column in self._plain_columns(table, used=False)[:1]:
@@ -360,6 +372,11 @@ def _without_numbers(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_without_numbers(kind.key_type), _without_numbers(kind.item_type))
     return kind
+
+
+def _bytes(column: pa.ChunkedArray) -> list[bytes | None]:
+    stored = [chunk.storage if isinstance(chunk, pa.ExtensionArray) else chunk for chunk in column.chunks]
+    return [value for chunk in stored for value in chunk.to_pylist()]
 
 
 def _sql_type(kind: str) -> str:
