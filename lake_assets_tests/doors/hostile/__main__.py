@@ -14,7 +14,6 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
-from lake_assets_tests.conftest import RUNNING_SPARK, spark_running
 from lake_assets_tests.doors.hostile.world import Outcome, play, tables_of
 
 
@@ -31,13 +30,17 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the data directories, which then stay")
     chosen = parser.parse_args()
     with ExitStack() as stack:
-        remote = os.environ.get(RUNNING_SPARK) or stack.enter_context(
-            spark_running(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        )
+        remote = os.environ.get("LAKE_TESTS_SPARK") or _own_spark(stack)
         kinds: Counter[str] = Counter()
         for world in range(-(-chosen.tables // chosen.each)):
             _play(chosen, remote, chosen.seed + world, kinds)
     print("\n".join(f"{number:6} {kind}" for kind, number in kinds.most_common()))
+
+
+def _own_spark(stack: ExitStack) -> str:
+    from lake_assets_tests.conftest import spark_running
+
+    return stack.enter_context(spark_running(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lake-spark-")))))
 
 
 def _play(chosen: argparse.Namespace, remote: str, seed: int, kinds: Counter[str]) -> None:

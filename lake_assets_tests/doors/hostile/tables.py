@@ -284,10 +284,11 @@ def _columns(rng: random.Random, origin: str, mode: str) -> list[Column]:
         return found
 
     neat = rng.random() < 0.5 or raw
-    key = Column("id" if neat else name(IDENTIFIERS), key_kind)
+    odd = IDENTIFIERS if rng.random() < 0.5 else [*ODD_NAMES, *OWN_NAMES]
+    key = Column("id" if neat else name(odd), key_kind)
     names.add(key.name)
     time = Column(
-        "at" if neat else name(IDENTIFIERS),
+        "at" if neat else name(odd),
         "timestamptz" if raw else rng.choice(["timestamptz", "timestamptz", "timestamp"]),
     )
     names.add(time.name)
@@ -355,11 +356,13 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
         elif flaw == "time":
             row[table.time.name] = None
         elif flaw == "early":
-            row[table.time.name] = table.start - rng.choice([1, HOUR])
+            row[table.time.name] = table.start - rng.choice([1000, HOUR])
         else:
             row[table.time.name] = rng.choice(
                 [LAST_HOUR + HOUR - 1, LAST_HOUR - 1, 1_767_225_600_000_000_000, LAST_HOUR + HOUR]
             )
+        if table.writer == "ms" and row[table.time.name] is not None:
+            row[table.time.name] = row[table.time.name] // 1000 * 1000
         rows.append(row)
     return rows
 
