@@ -1,9 +1,10 @@
 # Every target brings the machine up to date first; what is done is not done again.
 PYTHON ?= python3
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test up down bench faults flights cluster cluster-faults
+.PHONY: help setup demo test journeys up down bench faults flights cluster cluster-faults
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,13 +15,18 @@ setup: ## .venv and the jars, once
 demo: setup ## from nothing to the end: late data in, a correct dimension out
 	@$(BIN)/lake demo
 
-test: setup ## style, types, documentation, tests
+test: setup ## style, types, imports, documentation, tests
 	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m 'not journey'
+
+journeys: setup ## long plays: services, faults, executors, backups, histories
+	@$(PYTHON) -I lake_assets/services/bootstrap.py --tests
+	$(PYTEST) -m journey
 
 up: setup ## start the services
 	@$(BIN)/lake up

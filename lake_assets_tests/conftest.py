@@ -65,6 +65,9 @@ sys.modules.setdefault("IPython", None)  # type: ignore[arg-type]
 RUNNING_SPARK = "LAKE_TESTS_SPARK"
 """A variable with the address of a Spark Connect server that runs already, so that a run of few tests starts none."""
 
+RUNNING = os.environ.pop(RUNNING_SPARK, None)
+"""That address. Commands that tests start would call the variable an unknown setting."""
+
 SHARED = pytest.StashKey[str]()
 """The address of that server, in the process that keeps it."""
 
@@ -98,8 +101,8 @@ def pytest_configure_node(node: Any) -> None:
     a new server, it costs the first time only.
     """
     config = node.config
-    if SHARED not in config.stash and RUNNING_SPARK in os.environ:
-        config.stash[SHARED] = os.environ[RUNNING_SPARK]
+    if SHARED not in config.stash and RUNNING:
+        config.stash[SHARED] = RUNNING
     if SHARED not in config.stash:
         stack = ExitStack()
         config.add_cleanup(stack.close)
@@ -111,7 +114,7 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.fixture(scope="session")
 def spark_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a running Spark Connect server."""
-    shared = getattr(request.config, "workerinput", {}).get("spark_server", os.environ.get(RUNNING_SPARK))
+    shared = getattr(request.config, "workerinput", {}).get("spark_server", RUNNING)
     if shared:
         yield shared
         return

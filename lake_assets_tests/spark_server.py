@@ -1,6 +1,7 @@
-"""Keep a Spark Connect server for test runs, each of which would start its own: `python -m lake_assets_tests.spark_server`.
+"""Keep a Spark Connect server for test runs, each of which would start its own.
 
-It prints the variable that the tests take its address from, and runs until it is interrupted.
+`python -m lake_assets_tests.spark_server` prints the variable that the tests take its address from, and runs
+until it is interrupted.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ def test_all_checks_and_which_of_them_block() -> None:
         "row_count_like_earlier": False,
         "quarantine": False,
         "quarantine_limit": True,
+        "ties": False,
         "intact": False,
         "equals_rebuild": False,
         "pending_hours": False,

@@ -87,7 +87,7 @@ def work(tmp_path: Path, bare_home: Settings) -> Iterator[Work]:
     lifecycle.down(bare_home, report=print)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(1800)
 def test_rows_that_a_stranger_lands_are_published_by_sensors(work: Work) -> None:
     assert_everything_is_created_and_started(work)

@@ -41,7 +41,7 @@ ASSETS_OF_THE_PLATFORM = {
 """Those that are there whatever pipelines are named."""
 TURNS = ("ingestion", "mutation", "retention", "maintenance")
 
-SAME_ROWS = {"source_target_counts", "no_missing_events"}
+SAME_ROWS = {"source_target_counts", "no_missing_events", "ties"}
 EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "pending_hours", "intact", "equals_rebuild"}
 PLACED = "not_null_carrier_origin_dest"
 COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"

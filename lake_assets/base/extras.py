@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 EXTRAS: Mapping[str, tuple[str, ...]] = {
     "landing": ("confluent_kafka",),
-    "serving": ("duckdb", "fastapi", "uvicorn"),
+    "serving": ("fastapi", "uvicorn"),
     "pages": ("plotly",),
 }
 """Extra → the packages that it installs, by the names that Python imports."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from lake_assets.base import local_days
-from lake_assets.base.hours import HOUR_FORMAT, format_hours, hour_start
+from lake_assets.base.hours import HOUR_FORMAT, format_hours, hour_text, moment_text
 
 UTC_ZONE = "UTC"
 """The time zone whose days are all 24 hours."""
@@ -96,8 +96,8 @@ class Grain:
     def key(self, hour: int) -> str:
         """Return the key of the partition that contains an hour: `2026-01-01-05:00`, or `2026-01-01`."""
         if self.is_local:
-            return local_days.local_date(self.number(hour)).strftime(self.key_format)
-        return hour_start(hour).strftime(self.key_format)
+            return moment_text(local_days.local_date(self.number(hour)), self.key_format)
+        return hour_text(hour, self.key_format)
 
     def format_hours(self, hours: Iterable[int]) -> str:
         """Return the partitions of hours for a person, runs joined: `2026-01-01..2026-01-03, 2026-01-05`.

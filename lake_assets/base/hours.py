@@ -6,18 +6,45 @@ An hour is half-open, [h, h+1); its key is Dagster's, `2026-01-01-05:00`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from lake_assets.errors import InvalidHourKey
 
 HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 HOUR_MICROSECONDS = 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+_CYCLE_YEARS = 400
+_CYCLE = 146_097 * 24
+"""Hours after which the Gregorian calendar repeats, 400 years: Python knows the years 1 to 9999 only."""
 
 
 def hour_key(hour: int) -> str:
     """Return the key of an hour: 490896 → `2026-01-01-00:00`."""
-    return hour_start(hour).strftime(HOUR_FORMAT)
+    return hour_text(hour, HOUR_FORMAT)
+
+
+def hour_sql(time: str) -> str:
+    """Return the SQL expression of the hour (long) of a time, as `hour_of` counts it; null for null.
+
+    In whole numbers, and rounded down also before 1970: `unix_timestamp`, `div` and casts cut towards zero.
+
+    Args:
+        time: A SQL expression, a timestamp. One without a time zone is in that of the session, which is UTC.
+    """
+    micros = f"unix_micros(CAST({time} AS TIMESTAMP))"
+    return f"(({micros} - pmod({micros}, {HOUR_MICROSECONDS}L)) div {HOUR_MICROSECONDS}L)"
+
+
+def moment_sql(hour: int) -> str:
+    """Return the SQL literal of the first moment of an hour, with its time zone. The year may be any."""
+    return f"TIMESTAMP '{hour_text(hour, '%Y-%m-%d %H:%M:%S')}Z'"
+
+
+def moment_text(moment: date, pattern: str) -> str:
+    """Return a moment or a date by a pattern of strftime. A year has four digits at least: `0001`."""
+    return moment.strftime(pattern.replace("%Y", f"{moment.year:04d}"))
 
 
 def parse_hour(key: str, *, where: str = "The hour") -> int:
@@ -34,9 +61,10 @@ def parse_hour(key: str, *, where: str = "The hour") -> int:
         moment = datetime.strptime(key, HOUR_FORMAT)
     except (TypeError, ValueError):
         raise InvalidHourKey(where, key) from None
-    if moment.minute or moment.strftime(HOUR_FORMAT) != key:
+    hour = hour_of(moment.replace(tzinfo=UTC))
+    if hour_key(hour) != key:
         raise InvalidHourKey(where, key)
-    return hour_of(moment.replace(tzinfo=UTC))
+    return hour
 
 
 def parse_hours(keys: Iterable[str], *, where: str = "The hour") -> set[int]:
@@ -98,3 +126,14 @@ def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> 
         last_key = key(last)
         texts.append(first_key if first_key == last_key else f"{first_key}..{last_key}")
     return ", ".join(texts)
+
+
+def hour_text(hour: int, pattern: str) -> str:
+    """Return the start of an hour by a pattern that begins with the year; one after 9999 has a sign, as in Spark."""
+    if _FIRST <= hour <= _LAST:
+        return moment_text(hour_start(hour), pattern)
+    cycles = (hour - _FIRST) // _CYCLE
+    moment = hour_start(hour - cycles * _CYCLE)
+    year = moment.year + cycles * _CYCLE_YEARS
+    sign = "+" if year > 0 else "-"
+    return moment.strftime(pattern.replace("%Y", f"{sign}{abs(year):04d}"))

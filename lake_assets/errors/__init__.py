@@ -16,6 +16,7 @@ LakeError
 │   ├── TableMissing
 │   │   └── SourceTableMissing
 │   ├── TimeColumnUnusable
+│   ├── ColumnNameTaken
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
@@ -92,6 +93,7 @@ from lake_assets.errors.functions import AuditBroken, FunctionFailed, RowsFailed
 from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
+    ColumnNameTaken,
     HistoryCut,
     HoursHeld,
     InvalidCompleteThrough,
@@ -141,6 +143,7 @@ __all__ = [
     "CheckpointLost",
     "ClaimRefused",
     "ColumnMismatch",
+    "ColumnNameTaken",
     "ConfigurationError",
     "CoordinationError",
     "CountsDiffer",

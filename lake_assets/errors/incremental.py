@@ -35,18 +35,27 @@ class SourceTableMissing(TableMissing):
 
 
 class TimeColumnUnusable(SourceError):
-    """A table that another program has created cannot be read by its time column."""
+    """A table that another program has created cannot be read by its time column, or its `landed_column`."""
 
-    def __init__(self, table: str, column: str, *, found: str | None, timestamps: Sequence[str] | None) -> None:
+    def __init__(
+        self, table: str, column: str, *, found: str | None, timestamps: Sequence[str], names: str = "time_column"
+    ) -> None:
         what = f"has no column {column!r}" if found is None else f"has the column {column!r} as {found}"
-        if timestamps is None:
-            problem = f"{table} {what}; {column} is the time when a row landed, and must be a timestamp."
-            remedy = f"Rename the column in {table}, or read a copy of the table without it."
-        else:
-            problem = f"{table} {what}; its RawTable names it as the time column, which must be a timestamp."
-            names = ", ".join(timestamps)
-            remedy = f"Name one of its timestamps as time_column=: {names}." if names else f"Add one to {table}."
-        super().__init__(problem, remedy=remedy)
+        known = ", ".join(timestamps)
+        super().__init__(
+            f"{table} {what}; it is declared as {names}=, which must be a timestamp.",
+            remedy=f"Name one of its timestamps as {names}=: {known}." if known else f"Add one to {table}.",
+        )
+
+
+class ColumnNameTaken(SourceError):
+    """A table that another program has created has a column that cannot be read by its name."""
+
+    def __init__(self, table: str, column: str, *, why: str) -> None:
+        super().__init__(
+            f"{table} has the column {column!r}, which cannot be read: {why}.",
+            remedy=f"Rename it: ALTER TABLE lake.{table} RENAME COLUMN `{column}` TO another_name.",
+        )
 
 
 class ColumnMismatch(SourceError):

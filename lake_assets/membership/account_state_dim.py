@@ -9,6 +9,7 @@ events are shuffled, and no row leaves the JVM.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import hour_of
 from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Sequential, Served, SessionContext, Source, incremental_asset
 from lake_assets.incremental.staging.audits import accepted_values, not_null, sql, unique_key
@@ -26,8 +27,8 @@ STATE = ("state", "plan", "monthly_price", "state_since", "last_event_ts", "chur
 @incremental_asset(
     mode=Sequential(entity="account_id"),
     sources=[
-        Source("core.signup_fact", time_column="signed_up_at"),
-        Source("core.plan_fact", time_column="changed_at"),
+        Source("core.signup_fact", time_column="signed_up_at", landed_column="landed_at"),
+        Source("core.plan_fact", time_column="changed_at", landed_column="landed_at"),
         Source("core.cancel_fact", time_column="canceled_at"),
     ],
     key="account_id",
@@ -126,7 +127,7 @@ def _events_by_account(signups: DataFrame, plan_changes: DataFrame, cancels: Dat
 
 
 def _events(rows: DataFrame, kind: int, time: str, key: str, *others: str) -> DataFrame:
-    hour = F.floor(F.unix_seconds(F.col(time)) / HOUR_SECONDS)
+    hour = hour_of(time)
     return rows.select(
         "account_id",
         F.col(time).alias("at"),

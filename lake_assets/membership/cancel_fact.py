@@ -26,7 +26,7 @@ CHURN_TYPES = ("voluntary", "involuntary")
     mode=Stateful(entity="account_id"),
     sources=[
         Source("raw.cancels", time_column="processing_ts", key="cancel_id"),
-        Source("core.cancel_request_fact", time_column="requested_at"),
+        Source("core.cancel_request_fact", time_column="requested_at", landed_column="landed_at"),
     ],
     key="cancel_id",
     time_column="canceled_at",

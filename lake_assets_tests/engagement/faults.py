@@ -108,7 +108,7 @@ PARTS: Mapping[str, Part] = {
     "several": killed_several_times,
 }
 PLAYED = ("ingestion", "in-turn", "kafka")
-"""The parts that the tests play; the others take too long."""
+"""The parts that the tests play, the first of them in `make test`; the others take too long."""
 
 
 def seen() -> dict[str, Outcomes]:
@@ -153,8 +153,8 @@ and only not recorded: nothing is written again. A batch that was begun goes on 
 In every cell of this page, in the end: each message is a row or a dead letter, once; rows are what a sequential replay
 of all requests leaves; each data commit has one notification commit, whose counts are those of the change data feed.
 
-Each cell is played on a real Kafka, ZooKeeper, Spark and Delta. At every run of the tests:
-{quoted(PLAYED)}; they fail if this page says anything else. By hand, for it takes minutes:
+Each cell is played on a real Kafka, ZooKeeper, Spark and Delta. `make test` plays {quoted(PLAYED[:1])}, and
+`make journeys` {quoted(PLAYED[1:])}; they fail if this page says anything else. By hand, for it takes minutes:
 
 ```
 python -m lake_assets_tests.engagement.faults {" ".join(part for part in PARTS if part not in PLAYED)}

@@ -27,6 +27,7 @@ from lake_assets_tests.engagement.interrupted import (
 )
 from lake_assets_tests.engagement.several import Case, Crowd, cases, kind_of, play
 from lake_assets_tests.engagement.world import World
+from lake_assets_tests.journeys import one_now
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,14 +41,14 @@ def world(home: Settings, spark: SparkSession, kafka: str, zookeeper: str) -> Wo
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", PLAYED)
+@pytest.mark.parametrize("part", one_now(PLAYED))
 def test_d2_d4_whatever_hits_a_batch_the_next_attempt_goes_on_as_the_page_says(part: str, world: World) -> None:
     said = seen()
     for column, outcomes in PARTS[part](world).items():
         assert outcomes == {point: said[column][point] for point in outcomes}
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(1200)
 def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(world: World) -> None:
     """Where a redo could lose or double something; the other points are played by hand."""
@@ -58,7 +59,7 @@ def test_d4_what_an_erasure_has_written_and_not_recorded_is_not_written_again(wo
     settle(mail)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(1200)
 def test_d4_streams_that_die_one_after_the_other_leave_what_a_replay_leaves(world: World) -> None:
     """One of the cases that are played by hand."""

@@ -101,7 +101,7 @@ def corrected_departure(spark: SparkSession, observations: Observations, flight_
     return replace(observations, departures=rows)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_each_day_every_table_is_as_pandas_has_it(catalog: Catalog, spark: SparkSession) -> None:
     observations, seen = first_days(3), []
     engine = Engine(catalog, PIPELINE, clock=lambda: hour_start(START), spark=lambda: spark)

@@ -124,18 +124,23 @@ def arrow(rows: Iterable[Row]) -> pa.Table:
 
 def is_sound(row: Row) -> bool:
     """Whether a raw row does not belong in quarantine."""
-    if row["payment_id"] is None or row["updated_at"] is None:
+    if row["payment_id"] is None:
         return False
     if row["op"] == "D":
         return True
+    if row["updated_at"] is None:
+        return False
     return row["event_ts"] is not None and row["event_ts"] >= hour_start(START) and row["amount"] >= 0
 
 
 def standing(rows: Iterable[Row]) -> list[Row]:
     """The payments that stand, by the rows landed so far: `payment_fact`, ordered by key."""
     last: dict[str, Row] = {}
-    for row in rows:
-        if is_sound(row):
+    sound = [row for row in rows if is_sound(row)]
+    cuts = [row for row in sound if row["updated_at"] is None]
+    for row in sound:
+        removed = any(cut["payment_id"] == row["payment_id"] and _place(row) <= _place(cut) for cut in cuts)
+        if row["updated_at"] is not None and not removed:
             known = last.get(row["payment_id"])
             if known is None or _order(row) >= _order(known):
                 last[row["payment_id"]] = row
@@ -169,7 +174,11 @@ def history(rows: Iterable[Row]) -> list[Row]:
 
 
 def _order(row: Row) -> tuple[Any, ...]:
-    return row["updated_at"], row["landed_at"], row["batch_id"]
+    return row["updated_at"], *_place(row)
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return row["landed_at"], row["batch_id"]
 
 
 def hours_of(rows: Iterable[Row]) -> set[int]:
@@ -196,8 +205,8 @@ class History:
     def _row(self) -> Row:
         chosen = self.random
         key = None if chosen.random() < 0.03 else f"p{chosen.randrange(6)}"
-        order = None if chosen.random() < 0.03 else chosen.randrange(40)
         deletes = chosen.random() < 0.2
+        order = None if chosen.random() < (0.3 if deletes else 0.03) else chosen.randrange(40)
         hour = None if chosen.random() < (0.5 if deletes else 0.03) else chosen.randrange(-1, 8)
         amount = -1 if chosen.random() < 0.1 else (order or 0) * 10 + self.batches
         return version(key, hour, order, amount=amount, op="D" if deletes else "U", batch=self.batches)

@@ -10,7 +10,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_start
@@ -192,8 +191,9 @@ def test_a_fault_in_the_choice_of_versions_is_stopped_by_an_audit(
 ) -> None:
     payments.land(version("a", 1, 10), version("b", 2, 10), version("c", 2, 11))
     payments.session()
+    numbered = row_validation._numbered
     faults: dict[str, Any] = {
-        "_version": lambda source, columns: F.row_number().over(Window.partitionBy("payment_id").orderBy("updated_at")),
+        "_numbered": lambda rows, source, order, _: numbered(rows, source, order, F.asc),
         "_is_deleted": lambda source: F.lit(False),
         "is_counted": row_validation.is_valid,
     }

@@ -20,6 +20,7 @@ from lake_assets_tests.incremental.crash_matrix import (
     told,
 )
 from lake_assets_tests.incremental.scenario import Lake
+from lake_assets_tests.journeys import one_now
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -33,7 +34,7 @@ def lake(catalog: Catalog, spark: SparkSession) -> Lake:
     return Lake(catalog, spark)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", one_now(SCENARIOS))
 def test_p8_p9_wherever_a_session_dies_the_next_attempt_does_what_the_page_says(
     lake: Lake, home: Settings, scenario: str
 ) -> None:

@@ -19,6 +19,7 @@ from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.history import History
 from lake_assets_tests.incremental.scenario import START, Lake, signup, with_target
+from lake_assets_tests.journeys import one_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,8 @@ HISTORIES = int(os.environ.get("LAKE_TEST_HISTORIES", "20"))
 """Random histories on real tables; a longer run sets more."""
 SEED = os.environ.get("LAKE_TEST_SEED", "0")
 """What the histories are drawn from: the same ones, unless another is set."""
-PARTS = 4 if HISTORIES > 100 else 1
-"""So many tests share the histories of a longer run, so that several processes can. The simplest one is in each."""
+PARTS = 5
+"""So many tests share the histories, so that several processes can. The simplest one is in each."""
 EACH = -(-HISTORIES // PARTS)
 LONGEST = 60
 """Seconds that a history may take, on a busy machine."""
@@ -41,7 +42,7 @@ LONGEST = 60
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST * (EACH + 1))
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", one_now(range(PARTS)))
 def test_targets_equal_one_full_rebuild_whatever_happens(part: int, tmp_path: Path, spark_server: str) -> None:
     homes = (Settings(home=tmp_path / str(n), spark_remote=spark_server) for n in range(1_000_000))
     make: Any = seed(f"{SEED}, part {part}")(lambda: History(next(homes)))

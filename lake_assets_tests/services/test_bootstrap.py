@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -12,6 +13,28 @@ import pytest
 from lake_assets.services import bootstrap
 from lake_assets.services.bootstrap import Step
 from lake_assets.services.installation.jar_files import SetupError
+from lake_assets.settings import PROJECT
+
+SERVICES = PROJECT / "lake_assets" / "services"
+BOOTSTRAP = f"import sys; sys.path.insert(0, {str(PROJECT)!r}); import lake_assets.services.bootstrap"
+
+
+def imported(module: Path) -> set[str]:
+    """Every module that it imports, at its top, inside functions, or for types alone."""
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def test_the_bootstrap_needs_nothing_but_the_standard_library() -> None:
+    own = "lake_assets.services.installation"
+    for module in (SERVICES / "bootstrap.py", *(SERVICES / "installation").glob("*.py")):
+        foreign = {name for name in imported(module) if name.split(".")[0] not in sys.stdlib_module_names}
+        assert not {name for name in foreign if name != own and not name.startswith(f"{own}.")}
+    # Run without the packages of the environment.
+    program = [sys.executable, "-I", "-S", "-c", BOOTSTRAP]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_old_python_is_named_with_the_one_to_install() -> None:

@@ -158,7 +158,7 @@ time.sleep(600)
     assert "stopped: stubborn (terminated by SIGKILL)" in supervisor.log_of(bare_home.home).read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_a_stack_repairs_itself_and_stands_beside_another(bare_home: Settings, tmp_path: Path) -> None:
     first = bare_home.model_copy(update=NO_SPARK)
     second = first.model_copy(update={"home": tmp_path / "second"})
@@ -225,7 +225,7 @@ def test_a_service_that_ends_at_its_start_is_named_with_its_log(bare_home: Setti
     assert addresses.processes_of(broken.home) == []
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_running(bare_home: Settings, kind: signal.Signals) -> None:
     command = [sys.executable, "-m", "lake_assets.cli.main", "up"]

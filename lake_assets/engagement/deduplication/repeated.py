@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lake_assets.base.conditions import any_of
 from lake_assets.engagement.deduplication.days import day_ranges
 from lake_assets.engagement.model.checkpoint import Batch
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
@@ -67,9 +68,8 @@ def may_be_copies(rows: DataFrame, margin: int = 1) -> Column:
 
     days_of_orgs = rows.groupBy("org_id").agg(F.collect_set(F.to_date("engaged_at")).alias("days")).collect()
     orgs = sorted(row["org_id"] for row in days_of_orgs)
-    in_any_range = F.lit(False)
-    for first, last in day_ranges((day for row in days_of_orgs for day in row["days"]), margin):
-        in_any_range |= F.col("engagement_date").between(F.lit(first), F.lit(last))
+    ranges = day_ranges((day for row in days_of_orgs for day in row["days"]), margin)
+    in_any_range = any_of(F.col("engagement_date").between(F.lit(first), F.lit(last)) for first, last in ranges)
     # Delta prunes partitions only by a condition on the partition column alone.
     return F.col("org_id").isin(orgs) & in_any_range
 

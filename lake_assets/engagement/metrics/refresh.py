@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.conditions import any_of
 from lake_assets.base.failpoints import METRICS_COMPUTED, METRICS_WRITTEN, reach
 from lake_assets.engagement.metrics.definition import (
     add_columns,
@@ -227,9 +228,5 @@ def _in_partitions(partitions: Iterable[MetricPartition], orgs: Collection[str])
 
     org = F.col("org_id")
     day = F.col("engagement_date")
-    condition = F.lit(False)
-    if orgs:
-        condition |= org.isin(sorted(orgs))
-    for block in partition_blocks(partitions):
-        condition |= org.isin(*block.orgs) & day.isin(*block.days)
-    return condition
+    blocks = [org.isin(*block.orgs) & day.isin(*block.days) for block in partition_blocks(partitions)]
+    return any_of([*blocks, org.isin(sorted(orgs))] if orgs else blocks)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
+from lake_assets.base.conditions import any_of
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -60,11 +62,8 @@ class MergeScope:
         """Whether a row of `engagement` is in scope. It contains constants only, so Spark prunes before the MERGE."""
         from pyspark.sql import functions as F
 
-        orgs: list[str] = []
-        in_any_span = F.lit(False)
-        for span in self.spans:
-            orgs += span.orgs
-            in_any_span |= span.condition
+        orgs = [org for span in self.spans for org in span.orgs]
+        in_any_span = any_of(span.condition for span in self.spans)
         # Delta prunes partitions only by a condition on the partition column alone.
         return F.col("org_id").isin(sorted(orgs)) & in_any_span
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from lake_assets.base.conditions import union_by_name
 from lake_assets.incremental.audit_reads import row_counts
 from lake_assets.incremental.audit_reads.source_rows import (
     in_hours,
@@ -57,7 +58,7 @@ class SessionReads:
         If the source has versions, return each version that counts once, without those that delete their key.
         """
         columns = [field.name for field in self.table.schema().fields]
-        valid = is_valid(self.source, columns, start=self.start)
+        valid = is_valid(self.source, start=self.start)
         if not self.source.has_versions:
             return self._covered_rows().where(valid)
         rows = self._rows_of_all_hours().where(valid)
@@ -82,12 +83,12 @@ class SessionReads:
         return rows_at(self.spark, self.source.table, self.span.to_snapshot_id)
 
     def _appended_rows(self) -> DataFrame:
-        rows = rows_appended(self.spark, self.span)
+        parts = [rows_appended(self.spark, self.span)]
         for late in self.late_rows:
             earlier = replace(self.span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
             waited = rows_appended(self.spark, earlier)
-            rows = rows.unionAll(waited.where(in_hours(self.source.time_column, late.hours)))
-        return rows
+            parts.append(waited.where(in_hours(self.source.time_column, late.hours)))
+        return union_by_name(*parts)
 
     def _is_covered(self) -> str:
         time = self.source.time_column

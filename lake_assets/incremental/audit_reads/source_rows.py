@@ -1,6 +1,6 @@
 """The rows of a source, read on Spark by plain queries of the audits' own.
 
-Conditions are SQL text. The names in them are checked identifiers of a declaration, the values are numbers and times.
+Conditions are SQL text. The names in them are quoted, the values are numbers and times.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from lake_assets.base.hours import hour_start
-from lake_assets.incremental.declaration import LANDED
+from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
+from lake_assets.base.hours import hour_sql, moment_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -46,33 +46,34 @@ def in_hours(time_column: str, hours: Collection[int]) -> str:
     """
     if not hours:
         return "false"
-    first, last = _moment(min(hours)), _moment(max(hours) + 1)
+    time = quoted(time_column)
     numbers = ", ".join(str(hour) for hour in sorted(set(hours)))
-    in_range = f"`{time_column}` >= {first} and `{time_column}` < {last}"
-    return f"{in_range} and {hour_of(time_column)} in ({numbers})"
+    in_range = f"{time} >= {moment_sql(min(hours))} and {time} < {moment_sql(max(hours) + 1)}"
+    return f"{in_range} and {hour_sql(time)} in ({numbers})"
 
 
-def is_valid(source: Source, columns: Sequence[str], *, start: int) -> str:
+def is_valid(source: Source, *, start: int) -> str:
     """Return the condition on rows of a source that do not belong in quarantine.
 
     Args:
-        columns: The columns of the source.
         start: First hour of the pipeline.
     """
     if source.trusted:
         return "true"
-    time = f"`{source.time_column}`"
-    has_landed = LANDED in columns
-    needed = [f"`{column}` is not null" for column in (source.key, source.order_by) if column is not None]
-    tests = [*needed, f"{time} >= {_moment(start)}"]
-    if has_landed:
-        tests.append(f"{time} <= {LANDED} + interval 1 hour")
+    time = quoted(source.time_column)
+    landed = None if source.landed_column is None else quoted(source.landed_column)
+    needed = [f"{quoted(column)} is not null" for column in source.named_columns]
+    tests = [*needed, f"{time} >= {moment_sql(start)}"]
+    if landed is not None:
+        tests.append(f"{time} <= {landed} + interval 1 hour")
     for rule in source.rules:
         tests.append(f"not coalesce(({rule.where}), false)")
     stands = " and ".join(tests)
     if source.deleted is None:
         return stands
-    deletes = " and ".join([*needed, f"{LANDED} is not null" if has_landed else "true"])
+    if source.takes_unordered_deletions:
+        needed = [f"{quoted(str(source.key))} is not null"]
+    deletes = " and ".join([*needed, "true" if landed is None else f"{landed} is not null"])
     return f"case when {is_deleted(source)} then {deletes} else {stands} end"
 
 
@@ -88,32 +89,43 @@ def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> 
         rows: Valid rows.
         columns: The columns of the source.
     """
-    every_column = ", ".join(f"`{column}`" for column in columns)
-    order = [f"`{column}`" for column in (source.order_by, LANDED, "batch_id") if column in columns]
-    content = f"sha2(to_json(struct({every_column})), 256)"
-    newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as newest"
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
-    by_row = rows.selectExpr("*", *[f"`{column}` as _row_{number}" for number, column in enumerate(same_row)])
-    grouped = by_row.groupBy(*[f"_row_{number}" for number in range(len(same_row))])
-    return grouped.agg(_expression(newest)).selectExpr("newest.*")
+    every_column = ", ".join(map(quoted, columns))
+    places = [quoted(name) for name in source.arrival_columns if name in columns]
+    order = [*map(quoted, source.order_columns), *places]
+    if source.takes_unordered_deletions:
+        rows = _after_unordered_deletions(rows, source, f"struct({', '.join(places)})")
+    content = hash_sql(rows.schema)
+    newest = f"max_by(struct({every_column}), struct({', '.join([*order, content])})) as {NEWEST}"
+    same = {f"{SAME}{number}": name for number, name in enumerate(source.row_columns)}
+    by_row = rows.selectExpr("*", *[f"{quoted(column)} as {name}" for name, column in same.items()])
+    return by_row.groupBy(*same).agg(_expression(newest)).selectExpr(f"{NEWEST}.*")
 
 
-def hour_of(time_column: str) -> str:
-    """Return the expression of a row's event hour (long); null without a time."""
-    return f"(unix_timestamp(`{time_column}`) div 3600)"
+def _after_unordered_deletions(rows: DataFrame, source: Source, place: str) -> DataFrame:
+    """Return the rows with an order that landed after the last deletion of their key that has none.
+
+    Args:
+        place: The expression of when a row landed.
+    """
+    key = quoted(str(source.key))
+    lacks_order = " or ".join(f"{quoted(column)} is null" for column in source.order_columns)
+    is_unordered = f"{is_deleted(source)} and ({lacks_order})"
+    last = (
+        rows.where(is_unordered).groupBy(_expression(f"{key} as {KEY}")).agg(_expression(f"max({place}) as {LANDED}"))
+    )
+    ordered = rows.where(f"not ({is_unordered})")
+    beside = ordered.join(last, _expression(f"{key} = {KEY}"), "left")
+    return beside.where(f"{LANDED} is null or {place} > {LANDED}").drop(KEY, LANDED)
 
 
 def rows_of_keys(rows: DataFrame, some: DataFrame, source: Source) -> DataFrame:
     """Return the rows of a source whose key occurs in some of them."""
-    keys = some.selectExpr(f"`{source.key}`").distinct()
-    return rows.join(keys, str(source.key), "left_semi")
+    key = quoted(str(source.key))
+    keys = some.selectExpr(f"{key} as {SAME[0]}").distinct()
+    return rows.join(keys, _expression(f"{key} = {SAME[0]}"), "left_semi")
 
 
 def _expression(text: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.expr(text)
-
-
-def _moment(hour: int) -> str:
-    return f"timestamp '{hour_start(hour):%Y-%m-%d %H:%M:%S}Z'"

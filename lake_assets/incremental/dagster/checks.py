@@ -15,6 +15,7 @@ from lake_assets.base.grain import Grain
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.declaration import Stateless, Target
 from lake_assets.incremental.execution.published_audit import PublishedAudit
+from lake_assets.incremental.execution.steps.audit_rows import ties_result
 from lake_assets.incremental.planning.plan.pending_hours import PendingHours
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, SessionReport
 from lake_assets.incremental.planning.verdicts import held_by_audit
@@ -35,9 +36,9 @@ MAX_PARTITION_EVALUATIONS = 100
 
 
 def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
-    """Return a check for each audit, two for quarantined rows, one for pending hours, and one for skipped hours.
+    """Return a check for each audit, two for quarantined rows, and one each for ties, pending hours and skipped hours.
 
-    The last is left out if the target skips none.
+    That for ties is left out if the target reads no keys, the last one if it skips no hours.
     """
     specs = []
     for audit in target.audits:
@@ -45,6 +46,8 @@ def check_specs(key: dg.AssetKey, target: Target) -> list[dg.AssetCheckSpec]:
     limit = f"One session quarantines at most {target.quarantine_limit} rows."
     specs.append(_spec(key, QUARANTINE, QUARANTINE_DESCRIPTION, blocking=False))
     specs.append(_spec(key, QUARANTINE_LIMIT, limit, blocking=True))
+    for ties in ties_result(target, 0):
+        specs.append(_spec(key, ties.name, ties.description, blocking=False))
     specs.append(_spec(key, PENDING_HOURS, PENDING_HOURS_DESCRIPTION, blocking=False))
     if has_catchup_threshold(target):
         specs.append(_spec(key, SKIPPED_HOURS, SKIPPED_HOURS_DESCRIPTION, blocking=False))

@@ -137,9 +137,11 @@ def _code_hash(
 
 
 def _as_hashed(source: Source) -> str:
-    """Return a source as text. That of a source without versions is as before there were any, so its hash stays."""
+    """Return a source as text. What it does not use is left out, so its hash stays as it was before that existed."""
     names = ["table", "time_column", "key", "rules"]
     if source.has_versions:
         names += ["keep", "order_by", "deleted"]
+    if source.landed_column is not None:
+        names.append("landed_column")
     values = ", ".join(f"{name}={getattr(source, name)!r}" for name in names)
     return f"Source({values})"

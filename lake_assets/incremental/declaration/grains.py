@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from lake_assets.base.grain import DAY, GRAINS, UTC_ZONE, Grain, days_in
-from lake_assets.base.hours import hour_start, parse_hour
+from lake_assets.base.hours import hour_text, parse_hour
 from lake_assets.base.local_days import is_known, known_zones, uneven_day
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import closest
@@ -59,7 +59,7 @@ def check_whole_hours(table: str, grain: Grain, since: int) -> None:
         raise ConfigurationError(
             f"{table} has the timezone {grain.timezone!r}, where the day {found} begins within an hour of UTC.",
             remedy="Sessions build whole hours of UTC. Use a time zone with whole hours from"
-            f" {hour_start(min(since, CHECKED_SINCE)):%Y-%m-%d} on, or remove the timezone.",
+            f" {hour_text(min(since, CHECKED_SINCE), '%Y-%m-%d')} on, or remove the timezone.",
         )
 
 

@@ -6,12 +6,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from lake_assets.base.columns import PREFIX, is_own
 from lake_assets.errors import ConfigurationError
 
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]*")
 TABLE = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*")
-COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A column of a table that another program has created."""
 SERVED_TABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 """Apache Pinot's tables have names such as airlineStats."""
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
@@ -23,6 +22,23 @@ def require_name(pattern: re.Pattern[str], value: str, what: str) -> None:
     if not pattern.fullmatch(value):
         raise ConfigurationError(
             f"{what} is called {value!r}.", remedy="Use lower-case letters, digits and _; a table is namespace.name."
+        )
+
+
+def require_column(value: str, what: str) -> None:
+    """Check the name of a column of a table that another program may have created. Raises `ConfigurationError`."""
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{what} is {value!r}.", remedy="Name a column of the table.")
+    require_free(value, what)
+
+
+def require_free(value: str, what: str) -> None:
+    """Check that a name is none of the engine's own. Raises `ConfigurationError`."""
+    if is_own(value):
+        raise ConfigurationError(
+            f"{what} is called {value!r}. Names that begin with {PREFIX} belong to lake-assets, which adds such columns"
+            " to rows while it works.",
+            remedy=f"Give it a name that does not begin with {PREFIX}.",
         )
 
 
@@ -50,6 +66,7 @@ def require_columns(table: str, columns: Mapping[str, Any]) -> None:
     from pyiceberg.types import NestedField
 
     for column, iceberg_type in columns.items():
+        require_free(str(column), f"A column of {table}")
         require_name(IDENTIFIER, column, f"A column of {table}")
         try:
             NestedField(1, column, iceberg_type, required=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
@@ -44,6 +44,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         self._check_arguments()
+        object.__setattr__(self, "targets", tuple(map(self._with_landing, self.targets)))
         self._check_start()
         self._check_declared_once()
         self._check_sources()
@@ -155,6 +156,16 @@ class Pipeline:
         check_items("raw= of the pipeline", self.raw, RawTable, example="raw=(EVENTS,), with the comma")
         check_items("targets= of the pipeline", self.targets, Target, example="targets=(event_fact,), with the comma")
         check_items("subjects= of the pipeline", self.subjects, Subject, example="subjects=(PERSON,), with the comma")
+
+    def _with_landing(self, target: Target) -> Target:
+        """Return a target whose sources name the column of the landing that their raw tables declare."""
+        sources = []
+        for source in target.sources:
+            raw = self.raw_table(source.table)
+            if source.landed_column is None and raw is not None:
+                source = replace(source, landed_column=raw.landed_column)
+            sources.append(source)
+        return target if tuple(sources) == target.sources else replace(target, sources=tuple(sources))
 
     def _check_start(self) -> None:
         try:

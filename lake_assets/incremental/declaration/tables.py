@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, get_args
@@ -10,8 +10,8 @@ from typing import Literal, get_args
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.durations import parse_duration
 from lake_assets.incremental.declaration.names import (
-    COLUMN,
     IDENTIFIER,
+    require_column,
     require_columns,
     require_described,
     require_name,
@@ -20,13 +20,16 @@ from lake_assets.incremental.declaration.names import (
 )
 
 LANDED = "landed_at"
-"""The column of the time when a row landed. Raw tables have it; targets may keep it."""
+"""The column of the time when a row landed, in the raw tables that are declared with columns."""
+
+BATCH = "batch_id"
+"""The column of the batch that a row landed with, likewise."""
 
 LANDING_COLUMNS: Mapping[str, str] = {
     LANDED: "timestamptz",
     "landing_date": "date",
     "landing_hour": "int",
-    "batch_id": "string",
+    BATCH: "string",
 }
 """The columns that every raw table has after its own. It is partitioned by all of them but landed_at."""
 
@@ -34,7 +37,7 @@ LANDING_DESCRIPTIONS: Mapping[str, str] = {
     LANDED: "When the row landed in the raw table.",
     "landing_date": "Day of landed_at, UTC.",
     "landing_hour": "Hour of landed_at, 0 to 23, UTC.",
-    "batch_id": "The batch that the row landed with.",
+    BATCH: "The batch that the row landed with.",
 }
 """What is in each of these columns."""
 
@@ -58,15 +61,20 @@ class Source:
     Attributes:
         table: The table, `namespace.name`.
         time_column: The column of the row's own time, which event hours are counted by.
-        key: Rows with equal (key, time) are deliveries of one row and count once: the least (landed_at, batch_id, row
+        key: Rows with equal (key, time) are deliveries of one row and count once: the least (landing, batch_id, row
             hash) wins. None: the rows are unique already, as those of a target are.
         rules: Rows to quarantine, besides those with a null key or an impossible time.
         keep: `"first"`: as `key` says. `"last"`: rows of one key are versions of one row, whatever their time, and the
-            greatest (order_by, landed_at, batch_id, row hash) counts. `"all"`: each version counts, once for each
+            greatest (order_by, landing, batch_id, row hash) counts. `"all"`: each version counts, once for each
             (key, order_by), and the transform receives the versions of all times; for stateful targets.
-        order_by: The column that orders the versions of a key. Rows without it are quarantined.
+        order_by: The column, or the columns, that order the versions of a key. Rows without one of them are
+            quarantined, except deletions with `keep="last"`: such a deletion removes what landed until it landed.
         deleted: A SQL condition on the columns. A version for which it is true deletes the key: rows of the key count
-            again from a later version on. Such a row needs a key and an order, but no time, and no rule applies to it.
+            again from a later version on. Such a row needs a key, but no time, and no rule applies to it.
+        landed_column: The column of the time when a row landed. Rows without it, and rows dated over an hour after it,
+            are quarantined. None: that of the raw table, which is `landed_at` if it is declared with columns; no other
+            column is taken for it, whatever its name. A table with `landed_column="landed_at"` is laid out as these
+            are: its `landing_date`, `landing_hour` and `batch_id`, if it has them, say the same.
     """
 
     table: str
@@ -74,16 +82,19 @@ class Source:
     key: str | None = None
     rules: tuple[Rule, ...] = ()
     keep: Keep = "first"
-    order_by: str | None = None
+    order_by: str | Sequence[str] | None = None
     deleted: str | None = None
+    landed_column: str | None = None
 
     def __post_init__(self) -> None:
         require_table(self.table, "The source table")
-        require_name(COLUMN, self.time_column, f"The time column of {self.table}")
+        if self.landed_column is not None:
+            require_column(self.landed_column, f"The landed_column of {self.table}")
+        require_column(self.time_column, f"The time column of {self.table}")
         if self.key is not None:
-            require_name(COLUMN, self.key, f"The key of {self.table}")
-        if self.order_by is not None:
-            require_name(COLUMN, self.order_by, f"The order of {self.table}")
+            require_column(self.key, f"The key of {self.table}")
+        for column in self.order_columns:
+            require_column(column, f"The order of {self.table}")
         self._check_versions()
 
     @property
@@ -92,21 +103,51 @@ class Source:
         return self.key is None and not self.rules and not self.has_versions
 
     @property
+    def arrival_columns(self) -> tuple[str, ...]:
+        """The columns that rows of one key and time, or order, are ordered by, as far as the table has them."""
+        if self.landed_column is None:
+            return ()
+        return (LANDED, BATCH) if self.landed_column == LANDED else (self.landed_column,)
+
+    @property
     def has_versions(self) -> bool:
         """Whether rows of one key are versions of one row, whatever their time."""
         return self.keep != "first"
+
+    @property
+    def order_columns(self) -> tuple[str, ...]:
+        """The columns that order the versions of a key, the most significant first."""
+        if self.order_by is None:
+            return ()
+        return (self.order_by,) if isinstance(self.order_by, str) else tuple(self.order_by)
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """The columns that a row needs besides its time: of its key, and of its order."""
+        return (() if self.key is None else (self.key,)) + self.order_columns
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns that are equal in the versions of one row, of which one counts."""
+        assert self.key is not None
+        return (self.key, *self.order_columns) if self.keep == "all" else (self.key,)
+
+    @property
+    def takes_unordered_deletions(self) -> bool:
+        """Whether a deletion may lack its order: it then removes the versions of its key that landed until it did."""
+        return self.keep == "last" and self.deleted is not None and self.landed_column is not None
 
     def _check_versions(self) -> None:
         if self.keep not in get_args(Keep):
             raise ConfigurationError(
                 f"The source {self.table} has keep={self.keep!r}.", remedy="Use 'first', 'last' or 'all'."
             )
-        if self.has_versions and self.order_by is None:
+        if self.has_versions and not self.order_columns:
             raise ConfigurationError(
                 f"The source {self.table} has keep={self.keep!r}, but no order_by.",
-                remedy='Name the column that orders the versions of a key: order_by="updated_at".',
+                remedy='Name the columns that order the versions of a key: order_by="updated_at".',
             )
-        if not self.has_versions and (self.order_by is not None or self.deleted is not None):
+        if not self.has_versions and (self.order_columns or self.deleted is not None):
             raise ConfigurationError(
                 f"The source {self.table} has order_by or deleted, but keeps the first row of a key.",
                 remedy="Add keep='last'; or remove order_by= and deleted=.",
@@ -155,6 +196,8 @@ class RawTable:
             the hour, such as `30 minutes`. None: only the table's property `lake.complete-through` counts.
         description: Shown in Dagster.
         descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
+        landed_column: The column of the time when a row landed, of a table that exists. None: it has none. Of other
+            tables it is `landed_at`.
         feed: The Kafka topic that the table is landed from. False: it is not landed from Kafka. None: it is if it has
             the column of a subject.
     """
@@ -166,12 +209,15 @@ class RawTable:
     descriptions: Mapping[str, str] = field(default_factory=dict)
     complete_after: str | None = None
     feed: Topic | Literal[False] | None = None
+    landed_column: str | None = None
 
     def __post_init__(self) -> None:
         require_table(self.table, "The raw table")
         self._check_named_time()
         require_columns(self.table, self.columns)
+        self._check_landing()
         if not self.exists_already:
+            object.__setattr__(self, "landed_column", LANDED)
             require_described(self.table, self.columns, self.descriptions)
             self._check_time()
         self._check_feed()
@@ -215,7 +261,23 @@ class RawTable:
                 f"{self.table} has no time column.",
                 remedy='Name the column of the rows\' own time: time_column="event_ts".',
             )
-        require_name(COLUMN, self.time_column, f"The time column of {self.table}")
+        require_column(self.time_column, f"The time column of {self.table}")
+
+    def _check_landing(self) -> None:
+        if self.landed_column is not None:
+            require_column(self.landed_column, f"The landed_column of {self.table}")
+        taken = [column for column in self.columns if column.casefold() in LANDING_COLUMNS]
+        if taken:
+            raise ConfigurationError(
+                f"{self.table} declares {' and '.join(taken)}, which every raw table has: it says how a row landed.",
+                remedy=f"Rename the column in columns= and in the files, such as own_{taken[0]}. A table that another"
+                " program has made may have any columns: declare it without columns=.",
+            )
+        if not self.exists_already and self.landed_column not in (None, LANDED):
+            raise ConfigurationError(
+                f"{self.table} has landed_column={self.landed_column!r}, but declares columns: it has {LANDED}.",
+                remedy="Leave landed_column= out, or leave columns= out for a table that exists.",
+            )
 
     def _check_time(self) -> None:
         found = self.all_columns.get(self.time_column)

@@ -173,6 +173,10 @@ class Target:
             return self.key
         return *self.key, self.time_column
 
+    def copies(self, column: str) -> bool:
+        """Whether a column is that of the same name in a source, as far as lineage knows."""
+        return column in self.columns and column not in self.lineage and column not in self.unknown_lineage
+
     @property
     def source_tables(self) -> tuple[str, ...]:
         """The tables that it is built from."""

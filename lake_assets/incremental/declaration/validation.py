@@ -25,12 +25,18 @@ def check_source_columns(target: Target, source: Source, columns: Mapping[str, s
     Raises:
         ConfigurationError: A column is missing, or the time column has another type.
     """
-    for column in (source.time_column, source.key, source.order_by):
+    for column in (source.time_column, *source.named_columns, source.landed_column):
         if column is not None and column not in columns:
             raise ConfigurationError(
                 f"{target.table} reads {column!r} of {source.table}, which declares no such column.",
                 remedy=suggestion(column, tuple(columns)),
             )
+    landed_type = "timestamptz" if source.landed_column is None else columns[source.landed_column]
+    if landed_type != "timestamptz":
+        raise ConfigurationError(
+            f"{target.table} reads {source.table} with landed_column={source.landed_column!r}, which is {landed_type}.",
+            remedy="Name the timestamptz column that says when a row landed, or leave landed_column= out.",
+        )
     time_type = columns[source.time_column]
     if time_type != "timestamptz":
         raise ConfigurationError(

@@ -7,20 +7,21 @@ ever has them. As long as nobody was erased, this costs one look at the catalog.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, IsNull, LessThanOrEqual, Or
+from pyiceberg.expressions import And, BooleanExpression, In, IsNull, LessThanOrEqual
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import TimestamptzType
 
-from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Subject
+from lake_assets.base.conditions import any_of_filters
+from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
 from lake_assets.incremental.metadata.manifests import entries
@@ -127,17 +128,12 @@ class ErasureGuard:
                 ids = _ids_in(table, columns, files)
                 erased_ids = self.erasures.known(subject.name, ids, erased)
                 conditions += _rows_sent_before(table, raw, columns, erased_ids)
-        if not conditions:
-            return None
-        return reduce(Or, conditions)
+        return any_of_filters(conditions) if conditions else None
 
 
-def holds(columns: Iterable[str], value: str) -> BooleanExpression:
-    """Return the condition on rows that have the id in one of the columns."""
-    conditions: list[BooleanExpression] = []
-    for column in columns:
-        conditions.append(EqualTo(column, value))  # type: ignore[call-arg, arg-type]
-    return reduce(Or, conditions)
+def holds(columns: Iterable[str], *values: str) -> BooleanExpression:
+    """Return the condition on rows that have any of the ids in one of the columns."""
+    return any_of_filters(In(column, set(values)) for column in columns)  # type: ignore[call-arg, arg-type]
 
 
 def delete_rows(catalog: Catalog, name: str, which: BooleanExpression) -> int:
@@ -168,17 +164,20 @@ def holders(catalog: Catalog, pipeline: Pipeline, subject: Subject) -> Iterator[
 def _rows_sent_before(
     table: Table, raw: RawTable, columns: Sequence[str], erased_ids: Mapping[str, datetime]
 ) -> list[BooleanExpression]:
-    """Return, for each id, the condition on its rows that happened or landed by its erasure."""
+    """Return, for the ids of each time of erasure, the condition on their rows that happened or landed by then."""
     types = {field.name: field.field_type for field in table.schema().fields}
-    time_columns = [column for column in (raw.time_column, LANDED) if column in types]
+    time_columns = [column for column in (raw.time_column, raw.landed_column) if column in types]
+    ids_by_time: defaultdict[datetime, list[str]] = defaultdict(list)
+    for value, erased_at in erased_ids.items():
+        ids_by_time[erased_at].append(value)
     conditions: list[BooleanExpression] = []
-    for value, erased_at in sorted(erased_ids.items()):
+    for erased_at, ids in sorted(ids_by_time.items()):
         # A row without a time may have happened by then.
-        by_then: BooleanExpression = IsNull(raw.time_column)  # type: ignore[call-arg, arg-type]
+        by_then: list[BooleanExpression] = [IsNull(raw.time_column)]  # type: ignore[call-arg, arg-type]
         for column in time_columns:
             has_zone = isinstance(types[column], TimestamptzType)
-            by_then = Or(_at_or_before(column, erased_at, has_zone=has_zone), by_then)
-        conditions.append(And(holds(columns, value), by_then))
+            by_then.append(_at_or_before(column, erased_at, has_zone=has_zone))
+        conditions.append(And(holds(columns, *ids), any_of_filters(by_then)))
     return conditions
 
 

@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.steps.audit_rows import quarantine_results
+from lake_assets.incremental.execution.steps.audit_rows import quarantine_results, ties_result
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import rows_between, rows_in_hours
 from lake_assets.incremental.planning.plan import Committed
@@ -203,7 +203,8 @@ class PublishedAuditor:
                 all_rows=prepared.row_counts.quarantined,
                 new_rows=prepared.count_quarantined(),
             )
-            results = (*evaluate(audits, scope), *of_quarantine)
+            of_rows = of_quarantine + ties_result(self.target, prepared.row_counts.tied)
+            results = (*evaluate(audits, scope), *of_rows)
         finally:
             release_checkpoints(spark)
         return tuple(result for result in results if names is None or result.name in names)
@@ -217,13 +218,13 @@ class PublishedAuditor:
         from lake_assets.incremental.staging.quarantine import classified_rows_in_scope, new_quarantine_rows
 
         source = self.target.sources[0]
-        rows, columns = classified_rows_in_scope(build, source, plan.sources[0], plan)
+        rows, schema = classified_rows_in_scope(build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
-        counts = row_validation.count_rows(rows, source, columns=columns, complete_through=None)
+        counts = row_validation.count_rows(rows, source, complete_through=None)
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(build, rows, source, schema))
         return PreparedRows(
             plan=plan,
             load="none",

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lake_assets.base.columns import column
 from lake_assets.incremental.key_index.lookup import MAX_VALUES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def distinct_values(rows: DataFrame, column: str) -> set[object] | None:
+def distinct_values(rows: DataFrame, name: str) -> set[object] | None:
     """Return the values of a column, null as None; None if they are more than one lookup takes."""
-    found = rows.select(column).distinct().limit(MAX_VALUES + 1).collect()
+    found = rows.select(column(name)).distinct().limit(MAX_VALUES + 1).collect()
     return None if len(found) > MAX_VALUES else {row[0] for row in found}
 
 

@@ -5,15 +5,15 @@ A raw table that declares no columns exists: another program has created it, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 
-from lake_assets.errors import ConfigurationError, SourceTableMissing, TimeColumnUnusable
-from lake_assets.incremental.declaration import LANDED
+from lake_assets.base.columns import PREFIX, is_own
+from lake_assets.errors import ColumnNameTaken, ConfigurationError, SourceTableMissing, TimeColumnUnusable
 from lake_assets.incremental.metadata import tables
 
 if TYPE_CHECKING:
@@ -35,11 +35,12 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
     raw = pipeline.raw_table(source.table)
     if raw is None or not raw.exists_already:
         table = tables.load(catalog, source.table)
+        _check_names(source.table, _types(table))
         tables.check_columns(table, source.table, _declared_columns(pipeline, raw, source))
         return table
-    table = load_existing(catalog, raw)
-    check_time_columns(table, replace(raw, time_column=source.time_column))
-    named = {column: None for column in (source.key, source.order_by) if column is not None}
+    landed_column = source.landed_column or raw.landed_column
+    table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
+    named = dict.fromkeys(source.named_columns)
     tables.check_columns(table, source.table, named)
     return table
 
@@ -76,19 +77,23 @@ def load_existing(catalog: Catalog, raw: RawTable) -> Table:
 
 
 def check_time_columns(table: Table, raw: RawTable) -> None:
-    """Check that the time column of a table is a timestamp, and `landed_at`, too, if it has this column.
+    """Check that the columns of the time and of the landing of a table are timestamps, and that Spark can name all.
 
     Raises:
         TimeColumnUnusable: A column does not exist, or is no timestamp.
+        ColumnNameTaken: A column has a name of the engine's own, or that of another column but for its case.
     """
     types = _types(table)
+    _check_names(raw.table, types)
     timestamps = [name for name, found in types.items() if isinstance(found, TIMESTAMPS)]
     found = types.get(raw.time_column)
     if not isinstance(found, TIMESTAMPS):
         raise TimeColumnUnusable(raw.table, raw.time_column, found=_text(found), timestamps=timestamps)
-    landed = types.get(LANDED)
-    if landed is not None and not isinstance(landed, TIMESTAMPS):
-        raise TimeColumnUnusable(raw.table, LANDED, found=_text(landed), timestamps=None)
+    if raw.landed_column is not None and not isinstance(types.get(raw.landed_column), TIMESTAMPS):
+        landed = _text(types.get(raw.landed_column))
+        raise TimeColumnUnusable(
+            raw.table, raw.landed_column, found=landed, timestamps=timestamps, names="landed_column"
+        )
 
 
 def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[str, ...]:
@@ -111,6 +116,16 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     return columns
 
 
+def _check_names(table: str, names: Iterable[str]) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.casefold(), name)
+        if is_own(name):
+            raise ColumnNameTaken(table, name, why=f"names that begin with {PREFIX} belong to lake-assets")
+        if other != name:
+            raise ColumnNameTaken(table, name, why=f"Spark does not tell it from {other!r}")
+
+
 def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) -> dict[str, str | None]:
     if raw is not None:
         return dict(raw.all_columns)
@@ -118,9 +133,10 @@ def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) 
         if target.table == source.table:
             return dict(target.columns)
     columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-    for column in (source.key, source.order_by):
-        if column is not None:
-            columns.setdefault(column, None)
+    if source.landed_column is not None:
+        columns.setdefault(source.landed_column, "timestamptz")
+    for column in source.named_columns:
+        columns.setdefault(column, None)
     return columns
 
 

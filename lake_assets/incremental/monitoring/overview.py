@@ -33,8 +33,8 @@ from lake_assets.incremental.monitoring.session_costs import (
     compare_with_lookback,
     costs,
 )
-from lake_assets.incremental.planning.landed import count_by_commit, has_landing
-from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Arrivals
+from lake_assets.incremental.planning.landed import arrival_counter, count_by_commit
+from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, Arrivals
 from lake_assets.incremental.planning.session import HeldHour
 
 SESSIONS = 1000
@@ -181,14 +181,13 @@ def arrivals(catalog: Catalog, raw: RawTable, *, start: int) -> Arrivals:
 
 def arrivals_of(table: Table, raw: RawTable, *, start: int) -> Arrivals:
     """Return when the rows of a raw table that is loaded arrived; `start` is the pipeline's first event hour."""
-    counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
-    if raw.exists_already:
-        if not has_landing(table):
-            count_by_commit(table, raw, counter)
-            return counter.result()
-    else:
+    counter = arrival_counter(raw, start)
+    if raw.landed_column is None:
+        count_by_commit(table, raw, counter)
+        return counter.result()
+    if not raw.exists_already:
         tables.check_columns(table, raw.table, {raw.time_column: "timestamptz", LANDED: "timestamptz"})
-    for batch in _batches(table.scan(selected_fields=(raw.time_column, LANDED))):
+    for batch in _batches(table.scan(selected_fields=(raw.time_column, raw.landed_column))):
         counter.add(batch)
     return counter.result()
 

@@ -16,7 +16,8 @@ from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, 
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from lake_assets.incremental.declaration import LANDED, RawTable, Source
+from lake_assets.base import columns
+from lake_assets.incremental.declaration import RawTable, Source
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.planning.changes import SnapshotChange, raw_history
 from lake_assets.incremental.planning.changes.data_files import HOUR_MILLISECONDS, DataFiles, TimeRange
@@ -68,7 +69,7 @@ def raw_snapshots(
         since: Snapshot id; if it is None or has expired, all retained snapshots are returned.
         start: The pipeline's first event hour.
     """
-    source = Source(raw.table, raw.time_column)
+    source = Source(raw.table, raw.time_column, landed_column=raw.landed_column)
     files = DataFiles(table, source, start)
     for change in raw_history(table, source, since, start):
         times = _time_range(change)
@@ -102,9 +103,9 @@ def lateness(
     Returns:
         Empty if the snapshot is no append, or its files are gone.
     """
-    if not snapshot.appends or not (raw.exists_already or has_landing(table)):
+    if not snapshot.appends:
         return {}
-    counter = ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS)
+    counter = arrival_counter(raw, start)
     try:
         _count_arrivals(table, raw, snapshot, counter)
     except FileNotFoundError:  # the files were compacted and expired in the meantime
@@ -122,7 +123,7 @@ def _count_arrivals(table: Table, raw: RawTable, snapshot: RawSnapshot, counter:
 
 
 def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> None:
-    """Count the rows of a table without `landed_at`. They arrived when the snapshot that added them was committed.
+    """Count the rows of a table without a column of the landing. They arrived with the snapshot that added them.
 
     Rows of a file that a rewrite added, or a snapshot that has expired, arrived at an unknown time.
 
@@ -140,9 +141,10 @@ def count_by_commit(table: Table, raw: RawTable, counter: ArrivalCounter) -> Non
             counter.add(batch)
 
 
-def has_landing(table: Table) -> bool:
-    """Whether the rows of a table tell when they landed."""
-    return any(field.name == LANDED for field in table.schema().fields)
+def arrival_counter(raw: RawTable, start: int) -> ArrivalCounter:
+    """Return a counter of the rows of a raw table, as `_read_times` reads them."""
+    landed_column = raw.landed_column or columns.LANDED
+    return ArrivalCounter(raw.table, raw.time_column, start, LOOKBACK_HOURS, landed_column)
 
 
 def _live_data(table: Table) -> Iterator[ManifestEntry]:
@@ -160,13 +162,13 @@ def _is_append(snapshot: Snapshot) -> bool:
 def _read_times(
     table: Table, raw: RawTable, files: Iterable[FileScanTask], committed_at_ms: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the time column and `landed_at`, which is the time of the commit if the table has no such column."""
-    landed = [LANDED] if has_landing(table) else []
-    columns = table.schema().select(raw.time_column, *landed)
-    scan = ArrowScan(table.metadata, table.io, columns, ALWAYS_TRUE)
+    """Yield the time and the landing, which is the time of the commit if the table has no column of it."""
+    landed = [] if raw.landed_column is None else [raw.landed_column]
+    times = table.schema().select(raw.time_column, *landed)
+    scan = ArrowScan(table.metadata, table.io, times, ALWAYS_TRUE)
     committed = pa.scalar(committed_at_ms, pa.timestamp("ms", "UTC"))
     for batch in scan.to_record_batches(files):
-        yield batch if landed else batch.append_column(LANDED, pa.repeat(committed, batch.num_rows))
+        yield batch if landed else batch.append_column(columns.LANDED, pa.repeat(committed, batch.num_rows))
 
 
 def _time_range(change: SnapshotChange) -> TimeRange | None:

@@ -1,6 +1,6 @@
 """The lateness of the rows of a raw table, counted from its two time columns batch by batch. Pure.
 
-Lateness is landed_at minus event time, in whole seconds, rounded down; it is negative if a clock runs ahead.
+Lateness is the landing minus the event time, in whole seconds, rounded down; it is negative if a clock runs ahead.
 Percentiles are nearest-rank, read from a histogram. Its steps are one second up to `EXACT_SECONDS`; beyond, they keep
 the first eight binary digits of the value, as an HDR histogram does. A percentile is never above the true value, and
 less than 1/128 below it. Counts, cells and maxima are exact.
@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lake_assets.base.hours import HOUR_MICROSECONDS
-from lake_assets.incremental.declaration import LANDED
 
 LOOKBACK_HOURS = 6
 """The fixed lookback that reports compare arrivals and sessions with."""
@@ -106,19 +105,21 @@ class ArrivalCounter:
         time_column: Its column of the event time.
         start: The pipeline's first event hour.
         lookback_hours: The fixed lookback that `Arrivals.rows_beyond_lookback` refers to.
+        landed_column: The column of the landing.
     """
 
     table: str
     time_column: str
     start: int
     lookback_hours: int
+    landed_column: str
     _rows: int = 0
     _placed: int = 0
     _lateness: _GroupedCounts = field(default_factory=lambda: _GroupedCounts(("landed_hour", "step")))
     _cells: _GroupedCounts = field(default_factory=lambda: _GroupedCounts(("landed_hour", "event_hour")))
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Count a batch with the columns `landed_at` and the time column, timestamps of at most microseconds."""
+        """Count a batch with the columns of the time and the landing, timestamps of at most microseconds."""
         times = self._placed_times(batch)
         self._rows += batch.num_rows
         self._placed += len(times.event)
@@ -159,7 +160,7 @@ class ArrivalCounter:
     def _placed_times(self, batch: pa.RecordBatch) -> _Times:
         """Return the times of the rows that lie in an hour that counts."""
         event_or_null = _microseconds(batch.column(self.time_column))
-        landed_or_null = _microseconds(batch.column(LANDED))
+        landed_or_null = _microseconds(batch.column(self.landed_column))
         both_valid = pc.and_(pc.is_valid(event_or_null), pc.is_valid(landed_or_null))
         is_known = both_valid.to_numpy(zero_copy_only=False)
         event = _as_numbers(event_or_null)[is_known]

@@ -266,6 +266,7 @@ class RowCounts:
         duplicates: Repeated deliveries, superseded versions and deletions; left out.
         quarantined: Rows that were quarantined.
         contested: Deliveries that may replace a row stored already.
+        tied: Rows that count, although nothing but a hash puts them before another row of their key and order.
         late: Rows of hours that had been declared complete before.
         hours: The event hours of the kept rows; ascending.
         lateness_p50: Median of landed_at minus event time of the kept rows, minutes; None without rows.
@@ -278,6 +279,7 @@ class RowCounts:
     duplicates: int = 0
     quarantined: int = 0
     contested: int = 0
+    tied: int = 0
     late: int = 0
     hours: tuple[int, ...] = ()
     lateness_p50: float | None = None

@@ -23,8 +23,14 @@ class SourceAttributes(Attributes):
     table: str = Field(description="The table, namespace.name.")
     time_column: str = Field(description="The column of the row's own time; a timestamptz.")
     key: str | None = Field(None, description="The column that, with the time, identifies a row of a raw table.")
+    landed_column: str | None = Field(
+        None, description="The column of the time when a row landed, of a table that another program has made."
+    )
     rules: dict[str, str] = Field({}, description="Reason → SQL condition. Rows for which it is true are quarantined.")
     name: str | None = Field(None, description="Its name in the SQL; default: the table without its namespace.")
+    keep: Literal["first", "last", "all"] = Field("first", description="Which rows of one key count.")
+    order_by: str | list[str] | None = Field(None, description="The columns that order the versions of a key.")
+    deleted: str | None = Field(None, description="SQL condition. A version for which it is true deletes the key.")
     columns: dict[str, str] = Field(
         {}, description="Column → Iceberg type. Declares the raw table here, without its four landing columns."
     )

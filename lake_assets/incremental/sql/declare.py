@@ -201,7 +201,18 @@ def sources_of(declaration: Declaration) -> list[Source]:
             require_name(IDENTIFIER, name, f"The name of {source.table} in the SQL")
         rules = tuple(Rule(reason, where) for reason, where in source.rules.items())
         with located(declaration, "sources", number):
-            found.append(Source(source.table, time_column=source.time_column, key=source.key, rules=rules))
+            found.append(
+                Source(
+                    source.table,
+                    time_column=source.time_column,
+                    key=source.key,
+                    rules=rules,
+                    landed_column=source.landed_column,
+                    keep=source.keep,
+                    order_by=tuple(source.order_by) if isinstance(source.order_by, list) else source.order_by,
+                    deleted=source.deleted,
+                )
+            )
     return found
 
 
@@ -267,5 +278,11 @@ def _check_audit_columns(declaration: Declaration, audits: Sequence[Audit], colu
 def _code_version(attributes: TableAttributes, sql: SqlText) -> str:
     """Return a hash of everything that decides which rows are built and published."""
     built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
+    for source in built["sources"]:
+        if source["landed_column"] is None:
+            del source["landed_column"]  # the versions that sessions have recorded know no such attribute
+        if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else
+            for name in ("keep", "order_by", "deleted"):
+                del source[name]
     hashed = repr((sql.text, built))
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]

@@ -105,6 +105,7 @@ def _line_of(sql: SqlText, refusal: Refusal) -> int:
 
 
 def _hours_text(hours: Sequence[int]) -> str:
-    runs = [f"SELECT explode(sequence({first}L, {last}L)) AS number" for first, last in ranges(hours)]
-    numbers = " UNION ALL ".join(runs) or "SELECT 0L AS number WHERE false"
-    return f"SELECT timestamp_seconds(number * 3600) AS hour FROM ({numbers})"
+    # One list, however many runs there are: a chain of UNION ALL nests as deep as it is long.
+    runs = ", ".join(f"sequence({first}L, {last}L)" for first, last in ranges(hours))
+    numbers = f"flatten(array({runs}))" if runs else "CAST(array() AS ARRAY<BIGINT>)"
+    return f"SELECT timestamp_seconds(number * 3600) AS hour FROM (SELECT explode({numbers}) AS number)"

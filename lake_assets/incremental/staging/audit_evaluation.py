@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import TYPE_CHECKING
 
+from lake_assets.base.conditions import union_by_name
 from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 from lake_assets.incremental.planning.session import AuditResult
@@ -131,7 +131,7 @@ def _count_offenders(
         numbered.append(_numbered(found.rows, number))
     if not numbered:
         return {}
-    rows = reduce(lambda left, right: left.unionByName(right), numbered)
+    rows = union_by_name(*numbered)
     if few:
         rows = rows.coalesce(1)
     counted: dict[int, _Counted] = {}

@@ -8,10 +8,11 @@ their published rows; if it cannot tell the hours, all hours do. To add an audit
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import ROWS, TIME, hour_of, quoted
+from lake_assets.base.conditions import any_of
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
@@ -71,7 +72,7 @@ def no_missing_events() -> Audit:
 
         staged = scope.staged_everywhere.select(
             _text(key[0]).alias(KEY),
-            _hour(scope.target.time_column).alias(HOUR),
+            hour_of(scope.target.time_column).alias(HOUR),
         )
         # Each version has an hour of its own: if another one stands than should, the key is there, but not in the hour.
         by_hour = source.has_versions and isinstance(scope.target.mode, Stateless)
@@ -79,7 +80,7 @@ def no_missing_events() -> Audit:
         staged = staged.select(*same_row)
         expected = scope.valid.select(
             _text(source.key).alias(KEY),
-            _hour(source.time_column).alias(HOUR),
+            hour_of(source.time_column).alias(HOUR),
         )
         missing = expected.join(hash_join_hint(staged, few=scope.few), same_row, "left_anti")
         return Offenders(missing, "missing")
@@ -97,8 +98,7 @@ def not_null(*columns: str, blocking: bool = True) -> Audit:
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        is_null = [F.col(column).isNull() for column in columns]
-        any_null = reduce(lambda left, right: left | right, is_null)
+        any_null = any_of(F.col(column).isNull() for column in columns)
         return Offenders(_keys(scope, scope.staged.where(any_null)), "nulls")
 
     return Audit(
@@ -121,8 +121,8 @@ def unique_key() -> Audit:
 
         identity = dict.fromkeys(scope.target.identity)
         time = scope.target.time_column
-        counts = scope.staged.groupBy(*identity).agg(F.count("*").alias("_rows"), F.min(time).alias("_time"))
-        repeated = counts.where(F.col("_rows") > 1).withColumn(time, F.col("_time"))
+        counts = scope.staged.groupBy(*identity).agg(F.count("*").alias(ROWS), F.min(time).alias(TIME))
+        repeated = counts.where(F.col(ROWS) > 1).withColumn(time, F.col(TIME))
         return Offenders(_keys(scope, repeated), "repeated")
 
     return Audit(
@@ -211,12 +211,12 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
         from pyspark.sql import functions as F
 
         rows = scope.staged.sparkSession.sql(query, staged=scope.staged)
-        columns = rows.columns
+        names = rows.columns
         hour = F.lit(None).cast("long")
-        if scope.target.time_column in columns:
-            hour = _hour(scope.target.time_column)
+        if scope.target.time_column in names:
+            hour = hour_of(scope.target.time_column)
         offending = rows.select(
-            _text(columns[0]).alias(KEY),
+            _text(names[0]).alias(KEY),
             hour.alias(HOUR),
         )
         return Offenders(offending, "offending")
@@ -258,10 +258,8 @@ def odd_hours(
 
 def rows_by_hour(rows: DataFrame, time_column: str) -> dict[int, int]:
     """Count rows by event hour with Spark. Rows without a time are in no hour."""
-    from pyspark.sql import functions as F
-
-    timed = rows.where(F.col(time_column).isNotNull())
-    counts = timed.groupBy(_hour(time_column).alias(HOUR)).count()
+    timed = rows.where(f"{quoted(time_column)} is not null")
+    counts = timed.groupBy(hour_of(time_column).alias(HOUR)).count()
     return {row[HOUR]: row["count"] for row in counts.collect()}
 
 
@@ -269,11 +267,12 @@ def _known_values(scope: AuditScope, column: str, to: str, ref_column: str) -> D
     """Return the values of a column of another table, or those that are in the staged rows, too, as `column`."""
     from pyspark.sql import functions as F
 
+    reference = F.col(quoted(ref_column))
     staged = scope.staged.select(column)
     indexed = scope.rows_with(to, ref_column, staged.select(F.col(column).alias(ref_column)))
     if indexed is not None:
-        return indexed.select(F.col(ref_column).alias(column))
-    known = scope.table(to).select(F.col(ref_column).alias(column))
+        return indexed.select(reference.alias(column))
+    known = scope.table(to).select(reference.alias(column))
     if not scope.few:
         return known
     # The other table may be large. It is filtered where it is read; only the values looked for are sent.
@@ -293,19 +292,12 @@ def _keys(scope: AuditScope, rows: DataFrame) -> DataFrame:
     key = F.concat_ws(" ", *parts)
     return rows.select(
         key.alias(KEY),
-        _hour(scope.target.time_column).alias(HOUR),
+        hour_of(scope.target.time_column).alias(HOUR),
     )
 
 
 def _text(column: str) -> Column:
     from pyspark.sql import functions as F
 
-    text = F.col(column).cast("string")
+    text = F.col(quoted(column)).cast("string")
     return F.coalesce(text, F.lit("null"))
-
-
-def _hour(time_column: str) -> Column:
-    """Return the event hour of a row (long); null without a time."""
-    from pyspark.sql import functions as F
-
-    return F.floor(F.unix_timestamp(time_column) / 3600)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import ENTITY, SIGN, column, columns
+from lake_assets.base.conditions import union_by_name
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.key_index.lookup import KeyIndex
 from lake_assets.incremental.key_index.spark_rows import distinct_values, local_rows
 from lake_assets.incremental.planning.session import SessionPlan, SourceRange
 from lake_assets.incremental.staging.target_build import FoundRows, TargetBuild
-
-CHANGED = "_changed"
-SIGN = "_sign"
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class ChangedEntities:
 
     Attributes:
         entity: The column that has an entity's id, in any DataFrame. Null is an id like any other.
-        ids: The ids, one column: `CHANGED`.
+        ids: The ids, one column: `ENTITY`.
     """
 
     entity: str
@@ -42,14 +40,13 @@ class ChangedEntities:
 
     def _join_ids(self, rows: DataFrame, how: str) -> DataFrame:
         # The plan made sure that they are few. Broadcast, they filter rows where those are read, without a shuffle.
-        same_entity = F.col(self.entity).eqNullSafe(F.col(CHANGED))
+        same_entity = column(self.entity).eqNullSafe(F.col(ENTITY))
         return rows.join(F.broadcast(self.ids), same_entity, how)
 
 
 def ids_of(rows: Iterable[DataFrame], entity: str) -> DataFrame:
-    """Return the ids of all entities in these rows, each once, as column `CHANGED`."""
-    ids = [each.select(F.col(entity).alias(CHANGED)) for each in rows]
-    return reduce(DataFrame.union, ids).distinct()
+    """Return the ids of all entities in these rows, each once, as column `ENTITY`."""
+    return union_by_name(*[each.select(column(entity).alias(ENTITY)) for each in rows]).distinct()
 
 
 def differing(before: DataFrame, after: DataFrame) -> DataFrame:
@@ -57,11 +54,11 @@ def differing(before: DataFrame, after: DataFrame) -> DataFrame:
 
     The columns are those that both states have.
     """
-    columns_before = before.columns
-    columns = [column for column in after.columns if column in columns_before]
-    removed = before.select(*columns, F.lit(-1).alias(SIGN))
-    added = after.select(*columns, F.lit(1).alias(SIGN))
-    by_row = removed.union(added).groupBy(*columns)
+    names_before = before.columns
+    common = columns(name for name in after.columns if name in names_before)
+    removed = before.select(*common, F.lit(-1).alias(SIGN))
+    added = after.select(*common, F.lit(1).alias(SIGN))
+    by_row = removed.union(added).groupBy(*common)
     balance = by_row.agg(F.sum(SIGN).alias(SIGN))
     return balance.where(F.col(SIGN) != 0).drop(SIGN)
 

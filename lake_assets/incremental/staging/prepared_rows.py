@@ -7,13 +7,13 @@ and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an hour.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from math import inf
 from typing import Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lake_assets.base.time_filters import hours_condition
+from lake_assets.base.conditions import union_by_name
+from lake_assets.base.time_filters import replaced_hours
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.planning.session import RowCounts, SessionPlan
 from lake_assets.incremental.staging.reading import CATALOG, is_few
@@ -76,12 +76,14 @@ class PreparedRows:
         return self._all_quarantined().count()
 
     def _all_quarantined(self) -> DataFrame:
-        return reduce(DataFrame.unionByName, self.quarantined)
+        return union_by_name(*self.quarantined)
 
 
 def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str) -> None:
     """Write prepared rows as one snapshot that has the WAP id and that main does not refer to."""
-    writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}")
+    # Spark sorts the rows of a task by partition, and has one file open at a time. Otherwise each hour has one open at
+    # once, which takes a megabyte.
+    writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}").option("fanout-enabled", "false")
     if prepared.single_partition:
         writer = writer.option("distribution-mode", "none")
     spark.conf.set(WAP_ID, wap_id)
@@ -89,6 +91,6 @@ def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: s
         if prepared.load == "append":
             writer.append()
         else:
-            writer.overwrite(hours_condition(target.time_column, prepared.hours))
+            writer.overwrite(replaced_hours(target.time_column, prepared.hours))
     finally:
         spark.conf.unset(WAP_ID)

@@ -1,43 +1,69 @@
 """Row validation: classify each row of a source. It counts, repeats a delivery, or belongs in quarantine.
 
-A classified row has four more columns, which `drop_classification` removes. All functions but `count_rows` are lazy.
-The columns of the rows are an argument, because asking Spark for them takes a call each time.
+A classified row has five more columns, which `drop_classification` removes. All functions but `count_rows` are lazy.
+The schema of the rows is an argument, because asking Spark for it takes a call each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import (
+    BESIDE,
+    CUT,
+    DELIVERY,
+    HASH,
+    HOUR,
+    KEY,
+    LANDED,
+    REASON,
+    REMAINS,
+    TIED,
+    TIME,
+    VALID,
+    column,
+    columns,
+    hash_sql,
+    hour_of,
+)
 from lake_assets.base.hours import hour_key
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate
-from lake_assets.incremental.declaration import LANDED
 from lake_assets.incremental.planning.session import RowCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import WindowSpec
+    from pyspark.sql.types import StructType
 
     from lake_assets.incremental.declaration import Source, Target
 
-HASH = "_row_hash"
-"""SHA-256 of the row as JSON: of rows that belong in quarantine, and of those that only it tells apart. Else null."""
-REASON = "_reason"
-"""Why the row belongs in quarantine; null for a valid row."""
-DELIVERY = "_delivery"
-"""`COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery.
+CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR, TIED)
+"""The columns of a classified row besides its own.
 
-Of a source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`."""
-HOUR = "_hour"
-"""The event hour (long)."""
-_VALID = "_lake_is_valid"
-"""Whether there is no reason. A column, so that the windows over the deliveries of a row share one shuffle."""
-CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR)
+- `HASH`: of rows that belong in quarantine, and of those that only it tells apart. Else null.
+- `REASON`: why the row belongs in quarantine; null for a valid row.
+- `DELIVERY`: `COUNTED` for the delivery that counts, `CONTESTED`, or a higher number for a repeated delivery. Of a
+  source with versions: `COUNTED`, `REPEATED` also for a superseded version, or `DELETION`.
+- `HOUR`: the event hour (long).
+- `TIED`: whether the row counts, and only its hash tells it from another row, so that nothing says which is right.
+"""
 
-SECONDS_PER_HOUR = 3600
+FORMER_HASH = "former_hash"
+"""Column of rows for the quarantine: the hash that rows had there before it told all values apart."""
+
+JSON_OPTIONS = {
+    "timestampFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of the rows in quarantine, for people."""
+
+Direction = Callable[[Any], Column]
+"""Ascending or descending."""
+
 MICROSECONDS_PER_MINUTE = 60_000_000
 LATENESS_PERCENTILES = [0.5, 0.95]
 LONGEST_LEAD = "INTERVAL 1 HOUR"
@@ -51,25 +77,26 @@ DELETION = 3
 """The version that counts deletes its key."""
 
 
-def classify(rows: DataFrame, source: Source, *, columns: Sequence[str], start: int) -> DataFrame:
+def classify(rows: DataFrame, source: Source, *, schema: StructType, start: int) -> DataFrame:
     """Return the rows with the columns of `CLASSIFICATION`.
 
     Of several rows with one key and time, the one with the least (landed_at, batch_id, hash) counts. If the source
     keeps the last, then of several rows with one key the one with the greatest (order_by, landed_at, batch_id, hash);
-    if it keeps all, the one of several with one key and order.
+    if it keeps all, the one of several with one key and order. A deletion without an order removes the versions of its
+    key that landed until it did.
 
     Args:
         rows: Rows of the source. If it has versions, all rows of each key that occurs.
-        columns: The columns of the rows.
+        schema: The columns of the rows.
         start: First hour of the pipeline.
     """
-    reason = _reason(source, start, has_landed=LANDED in columns)
-    row_hash = F.sha2(F.to_json(F.struct(*_quoted(columns))), 256)
-    judged = rows.withColumn(REASON, reason).withColumn(_VALID, is_valid())
-    hashed = judged.withColumn(HASH, F.when(_needs_hash(source), row_hash))
-    hour = F.floor(F.unix_timestamp(source.time_column) / SECONDS_PER_HOUR)
-    classified = hashed.select(*_with_time_zone(source, columns), HASH, REASON, hour.alias(HOUR), _VALID)
-    return classified.withColumn(DELIVERY, _delivery(source, columns)).drop(_VALID)
+    judged = rows.withColumn(REASON, _reason(source, start))
+    # A column, so that the windows over the deliveries of a row share one shuffle.
+    judged = judged.withColumn(VALID, is_valid())
+    hashed = judged.withColumn(HASH, F.when(_needs_hash(source), F.expr(hash_sql(schema))))
+    hour = hour_of(source.time_column).alias(HOUR)
+    classified = hashed.select(*_with_time_zone(source, schema.names), HASH, REASON, hour, VALID)
+    return _with_delivery(classified, source, schema.names).drop(VALID)
 
 
 def classify_against_stored(
@@ -77,8 +104,6 @@ def classify_against_stored(
     stored: DataFrame,
     source: Source,
     target: Target,
-    *,
-    columns: Sequence[str],
 ) -> DataFrame:
     """Return classified rows, compared with the rows that the target has.
 
@@ -87,28 +112,26 @@ def classify_against_stored(
     Args:
         rows: Classified rows of the source.
         stored: Rows of the target.
-        columns: The columns of the source.
     """
     assert source.key is not None
     stored_landed = F.lit(None).cast("timestamp")
-    if LANDED in target.columns:
-        stored_landed = F.col(LANDED)
-    known = stored.select(
-        F.col(target.key[0]).alias("_key"),
-        F.col(target.time_column).alias("_time"),
-        stored_landed.alias("_landed"),
-    )
-    same_key = F.col(source.key) == F.col("_key")
-    same_time = F.col(source.time_column) == F.col("_time")
     stored_is_first = F.lit(False)
-    if LANDED in columns:
-        stored_is_first = F.col("_landed") < F.col(LANDED)
-    is_stored = is_counted() & F.col("_key").isNotNull()
+    if source.landed_column is not None and target.copies(source.landed_column):
+        stored_landed = column(source.landed_column)
+        stored_is_first = F.col(LANDED) < column(source.landed_column)
+    known = stored.select(
+        column(target.key[0]).alias(KEY),
+        column(target.time_column).alias(TIME),
+        stored_landed.alias(LANDED),
+    )
+    same_key = column(source.key) == F.col(KEY)
+    same_time = column(source.time_column) == F.col(TIME)
+    is_stored = is_counted() & F.col(KEY).isNotNull()
     delivery = F.when(is_stored & stored_is_first, REPEATED)
     delivery = delivery.when(is_stored, CONTESTED)
     delivery = delivery.otherwise(F.col(DELIVERY))
     compared = rows.join(known, same_key & same_time, "left")
-    return compared.withColumn(DELIVERY, delivery).drop("_key", "_time", "_landed")
+    return compared.withColumn(DELIVERY, delivery).drop(KEY, TIME, LANDED)
 
 
 def is_valid() -> Column:
@@ -131,13 +154,18 @@ def drop_classification(rows: DataFrame) -> DataFrame:
     return rows.drop(*CLASSIFICATION)
 
 
-def quarantine_rows(rows: DataFrame, source: Source, *, columns: Sequence[str]) -> DataFrame:
-    """Return classified rows that are not valid, for `etl.quarantine`: source, row_hash, reason, row; all strings."""
+def quarantine_rows(rows: DataFrame, source: Source, *, schema: StructType) -> DataFrame:
+    """Return classified rows that are not valid, for `etl.quarantine`: source, row_hash, reason, row; all strings.
+
+    And `FORMER_HASH`, which is not stored.
+    """
+    row = F.struct(*columns(schema.names))
     return rows.where(~is_valid()).select(
         F.lit(source.table).alias("source"),
         F.col(HASH).alias("row_hash"),
         F.col(REASON).alias("reason"),
-        F.to_json(F.struct(*_quoted(columns))).alias("row"),
+        F.to_json(row, JSON_OPTIONS).alias("row"),
+        F.sha2(F.to_json(row), 256).alias(FORMER_HASH),
     )
 
 
@@ -145,25 +173,22 @@ def count_rows(
     rows: DataFrame,
     source: Source,
     *,
-    columns: Sequence[str],
     complete_through: int | None,
     hours: Sequence[int] | None = None,
 ) -> RowCounts:
     """Count classified rows by their classification, in one pass.
 
     Args:
-        columns: The columns of the source.
         complete_through: The target's before the session; rows of hours up to it count as late.
         hours: Hours that an overwrite replaces; rows in none of them count as outside. None: no row does.
     """
-    aggregates = count_aggregates(source, columns=columns, complete_through=complete_through, hours=hours)
+    aggregates = count_aggregates(source, complete_through=complete_through, hours=hours)
     return row_counts(aggregate(rows, aggregates))
 
 
 def count_aggregates(
     source: Source,
     *,
-    columns: Sequence[str],
     complete_through: int | None,
     hours: Sequence[int] | None = None,
 ) -> list[Column]:
@@ -172,13 +197,14 @@ def count_aggregates(
     is_contested = is_valid() & (F.col(DELIVERY) == CONTESTED)
     is_late = is_counted() & _is_late(complete_through)
     counted_hour = F.when(is_counted(), F.col(HOUR))
-    lateness = F.when(is_counted(), _lateness_minutes(source, columns))
+    lateness = F.when(is_counted(), _lateness_minutes(source))
     return [
         F.count("*").alias("read"),
         F.count_if(_is_outside(source, hours)).alias("outside"),
         F.count_if(is_duplicate).alias("duplicates"),
         F.count_if(~is_valid()).alias("quarantined"),
         F.count_if(is_contested).alias("contested"),
+        F.count_if(F.col(TIED)).alias("tied"),
         F.count_if(is_late).alias("late"),
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
@@ -195,6 +221,7 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
         duplicates=values["duplicates"],
         quarantined=values["quarantined"],
         contested=values["contested"],
+        tied=values["tied"],
         late=values["late"],
         hours=tuple(values["hours"]),
         lateness_p50=p50,
@@ -203,28 +230,23 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
     )
 
 
-def has_no_hour(source: Source, columns: Sequence[str], *, start: int) -> Column:
+def has_no_hour(source: Source, *, start: int) -> Column:
     """Return the condition on rows that no session's hours can contain: without a time, or with an absurd one."""
-    time = F.col(source.time_column)
+    time = column(source.time_column)
     condition = time.isNull() | (time < moment(start))
-    if LANDED in columns:
-        condition = condition | F.col(LANDED).isNull() | _is_after_landing(source)
+    if source.landed_column is not None:
+        condition = condition | column(source.landed_column).isNull() | _is_after_landing(source)
     return condition
 
 
-def _quoted(columns: Sequence[str]) -> list[Column]:
-    """Return columns by their names, which may be any in a table of another program."""
-    return [F.col("`" + column.replace("`", "``") + "`") for column in columns]
-
-
-def _with_time_zone(source: Source, columns: Sequence[str]) -> list[Column]:
+def _with_time_zone(source: Source, names: Sequence[str]) -> list[Column]:
     """Return the columns, the time as a timestamp with a zone: one without is in UTC, the time zone of the session."""
-    quoted = _quoted(columns)
+    found = columns(names)
     if source.trusted:
-        return quoted
-    place = list(columns).index(source.time_column)
-    quoted[place] = quoted[place].cast("timestamp").alias(source.time_column)
-    return quoted
+        return found
+    place = list(names).index(source.time_column)
+    found[place] = found[place].cast("timestamp").alias(source.time_column)
+    return found
 
 
 def _needs_hash(source: Source) -> Column:
@@ -240,29 +262,56 @@ def _deliveries(source: Source) -> WindowSpec:
     """Return the window over the deliveries of one row; of a source with versions, over those of a key."""
     if not source.has_versions:
         # The time column is among the partition columns so that Spark pushes a filter on it below the window.
-        return Window.partitionBy(str(source.key), source.time_column, _VALID)
-    same_row = [source.key, source.order_by] if source.keep == "all" else [source.key]
-    return Window.partitionBy(*map(str, same_row), _VALID)
+        return Window.partitionBy(*columns([str(source.key), source.time_column]), F.col(VALID))
+    return Window.partitionBy(*columns(source.row_columns), F.col(VALID))
 
 
-def _delivery(source: Source, columns: Sequence[str]) -> Column:
-    """Return the number of a delivery among those of its row."""
-    if source.has_versions:
-        return _version(source, columns)
+def _with_delivery(rows: DataFrame, source: Source, names: Sequence[str]) -> DataFrame:
+    """Return rows with the number of each among the deliveries of its row, and whether the first of them is tied."""
     if source.key is None:
-        return F.lit(COUNTED)
-    order = [column for column in (LANDED, "batch_id") if column in columns]
-    return F.row_number().over(_deliveries(source).orderBy(*order, HASH))
+        return rows.withColumns({DELIVERY: F.lit(COUNTED), TIED: F.lit(False)})
+    places = columns(name for name in source.arrival_columns if name in names)
+    if not source.has_versions:
+        return _numbered(rows, source, places, F.asc)
+    order = [*columns(source.order_columns), *places]
+    if not source.takes_unordered_deletions:
+        return _with_deletions(_numbered(rows, source, order, F.desc), source)
+    unordered = _is_unordered_deletion(source)
+    landed = F.struct(*places)
+    rows = rows.withColumn(CUT, F.max(F.when(unordered, landed)).over(_deliveries(source)))
+    is_later = F.coalesce(landed > F.col(CUT), F.lit(True))
+    # A version that landed together with such a deletion is removed, but may have been written after it.
+    is_beside = ~unordered & F.coalesce(landed == F.col(CUT), F.lit(False))
+    beside = F.max(is_beside).over(_deliveries(source))
+    # A version that remains comes first, then the deletion, then the versions that it removed.
+    rows = rows.withColumns({REMAINS: F.when(unordered, 1).when(is_later, 2).otherwise(0), BESIDE: beside})
+    found = _numbered(rows, source, [F.col(REMAINS), *order], F.desc)
+    is_tied = F.col(TIED) | ((F.col(DELIVERY) == COUNTED) & unordered & F.col(BESIDE))
+    return _with_deletions(found.withColumn(TIED, is_tied).drop(CUT, REMAINS, BESIDE), source)
 
 
-def _version(source: Source, columns: Sequence[str]) -> Column:
-    """Return the number of a version among those of its key, the last one first."""
-    assert source.order_by is not None
-    order = [column for column in (source.order_by, LANDED, "batch_id") if column in columns]
-    last_first = [F.desc(column) for column in (*order, HASH)]
-    number = F.row_number().over(_deliveries(source).orderBy(*last_first))
-    number = F.least(number, F.lit(REPEATED))
-    return F.when((number == COUNTED) & _is_deleted(source), DELETION).otherwise(number)
+def _with_deletions(rows: DataFrame, source: Source) -> DataFrame:
+    """Return the numbered versions of a key, of which the first counts, or deletes the key; all others are repeated."""
+    number = F.least(DELIVERY, F.lit(REPEATED))
+    is_deletion = (F.col(DELIVERY) == COUNTED) & _is_deleted(source)
+    return rows.withColumn(DELIVERY, F.when(is_deletion, DELETION).otherwise(number))
+
+
+def _numbered(rows: DataFrame, source: Source, order: Sequence[Column], direction: Direction) -> DataFrame:
+    """Return rows with their numbers in an order of columns, then of hashes, and whether only a hash puts one first."""
+    first = _deliveries(source).orderBy(*map(direction, order), direction(F.col(HASH)))
+    place = F.struct(F.lit(True), *order)
+    is_same_place = F.lead(place).over(first).eqNullSafe(place)
+    is_other_row = F.lead(HASH).over(first) != F.col(HASH)
+    number = F.row_number().over(first)
+    is_tied = is_valid() & (number == COUNTED) & is_same_place & is_other_row
+    return rows.withColumns({DELIVERY: number, TIED: F.coalesce(is_tied, F.lit(False))})
+
+
+def _is_unordered_deletion(source: Source) -> Column:
+    """Return the condition on versions that delete their key and lack a column of the order."""
+    lacks_order = [each.isNull() for each in columns(source.order_columns)]
+    return _is_deleted(source) & F.greatest(*lacks_order, F.lit(False))
 
 
 def _is_deleted(source: Source) -> Column:
@@ -272,44 +321,49 @@ def _is_deleted(source: Source) -> Column:
     return F.coalesce(F.expr(source.deleted), F.lit(False))
 
 
-def _reason(source: Source, start: int, *, has_landed: bool) -> Column:
+def _reason(source: Source, start: int) -> Column:
     """Return the first reason for which a row belongs in quarantine; null for a valid row."""
     if source.trusted:
         return F.lit(None).cast("string")
     reasons = []
-    for condition, reason in _flaws_of_any_row(source, has_landed=has_landed):
+    for condition, reason in _flaws_of_any_row(source):
         reasons.append(F.when(condition, F.lit(reason)))
-    for condition, reason in _flaws_of_a_row_that_stands(source, start, has_landed=has_landed):
+    for condition, reason in _flaws_of_a_row_that_stands(source, start):
         concerns_row = condition if source.deleted is None else condition & ~_is_deleted(source)
         reasons.append(F.when(concerns_row, F.lit(reason)))
     return F.coalesce(*reasons)
 
 
-def _flaws_of_any_row(source: Source, *, has_landed: bool) -> Iterator[tuple[Column, str]]:
+def _flaws_of_any_row(source: Source) -> Iterator[tuple[Column, str]]:
     """Yield the conditions, with reasons, that also concern a row that deletes its key."""
-    for column in (source.key, source.order_by):
-        if column is not None:
-            yield F.col(column).isNull(), f"{column} is null"
-    if source.deleted is not None and has_landed:
-        yield F.col(LANDED).isNull(), f"{LANDED} is null"
+    if source.key is not None:
+        yield column(source.key).isNull(), f"{source.key} is null"
+    needs_order = ~_is_deleted(source) if source.takes_unordered_deletions else F.lit(True)
+    for name in source.order_columns:
+        yield column(name).isNull() & needs_order, f"{name} is null"
+    landed = source.landed_column
+    if source.deleted is not None and landed is not None:
+        yield column(landed).isNull(), f"{landed} is null"
 
 
-def _flaws_of_a_row_that_stands(source: Source, start: int, *, has_landed: bool) -> Iterator[tuple[Column, str]]:
+def _flaws_of_a_row_that_stands(source: Source, start: int) -> Iterator[tuple[Column, str]]:
     """Yield the conditions, with reasons, on rows that are to stand in an hour of the target."""
     name = source.time_column
-    time = F.col(name)
+    time = column(name)
     yield time.isNull(), f"{name} is null"
     yield time < moment(start), f"{name} is before the declared start, {hour_key(start)}"
-    if has_landed:
+    landed = source.landed_column
+    if landed is not None:
         # Without it nothing shows which times are absurd, nor which delivery came first.
-        yield F.col(LANDED).isNull(), f"{LANDED} is null"
-        yield _is_after_landing(source), f"{name} is over an hour after {LANDED}"
+        yield column(landed).isNull(), f"{landed} is null"
+        yield _is_after_landing(source), f"{name} is over an hour after {landed}"
     for rule in source.rules:
         yield F.expr(rule.where), rule.reason
 
 
 def _is_after_landing(source: Source) -> Column:
-    return F.col(source.time_column) > F.col(LANDED) + F.expr(LONGEST_LEAD)
+    assert source.landed_column is not None
+    return column(source.time_column) > column(source.landed_column) + F.expr(LONGEST_LEAD)
 
 
 def _is_late(complete_through: int | None) -> Column:
@@ -324,9 +378,10 @@ def _is_outside(source: Source, hours: Sequence[int] | None) -> Column:
     return ~F.coalesce(hours_condition(source.time_column, hours), F.lit(False))
 
 
-def _lateness_minutes(source: Source, columns: Sequence[str]) -> Column:
-    """Return landed_at minus event time in minutes (double); null without landing times."""
-    if LANDED not in columns:
+def _lateness_minutes(source: Source) -> Column:
+    """Return landing minus event time in minutes (double); null without landing times."""
+    if source.landed_column is None:
         return F.lit(None).cast("double")
-    microseconds = F.unix_micros(LANDED) - F.unix_micros(source.time_column)
+    landed, time = columns([source.landed_column, source.time_column])
+    microseconds = F.unix_micros(landed.cast("timestamp")) - F.unix_micros(time.cast("timestamp"))
     return microseconds / MICROSECONDS_PER_MINUTE

@@ -11,7 +11,9 @@ from math import inf
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from lake_assets.base.conditions import union_by_name
 from lake_assets.base.time_filters import hours_condition, within
 from lake_assets.connections.row_checkpoint import aggregate, checkpoint_and_aggregate
 from lake_assets.incremental.declaration import Source, Target
@@ -81,24 +83,18 @@ class Stager:
             None if a new row may replace a stored one.
         """
         source = self.target.sources[0]
-        rows, columns = self._classified_new_rows(source, plan)
+        rows, schema = self._classified_new_rows(source, plan)
         if self._can_repeat_stored_rows(source, plan):
             stored = within(self.build.published(), self.target.time_column, plan.hour_numbers)
             stored = hash_join_hint(stored, few=self.single_partition)
-            rows = row_validation.classify_against_stored(
-                rows,
-                stored,
-                source,
-                self.target,
-                columns=columns,
-            )
-        rows, counts = self._computed_and_counted(rows, source, columns)
+            rows = row_validation.classify_against_stored(rows, stored, source, self.target)
+        rows, counts = self._computed_and_counted(rows, source)
         if counts.contested:
             return None
         kept = rows.where(row_validation.is_counted())
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
         inputs = [row_validation.drop_classification(kept)]
         return PreparedRows(
             plan=plan,
@@ -111,38 +107,36 @@ class Stager:
             max_rows=self.build.max_rows,
         )
 
-    def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, list[str]]:
+    def _classified_new_rows(self, source: Source, plan: SessionPlan) -> tuple[DataFrame, StructType]:
         """Return the classified rows that were appended to a source, and its columns."""
         rows = coalesce_if_few(self._appended_rows(source, plan), self.build.max_rows)
-        columns = rows.columns
+        schema = rows.schema
         # Rows are classified first: a version in an hour that is left out may supersede one of another hour.
-        classified = row_validation.classify(rows, source, columns=columns, start=self.build.start)
+        classified = row_validation.classify(rows, source, schema=schema, start=self.build.start)
         if plan.left_out:
             is_left_out = hours_condition(source.time_column, plan.left_out)
             classified = classified.where(~F.coalesce(is_left_out, F.lit(False)))
-        return classified, columns
+        return classified, schema
 
     def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
         """Return the rows of the new snapshots, and those that have waited."""
         span = plan.sources[0]
-        rows = read_appended(self.build.spark, span)
+        parts = [read_appended(self.build.spark, span)]
         for late in plan.late_rows:
             earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
             waited = read_appended(self.build.spark, earlier)
-            rows = rows.unionByName(within(waited, source.time_column, late.hours))
-        return rows
+            parts.append(within(waited, source.time_column, late.hours))
+        return union_by_name(*parts)
 
     def _computed_and_counted(
         self,
         rows: DataFrame,
         source: Source,
-        columns: Sequence[str],
         hours: Sequence[int] | None = None,
     ) -> tuple[DataFrame, RowCounts]:
         """Return classified rows, computed except those of a trusted source that are overwritten, and their counts."""
         aggregates = row_validation.count_aggregates(
             source,
-            columns=columns,
             complete_through=self.complete_through,
             hours=hours,
         )
@@ -161,8 +155,8 @@ class Stager:
         """Prepare the planned hours, rebuilt from all sources. A plan without hours may have rows to quarantine."""
         source = self.target.sources[0]
         hours = plan.hour_numbers
-        rows, columns = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
-        rows, counts = self._computed_and_counted(rows, source, columns, hours)
+        rows, schema = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
+        rows, counts = self._computed_and_counted(rows, source, hours)
         in_hours = within(rows, source.time_column, hours)
         kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)
@@ -174,7 +168,7 @@ class Stager:
             changed_rows = within(changed_rows, self.target.time_column, changed)
         quarantined = []
         if counts.quarantined:
-            quarantined.append(new_quarantine_rows(self.build, rows, source, columns))
+            quarantined.append(new_quarantine_rows(self.build, rows, source, schema))
         quarantined += quarantine_rows_of_other_sources(self.build, plan)
         return PreparedRows(
             plan=plan,

@@ -106,7 +106,7 @@ class TargetBuild:
             rows = before(rows, source.time_column, through + 1)
         if source.trusted:
             return rows
-        rows = row_validation.classify(rows, source, columns=rows.columns, start=self.start)
+        rows = row_validation.classify(rows, source, schema=rows.schema, start=self.start)
         if source.keep == "all":
             counted = rows.where(row_validation.is_version())
         else:

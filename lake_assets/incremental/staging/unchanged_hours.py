@@ -8,12 +8,12 @@ from decimal import Context, Decimal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import HOUR, ROWS, SIDE, SUM_BACKWARD, SUM_FORWARD, columns, hour_of
 from lake_assets.base.time_filters import within
 from lake_assets.incremental.declaration import Target
 
 PUBLISHED = 0
 REBUILT = 1
-SECONDS_PER_HOUR = 3600
 
 Content = tuple[int, Decimal, Decimal]
 """Number of rows, and the sums of their two hashes."""
@@ -24,15 +24,16 @@ _EXACTLY = Context(prec=40)
 """Spark's sums have up to 30 digits; Python's own context rounds to 28."""
 
 
-def row_hashes(columns: Sequence[str]) -> tuple[Column, Column]:
+def row_hashes(names: Sequence[str]) -> tuple[Column, Column]:
     """Return two hashes of a row, 64 bits each, of different input.
 
     Spark's hash ignores nulls, so whether a value is null is hashed, too: else ('a', null) and (null, 'a') would have
     one hash.
     """
-    nulls = [F.col(column).isNull() for column in columns]
-    forward = F.xxhash64(*columns, *nulls)
-    backward = F.xxhash64(*reversed(columns), *nulls, F.lit(1))
+    values = columns(names)
+    nulls = [value.isNull() for value in values]
+    forward = F.xxhash64(*values, *nulls)
+    backward = F.xxhash64(*reversed(values), *nulls, F.lit(1))
     return forward, backward
 
 
@@ -72,26 +73,23 @@ def content_by_side(
     hours: Sequence[int],
 ) -> dict[tuple[int, int], Content]:
     """Return (first hour of a partition, side) → content, in one Spark job; without partitions that have no row."""
-    columns = list(target.columns)
-    published = within(published, target.time_column, hours).select(*columns)
-    rebuilt = within(rebuilt, target.time_column, hours).select(*columns)
-    published = published.withColumn("_side", F.lit(PUBLISHED))
-    rebuilt = rebuilt.withColumn("_side", F.lit(REBUILT))
-    forward, backward = row_hashes(columns)
-    hour = F.floor(F.unix_timestamp(target.time_column) / SECONDS_PER_HOUR)
+    names = list(target.columns)
+    published = within(published, target.time_column, hours).select(*columns(names), F.lit(PUBLISHED).alias(SIDE))
+    rebuilt = within(rebuilt, target.time_column, hours).select(*columns(names), F.lit(REBUILT).alias(SIDE))
+    forward, backward = row_hashes(names)
     sums = (
         rebuilt.unionByName(published)
-        .groupBy(hour.alias("_hour"), "_side")
+        .groupBy(hour_of(target.time_column).alias(HOUR), SIDE)
         .agg(
-            F.count("*").alias("_rows"),
-            F.sum(forward.cast("decimal(20, 0)")).alias("_sum_forward"),
-            F.sum(backward.cast("decimal(20, 0)")).alias("_sum_backward"),
+            F.count("*").alias(ROWS),
+            F.sum(forward.cast("decimal(20, 0)")).alias(SUM_FORWARD),
+            F.sum(backward.cast("decimal(20, 0)")).alias(SUM_BACKWARD),
         )
     )
     content: dict[tuple[int, int], Content] = {}
     for row in sums.collect():
-        partition = target.grain.first(row["_hour"]), row["_side"]
-        of_hour = row["_rows"], row["_sum_forward"], row["_sum_backward"]
+        partition = target.grain.first(row[HOUR]), row[SIDE]
+        of_hour = row[ROWS], row[SUM_FORWARD], row[SUM_BACKWARD]
         content[partition] = _sum(content.get(partition, NOTHING), of_hour)
     return content
 

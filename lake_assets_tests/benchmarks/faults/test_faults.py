@@ -13,11 +13,11 @@ from benchmarks.faults.traffic import Count, compare
 from lake_assets.settings import PROJECT
 from lake_assets_tests.conftest import QUICK_JVM
 
-IN_THE_SUITE = ("spark",)
-"""A service whose runs must be repeated. `make faults` plays all."""
+PLAYED = ("spark", "kafka", "worker", "services")
+"""One of each kind: what runs need, what rows come from, the runs themselves, all at once. `make faults` plays all."""
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(3600)
 def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
@@ -27,7 +27,7 @@ def test_what_is_killed_heals_without_a_hand(tmp_path: Path, monkeypatch: pytest
     player = Player(faults_settings(tmp_path / "home"), said.append)
     with player.started():
         assert player.warm_up().state == "", said
-        for fault in IN_THE_SUITE:
+        for fault in PLAYED:
             assert player.play(fault).state == "", said
             assert total(player.traffic.count()) == Count(lost=0, doubled=0)
     assert player.workers() == []

@@ -102,6 +102,7 @@ def daemon(mail: Traffic) -> Iterator[Daemon]:
         yield Daemon(mail, instance)
 
 
+@pytest.mark.journey
 @pytest.mark.timeout(1200)
 def test_streams_take_their_turns_and_metrics_follow(mail: Traffic, daemon: Daemon) -> None:
     mail.send(range(12), [b"{"])

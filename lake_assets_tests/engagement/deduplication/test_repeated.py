@@ -31,6 +31,7 @@ def mail(home: Settings, spark: SparkSession, kafka: str) -> Traffic:
     return Traffic(home, spark, kafka)
 
 
+@pytest.mark.journey
 @pytest.mark.timeout(1200)  # it shares one lake among many cases
 def test_an_engagement_that_is_sent_again_is_one_row(mail: Traffic) -> None:
     mail.send(range(12), [b"{"])

@@ -40,6 +40,7 @@ TWIN = b'{"org_id": "acme", "request_id": "twin", "op": "gdpr", "who_id": "conta
 KEPT = [b'{"org_id": "globex", "who_id": "lead 0"}', b'{"org_id": "acme", "who_id": "lead 01"']
 
 
+@pytest.mark.journey
 @pytest.mark.timeout(1200)
 def test_who_was_erased_is_in_no_file_any_more_and_what_comes_late_is_dropped_and_counted(
     home: Settings, spark: SparkSession, kafka: str

@@ -44,7 +44,7 @@ def on_cluster(bare_home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator
         yield bare_home.model_copy(update={"spark_remote": spark_address(home, port)})
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 @pytest.mark.timeout(3 * PATIENCE_SECONDS)
 def test_d8_deletion_vectors_are_purged_by_executors(
     home: Settings, spark: SparkSession, on_cluster: Settings, kafka: str

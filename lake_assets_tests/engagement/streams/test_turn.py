@@ -60,6 +60,7 @@ def turn(mail: Traffic) -> Iterator[Turn]:
         yield take
 
 
+@pytest.mark.journey
 @pytest.mark.timeout(1200)
 def test_d5_requests_are_applied_in_one_commit_or_parked_and_an_idle_turn_claims_nothing(
     mail: Traffic, turn: Turn
@@ -142,6 +143,7 @@ def test_d1_an_earlier_holder_can_not_claim_after_a_later_one(mail: Traffic) -> 
     mail.tables.claims.claim(mail.spark, 8)
 
 
+@pytest.mark.journey
 def test_a_lake_goes_on_with_another_zookeeper_and_first_of_all_with_the_batch_that_is_open(
     mail: Traffic, turn: Turn
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_lake_is_not_reclaimed_unless_somebody_says_that_nothing_runs(tmp_path
     assert (done.exit_code, "on any machine?" in done.output) == (1, True)
 
 
+@pytest.mark.journey
 def test_y1_one_org_sends_more_requests_than_spark_hands_to_python_at_once(mail: Traffic, turn: Turn) -> None:
     """Rows go along forty paths of ids, one path after the other. All paths have one id in common, but no end.
 

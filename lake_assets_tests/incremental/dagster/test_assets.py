@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SIGNUPS = "core.signup_fact"
-STATE_CHECKS = {"quarantine", "quarantine_limit", "pending_hours"}
+STATE_CHECKS = {"quarantine", "quarantine_limit", "ties", "pending_hours"}
 
 
 @pytest.fixture

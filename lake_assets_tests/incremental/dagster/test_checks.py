@@ -36,6 +36,7 @@ AUDITED = dict.fromkeys(
         "row_count_like_earlier",
         "quarantine",
         "quarantine_limit",
+        "ties",
         "pending_hours",
     ],
     "SUCCEEDED",

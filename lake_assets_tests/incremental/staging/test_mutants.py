@@ -81,18 +81,19 @@ def writes(change: Change) -> Callable[[Any], Any]:
     return mutate
 
 
-def keeps_none_of_repeated(_: Any) -> Any:
-    def delivery(source: Any, columns: object) -> Column:
-        rows = F.count("*").over(Window.partitionBy(source.key, source.time_column))
-        return F.when(rows > 1, 2).otherwise(1)
+def keeps_none_of_repeated(original: Any) -> Any:
+    def delivered(rows: DataFrame, source: Any, columns: Any) -> DataFrame:
+        found: DataFrame = original(rows, source, columns)
+        deliveries = F.count("*").over(Window.partitionBy(source.key, source.time_column))
+        return found.withColumn("_lake_delivery", F.when(deliveries > 1, 2).otherwise(1))
 
-    return delivery
+    return delivered
 
 
 def takes_all_for_stored(original: Any) -> Any:
     def compared(*args: Any, **kwargs: Any) -> DataFrame:
         rows: DataFrame = original(*args, **kwargs)
-        return rows.withColumn("_delivery", F.lit(2))
+        return rows.withColumn("_lake_delivery", F.lit(2))
 
     return compared
 
@@ -151,7 +152,7 @@ APPENDED = [
     Mutant("reader repeats a row", "stage", "read_appended", changed(twice("signup_id = 's01-3'")), {COUNTS}),
     Mutant("writer drops a row", "prepared_rows", "write", writes(lost("signup_id = 's01-3'")), {COUNTS, MISSING}),
     Mutant("writer repeats", "prepared_rows", "write", writes(twice("signup_id = 's01-3'")), {COUNTS, "unique_key"}),
-    Mutant("dedupe keeps none", "row_validation", "_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("dedupe keeps none", "row_validation", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("all taken for stored", "row_validation", "classify_against_stored", takes_all_for_stored, {MISSING}),
     Mutant("rule rejects too much", "row_validation", "_reason", rejects(at("event_ts", 4, 6)), {MISSING}),
 ]
@@ -166,7 +167,7 @@ REBUILT = [
     Mutant("filter leaves out a moment", TIMES, "hours_condition", leaves_out_first_moment, {COUNTS, MISSING}),
     Mutant("filter takes in a moment", TIMES, "hours_condition", takes_in_next_moment, {COUNTS}),
     Mutant("filter ends too early", TIMES, "before", ends_too_early, {COUNTS, MISSING}),
-    Mutant("dedupe keeps none", "row_validation", "_delivery", keeps_none_of_repeated, {MISSING}),
+    Mutant("dedupe keeps none", "row_validation", "_with_delivery", keeps_none_of_repeated, {MISSING}),
     Mutant("join loses rows", JOIN, "_with_request", changed(lost("churn_type = 'involuntary'")), {COUNTS, MISSING}),
     Mutant("writer drops a row", "prepared_rows", "write", writes(lost("cancel_id = 's30-6'")), {COUNTS, MISSING}),
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from lake_assets.base.failpoints import reach
-from lake_assets.incremental.declaration import Target
+from lake_assets.incremental.declaration import Source, Target
 from lake_assets.incremental.execution.steps.attempt import Attempt, Staged
 from lake_assets.incremental.execution.steps.run_context import RunContext
 from lake_assets.incremental.planning.session import AuditResult
@@ -58,12 +58,39 @@ def quarantine_results(target: Target, *, all_rows: int, new_rows: int) -> tuple
     return warning, blocking
 
 
+def ties_description(source: Source) -> str:
+    """Return what the warning on ties says of a source with a key."""
+    if not source.has_versions:
+        return f"no two rows of one {source.key} and {source.time_column} differ and landed together"
+    order = ", ".join(source.order_columns)
+    return f"no two versions of one {source.key} have equal {order} and landed together"
+
+
+def ties_result(target: Target, tied: int) -> tuple[AuditResult, ...]:
+    """Return a warning on rows that count by nothing but a hash; none for a target that reads no keys.
+
+    Args:
+        tied: Number of such rows of the driving source.
+    """
+    source = target.sources[0]
+    if source.key is None:
+        return ()
+    ties = AuditResult(
+        name="ties",
+        passed=tied == 0,
+        blocking=False,
+        counts={"tied": tied},
+        description=ties_description(source),
+    )
+    return (ties,)
+
+
 def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tuple[AuditResult, ...]:
     if staged.prepared is None:
         return ()
-    of_quarantine = _quarantine_results(attempt.target, staged)
+    of_rows = _quarantine_results(attempt.target, staged) + ties_result(attempt.target, staged.row_counts.tied)
     if staged.prepared.load == "none":
-        return of_quarantine
+        return of_rows
     # Without a staged row the audits evaluate what is published: a source that was not read has rows, too.
     scope = audit_scope(
         context.catalog,
@@ -77,7 +104,7 @@ def _audit_results(context: RunContext, attempt: Attempt, staged: Staged) -> tup
         rows=staged.rows,
         start=context.start_hour,
     )
-    return evaluate(attempt.target.audits, scope) + of_quarantine
+    return evaluate(attempt.target.audits, scope) + of_rows
 
 
 def _quarantine_results(target: Target, staged: Staged) -> tuple[AuditResult, AuditResult]:

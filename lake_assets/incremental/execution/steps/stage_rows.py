@@ -195,7 +195,10 @@ def _estimated_rows(attempt: Attempt, table: Table) -> float:
     time_column = attempt.target.time_column
     published = rows_between(table, time_column, first, last)
     if isinstance(attempt.target.mode, Stateless):
-        reads_whole_source = plan.load == "overwrite" and attempt.target.sources[0].has_versions
+        # The rows of hours that were pending came with earlier snapshots, which the cost of the plan does not contain.
+        was_pending = not attempt.state.committed.pending.isdisjoint(plan.hour_numbers)
+        has_versions = attempt.target.sources[0].has_versions
+        reads_whole_source = plan.load == "overwrite" and (has_versions or was_pending)
         waited = sum(each.rows for each in attempt.state.committed.deferred) if plan.late_rows else 0
         return (_source_rows(plan) if reads_whole_source else plan.cost.rows + waited) + published
     grain = attempt.target.grain

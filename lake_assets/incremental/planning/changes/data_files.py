@@ -45,7 +45,7 @@ class FileChange:
         path: Location of the file.
         rows: Number of rows.
         bytes: Size.
-        partition: Partition field → value; dates as text.
+        partition: Partition field → value, dates as text; empty if its source does not tell when rows landed.
         hours: The event hours that its rows may lie in; None if no row lies in an hour that counts.
         times: Bounds of the time column; None if the metadata have none.
         row_hours: The event hours of its rows, if the file was opened; empty otherwise.
@@ -87,11 +87,11 @@ class DataFiles:
         schema = table.schema()
         self._time_field = schema.find_field(source.time_column)
         # Rows dated after their landing are quarantined, but only if the source's rows are validated.
-        is_validated = LANDED in schema.column_names and not source.trusted
-        self._landed_field = schema.find_field(LANDED) if is_validated else None
+        landed_column = None if source.trusted else source.landed_column
+        self._landed_field = None if landed_column is None else schema.find_field(landed_column)
+        self._is_landed_by_partition = source.landed_column == LANDED
         # Nothing limits the times of rows that tell no landing.
-        self._has_any_times = not is_validated and not source.trusted
-        landed_column = LANDED if is_validated else None
+        self._has_any_times = landed_column is None and not source.trusted
         self.row_hours = RowHours(table, source.time_column, landed_column, start)
         self._layouts: dict[int, _PartitionLayout] = {}
         for spec in table.metadata.partition_specs:
@@ -110,7 +110,7 @@ class DataFiles:
 
     def landing_hour(self, file: DataFile) -> int | None:
         """Return the hour of a data or delete file's landing partition; None if it has no such partition."""
-        partition = self._partition(file)
+        partition = self._partition(file) if self._is_landed_by_partition else {}
         day, hour = partition.get("landing_date"), partition.get("landing_hour")
         if not isinstance(day, date) or not isinstance(hour, int) or hour not in range(HOURS_OF_DAY):
             return None
@@ -135,7 +135,7 @@ class DataFiles:
             path=file.file_path,
             rows=file.record_count,
             bytes=file.file_size_in_bytes,
-            partition=_as_text(self._partition(file)),
+            partition=_as_text(self._partition(file)) if self._is_landed_by_partition else {},
             hours=None,
             times=times,
         )

@@ -37,7 +37,7 @@ CACHED_FILES = 1024
 HourRows = tuple[tuple[int, int], ...]
 """Event hours and their numbers of rows, ascending."""
 
-_cache: Recent[tuple[str, int, bool], HourRows] = Recent(CACHED_FILES)
+_cache: Recent[tuple[str, int, str, str | None], HourRows] = Recent(CACHED_FILES)
 
 
 @dataclass
@@ -110,7 +110,7 @@ class RowHours:
         Raises:
             FileNotFoundError: The file is gone from the storage.
         """
-        key = (file.file_path, self.start, self.landed_column is not None)
+        key = (file.file_path, self.start, self.time_column, self.landed_column)
         known = _cache.find(key)
         if known is None:
             known = tuple(sorted(self._read(file).items()))

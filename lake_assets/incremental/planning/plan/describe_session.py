@@ -13,7 +13,7 @@ from lake_assets.incremental.planning.deferred import DeferredHour, LateRows
 from lake_assets.incremental.planning.deferred import in_words as deferred_in_words
 from lake_assets.incremental.planning.plan.complete_hours import advances
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
-from lake_assets.incremental.planning.plan.planning_input import PlanningInput
+from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent, reloads_all
 from lake_assets.incremental.planning.session import (
     Cost,
     HeldHour,
@@ -21,10 +21,14 @@ from lake_assets.incremental.planning.session import (
     SessionPlan,
     SourceRange,
 )
-from lake_assets.incremental.planning.verdicts import in_words
+from lake_assets.incremental.planning.verdicts import capped, in_words
 
 Load = Literal["append", "overwrite", "none"]
 """How a session writes its hours, as in `SessionPlan.load`."""
+
+MAX_HOURS = 2_000
+"""Most hours that a session of any mode builds. Each hour is a data file with its statistics, a record of the session
+and an event of Dagster, so a session costs by its hours even if they have a row each."""
 
 ID_DIGITS = 16
 """Hexadecimal digits of the hash in a session id."""
@@ -75,23 +79,23 @@ def new_session(
         deferred=deferred,
         late_rows=late,
     )
-    return identified(draft, inputs.revision)
+    return identified(draft, inputs)
 
 
-def identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPlan:
-    """Return the plan with its session id, a hash of what is planned: planning again gives the same id.
+def identified(draft: SessionPlan, inputs: PlanningInput, token: str = "") -> SessionPlan:
+    """Return the plan, of at most `MAX_HOURS`, with its session id: planning again gives the same id.
 
     Args:
-        draft: A plan without an id.
-        revision: Revision of the watermarks.
+        draft: A plan without an id, of any number of hours.
         token: Distinguishes sessions that plan the same.
     """
+    draft = _bounded(draft, inputs)
     parts = [
         draft.process,
         draft.kind,
         draft.load,
         str(draft.complete_through),
-        str(revision),
+        str(inputs.revision),
         token,
     ]
     for source in draft.sources:
@@ -99,6 +103,37 @@ def identified(draft: SessionPlan, revision: int, token: str = "") -> SessionPla
     for hours in (draft.hour_numbers, draft.pending, draft.skipped, draft.follows):
         parts.append(format_hours(hours))
     return replace(draft, session_id=_session_id(draft.process, parts))
+
+
+def _bounded(draft: SessionPlan, inputs: PlanningInput) -> SessionPlan:
+    """Return the plan of the first `MAX_HOURS`, in whole partitions; the others are pending.
+
+    Hours that the target was not complete through come first, unless hours depend on those before them. An append
+    becomes an overwrite: the new snapshots have the rows of the other hours, too.
+    """
+    committed = inputs.committed
+    limit = MAX_HOURS
+    if reloads_all(inputs.mode) and committed.last_built is not None:
+        # Each session begins with the hours of the threshold again, so it has to go beyond them.
+        limit += sum(hour <= committed.last_built for hour in draft.hour_numbers)
+    if len(draft.hours) <= limit:
+        return draft
+    complete = committed.complete_through
+    in_order = list(draft.hour_numbers)
+    if hours_are_independent(inputs.mode) and complete is not None:
+        in_order.sort(key=lambda hour: (hour <= complete, hour))
+    now = inputs.grain.whole(in_order[:limit])
+    rest = sorted(set(in_order) - now)
+    through = capped(draft.complete_through, rest, complete)
+    return replace(
+        draft,
+        load="overwrite",
+        hours=tuple(planned for planned in draft.hours if planned.hour in now),
+        pending=tuple(sorted({*draft.pending, *rest})),
+        complete_through=through if advances(inputs, through) else None,
+        notes=(*draft.notes, f"{len(rest):,} more hours wait for the next sessions: each builds {MAX_HOURS:,} at most"),
+        late_rows=(),
+    )
 
 
 def another(planned: SessionPlan, number: int) -> SessionPlan:

@@ -63,7 +63,7 @@ def plan_rebuild(
         notes=tuple(notes),
         code_version=inputs.code_version,
     )
-    return identified(draft, inputs.revision, token)
+    return identified(draft, inputs, token)
 
 
 def plan_no_hours(inputs: PlanningInput, note: str, *, token: str) -> SessionPlan:
@@ -79,7 +79,7 @@ def plan_no_hours(inputs: PlanningInput, note: str, *, token: str) -> SessionPla
         notes=(note,),
         code_version=inputs.code_version,
     )
-    return identified(draft, inputs.revision, token)
+    return identified(draft, inputs, token)
 
 
 def _buildable(inputs: PlanningInput, hours: set[int]) -> set[int]:

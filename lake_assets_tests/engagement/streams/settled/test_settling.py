@@ -80,6 +80,7 @@ def assert_only_what_is_connected_is_read(mail: Traffic, spark: SparkSession) ->
     assert {(row["old_id"], row["new_id"]) for row in related.collect()} == set(pairwise(CHAIN))
 
 
+@pytest.mark.journey
 def test_a_lake_of_the_version_before_goes_on_with_its_open_batch(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:
