@@ -1,0 +1,38 @@
+"""Tables as nobody would make them, by a seed: every target equals a plain replay, or a message says what to do."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lake_assets_tests.doors.hostile.world import Outcome, play, tables_of
+
+SEED = int(os.environ.get("LAKE_HOSTILE_SEED", "1"))
+"""Of the first data directory of the long run."""
+
+TABLES = int(os.environ.get("LAKE_HOSTILE_TABLES", "50"))
+"""Tables of the long run."""
+
+EACH = 5
+"""Tables of a data directory of the long run."""
+
+
+def test_a_few_hostile_tables(tmp_path: Path, spark_server: str) -> None:
+    """Chosen by their seeds, so that each of them has much that is odd."""
+    _require_right(play(tmp_path, spark_server, [*tables_of(1, count=4, steps=2, hours=50)]), "1")
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(SEED, SEED + -(-TABLES // EACH)))
+def test_hostile_tables(tmp_path: Path, spark_server: str, seed: int) -> None:
+    print(f"python -m lake_assets_tests.doors.hostile --seed {seed} --tables {EACH} --show")
+    tables = tables_of(seed, count=EACH, steps=4, hours=50)
+    _require_right(play(tmp_path, spark_server, tables), str(seed))
+
+
+def _require_right(outcome: Outcome, seed: str) -> None:
+    assert not outcome.findings, "\n".join([f"seed {seed}", *map(str, outcome.findings)])
+    assert outcome.equal, outcome.refused
