@@ -51,8 +51,8 @@ FORMER_HASH = "former_hash"
 """Column of rows for the quarantine: the hash that rows had there before it told all values apart."""
 
 JSON_OPTIONS = {
-    "timestampFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of the rows in quarantine, for people."""
 
