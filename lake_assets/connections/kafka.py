@@ -12,7 +12,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_ex
 
 from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties
 from lake_assets.errors import ServiceError
-from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.infrastructure import KAFKA_IS_SILENT, recognise
 from lake_assets.settings import settings
 
 TIMEOUT_SECONDS = 20
@@ -91,16 +91,16 @@ def kafka_error(servers: str, error: Exception, said: Iterable[KafkaError] = ())
     """
     own = [error.args[0]] if isinstance(error, KafkaException) else []
     reported = [found for found in said if found.code() != KafkaError._ALL_BROKERS_DOWN]
-    telling = [found for found in (*own, *reported) if found.code() not in UNANSWERED]
-    if telling:
-        known = recognise(f"KafkaError{{code={telling[0].name()},")
-        if known is not None:
+    for found in (*own, *reported):
+        known = recognise(f"KafkaError{{code={found.name()}, {found.str()}")
+        if known is not None and known.problem != KAFKA_IS_SILENT:
             problem = known.problem.replace("Kafka", f"Kafka at {servers}", 1).removesuffix(".")
-            return ServiceError(f"{problem}: {telling[0].str()}.", remedy=known.remedy)
-        return ServiceError(
-            f"Kafka at {servers} answers with an error: {telling[0].str()}.",
-            remedy="Correct what it names, then run the command again.",
-        )
+            return ServiceError(f"{problem}: {found.str()}.", remedy=known.remedy)
+        if known is None and found.code() not in UNANSWERED:
+            return ServiceError(
+                f"Kafka at {servers} answers with an error: {found.str()}.",
+                remedy="Correct what it names, then run the command again.",
+            )
     reason = next((found.str() for found in (*reversed(reported), *own)), f"no answer in {TIMEOUT_SECONDS} s")
     return ServiceError(
         f"Kafka at {servers} does not answer: {reason}.",

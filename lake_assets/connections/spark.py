@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -242,6 +243,8 @@ def prepare_client(session: SparkSession) -> None:
 
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
+    # The error that follows says the same.
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
     _retry_little(session)
     if share_compiled_code(session):
         _retry_little(session)  # it has another client now
@@ -305,7 +308,8 @@ def require_listener(remote: str) -> None:
     except OSError as error:
         raise ServiceError(
             f"No Spark Connect server answers at {safe_remote(remote)}: {error}.",
-            remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process.",
+            remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process."
+            " If it ended by itself, its logs/spark.log says why; with too little memory, raise LAKE_SPARK_MEMORY.",
         ) from None
     if not _speaks_connect(remote):
         raise ServiceError(

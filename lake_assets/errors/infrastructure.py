@@ -20,7 +20,8 @@ SPARK: tuple[Fault, ...] = (
         "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then " + AGAIN,
     ),
     (
-        r"INVALID_HANDLE\.(?P<what>SESSION_\w+)|INVALID_HANDLE\.(?P<operation>OPERATION_\w+)",
+        r"INVALID_HANDLE\.(?P<what>SESSION_\w+)|INVALID_HANDLE\.(?P<operation>OPERATION_\w+)"
+        r"|\[(?P<none>NO_ACTIVE_SESSION)\]",
         "Spark has ended the session of this command ({what}): it was restarted, or the session was idle for long.",
         "If Spark was restarted because it had too little memory, set LAKE_SPARK_MEMORY to more. Then " + AGAIN,
     ),
@@ -154,6 +155,8 @@ REST_CATALOG: tuple[Fault, ...] = (
     ),
 )
 
+KAFKA_IS_SILENT = "Kafka does not answer."
+
 KAFKA: tuple[Fault, ...] = (
     (
         r"(?:_AUTHENTICATION|SASL_AUTHENTICATION_FAILED)\b|SaslAuthenticationException: (?P<what>[^\n]+)",
@@ -183,7 +186,7 @@ KAFKA: tuple[Fault, ...] = (
     (
         r"KafkaError\{code=(?P<what>_ALL_BROKERS_DOWN|_TRANSPORT|_TIMED_OUT|_RESOLVE|REQUEST_TIMED_OUT)"
         r"|org\.apache\.kafka\.common\.errors\.(?P<java>TimeoutException|DisconnectException)",
-        "Kafka does not answer.",
+        KAFKA_IS_SILENT,
         f"{START} LAKE_KAFKA, or LAKE_KAFKA__SECURITY_PROTOCOL if its port expects another protocol.",
     ),
 )
@@ -279,6 +282,7 @@ KNOWN: tuple[Fault, ...] = (
 
 PASSING = re.compile(
     r"No Spark Connect server answers|StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION_|RetriesExceeded"
+    r"|\[NO_ACTIVE_SESSION\]"
     r"|\[[Ee]rrno 28\]|No space left on device|database or disk is full|database is locked"
     r"|AWS Error NETWORK_CONNECTION|Unable to execute HTTP request|EndpointConnectionError"
     r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"

@@ -105,8 +105,9 @@ def test_wrong_text_is_refused_by_name_before_anything_is_created(lake: LakeDoor
 
 
 def test_wrong_text_in_yaml_is_refused_with_its_line(lake: LakeDoor) -> None:
-    source: dict[str, Any] = {**PAYMENT_FACT["sources"][0], "rules": {"is negative": "sum(amount) < 0"}}
-    lake.declare({**PAYMENT_FACT, "sources": [source]})
+    payment_fact: dict[str, Any] = dict(PAYMENT_FACT)
+    source = {**payment_fact["sources"][0], "rules": {"is negative": "sum(amount) < 0"}}
+    lake.declare({**payment_fact, "sources": [source]})
     refused = lake.refused("check")
     assert "payment_fact.yaml, line " in refused
     assert "in the rule 'is negative' of raw.payments, sum() is an aggregate, which reads other rows.\n  → " in refused
