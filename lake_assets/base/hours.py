@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from lake_assets.errors import InvalidHourKey
 
@@ -14,7 +15,11 @@ HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 HOUR_MICROSECONDS = 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+CACHED_HOURS = 1 << 17
+"""Hours whose keys are remembered: a state lists its pending hours one by one, and is read several times a session."""
 
+
+@lru_cache(CACHED_HOURS)
 def hour_key(hour: int) -> str:
     """Return the key of an hour: 490896 → `2026-01-01-00:00`."""
     return hour_start(hour).strftime(HOUR_FORMAT)
@@ -31,11 +36,16 @@ def parse_hour(key: str, *, where: str = "The hour") -> int:
         InvalidHourKey: It is not the key of an hour.
     """
     try:
-        moment = datetime.strptime(key, HOUR_FORMAT)
+        return _parsed(key)
     except (TypeError, ValueError):
         raise InvalidHourKey(where, key) from None
+
+
+@lru_cache(CACHED_HOURS)
+def _parsed(key: str) -> int:
+    moment = datetime.strptime(key, HOUR_FORMAT)
     if moment.minute or moment.strftime(HOUR_FORMAT) != key:
-        raise InvalidHourKey(where, key)
+        raise ValueError(key)
     return hour_of(moment.replace(tzinfo=UTC))
 
 
