@@ -273,6 +273,17 @@ KNOWN: tuple[Fault, ...] = (
         "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
+        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED)"
+        r"|\(Service: S3, (?P<java>Status Code: 50[03])",
+        "The object store of LAKE_WAREHOUSE is overloaded, or fails: {what}.",
+        "If it does not pass, look at the store's own status. Then " + AGAIN,
+    ),
+    (
+        r"AWS Error (?P<what>[A-Z_]+[^\n]*)",
+        "The object store of LAKE_WAREHOUSE answers with an error: {what}.",
+        "Check the bucket of LAKE_WAREHOUSE, and LAKE_CATALOG__S3__ENDPOINT and LAKE_CATALOG__S3__REGION.",
+    ),
+    (
         r"Cannot initialize FileIO implementation (?P<what>[\w.]+)",
         "Spark cannot read or write the warehouse: it has no jar for {what}.",
         "Add the jar of this file system to the folder LAKE_JARS.",
@@ -282,7 +293,9 @@ KNOWN: tuple[Fault, ...] = (
 
 PASSING = re.compile(
     r"No Spark Connect server answers|StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION_|RetriesExceeded"
-    r"|\[NO_ACTIVE_SESSION\]"
+    r"|\[NO_ACTIVE_SESSION\]|Spark has ended the session|connection to Spark was lost|Java process of Spark ended"
+    r"|Py4JNetworkError|No ZooKeeper answers|ZooKeeper[^\n]* stopped answering|Kafka at \S+ does not answer"
+    r"|(?:429 Client|5\d\d Server) Error: "
     r"|\[[Ee]rrno 28\]|No space left on device|database or disk is full|database is locked"
     r"|AWS Error NETWORK_CONNECTION|Unable to execute HTTP request|EndpointConnectionError"
     r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"

@@ -155,6 +155,26 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
     lake("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port)
 
 
+def test_an_object_store_that_says_no(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.declare(PAYMENT_FACT)
+    store = {
+        "LAKE_PIPELINES": "",
+        "LAKE_WAREHOUSE": "s3://lake/warehouse",
+        "LAKE_CATALOG__S3__ACCESS_KEY_ID": "somebody",
+        "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": "hidden-word",
+        "LAKE_CATALOG__S3__REGION": "us-east-1",
+    }
+    xml = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error>"
+    for status, code, answer in ((403, "AccessDenied", "ACCESS_DENIED"), (404, "NoSuchBucket", "NO_SUCH_BUCKET")):
+        with answering(status, xml.format(code).encode(), "application/xml") as address:
+            refused = lake.refused("init", LAKE_CATALOG__S3__ENDPOINT=address, **store)
+        problem, remedy = said(refused)
+        assert problem == f"The object store of LAKE_WAREHOUSE refuses access: {answer}."
+        assert remedy.startswith("Check the bucket of LAKE_WAREHOUSE")
+        assert "hidden-word" not in refused
+
+
 def test_files_of_people_that_cannot_be_read_are_no_faults_of_ours(lake_without_spark: LakeDoor) -> None:
     lake = lake_without_spark
     lake.declare(PAYMENT_FACT)
