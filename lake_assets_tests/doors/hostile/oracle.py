@@ -79,7 +79,7 @@ def _short(rows: list[Any]) -> str:
 
 
 def is_valid(table: Hostile, row: Row) -> bool:
-    """Return whether a row may stand in a target. One of the last hour of the year 9999 or later is left to the engine."""
+    """Return whether a row may stand in a target. From the last hour of the year 9999 on, it may be left out."""
     moment, key = row[table.time.name], row[table.key.name]
     if moment is None or key is None or moment < table.start:
         return False
