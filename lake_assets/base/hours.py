@@ -13,8 +13,13 @@ from lake_assets.errors import InvalidHourKey
 HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 HOUR_MICROSECONDS = 3_600_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_FIRST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
-_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+FIRST_HOUR = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+LAST_HOUR = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(hours=1)
+"""The hours of the years 1 to 9999. Tables may have other times, such as `infinity`; no row counts there."""
+
+_FIRST_MICROSECOND = FIRST_HOUR * HOUR_MICROSECONDS
+_LAST_MICROSECOND = (LAST_HOUR + 1) * HOUR_MICROSECONDS - 1
+
 _CYCLE_YEARS = 400
 _CYCLE = 146_097 * 24
 """Hours after which the Gregorian calendar repeats, 400 years: Python knows the years 1 to 9999 only."""
@@ -34,7 +39,8 @@ def hour_sql(time: str) -> str:
         time: A SQL expression, a timestamp. One without a time zone is in that of the session, which is UTC.
     """
     micros = f"unix_micros(CAST({time} AS TIMESTAMP))"
-    return f"(({micros} - pmod({micros}, {HOUR_MICROSECONDS}L)) div {HOUR_MICROSECONDS}L)"
+    cut = f"CAST({micros} < 0 AND {micros} % {HOUR_MICROSECONDS}L != 0 AS LONG)"
+    return f"({micros} div {HOUR_MICROSECONDS}L - {cut})"
 
 
 def moment_sql(hour: int) -> str:
@@ -93,9 +99,25 @@ def hour_of(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(hours=1)
 
 
+def is_hour(hour: int) -> bool:
+    """Whether an hour is one of the years 1 to 9999."""
+    return FIRST_HOUR <= hour <= LAST_HOUR
+
+
 def hour_start(hour: int) -> datetime:
-    """Return the first moment of an hour, in UTC."""
-    return _EPOCH + timedelta(hours=hour)
+    """Return the first moment of an hour, in UTC; the first or last one that Python knows for an hour beyond."""
+    return moment_at(hour * HOUR_MICROSECONDS)
+
+
+def moment_at(microseconds: int) -> datetime:
+    """Return the moment, in UTC, of microseconds since 1970; the first or last one that Python knows for one beyond."""
+    return _EPOCH + timedelta(microseconds=min(max(microseconds, _FIRST_MICROSECOND), _LAST_MICROSECOND))
+
+
+def time_text(microseconds: int) -> str:
+    """Return any time, microseconds since 1970, for people: `2026-01-01T00:05:00`, `+57971-05-14T12:00:00`."""
+    hour, rest = divmod(microseconds, HOUR_MICROSECONDS)
+    return hour_text(hour, f"%Y-%m-%dT%H:{(_EPOCH + timedelta(microseconds=rest)).isoformat()[14:-6]}")
 
 
 def ranges(hours: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -130,9 +152,9 @@ def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> 
 
 def hour_text(hour: int, pattern: str) -> str:
     """Return the start of an hour by a pattern that begins with the year; one after 9999 has a sign, as in Spark."""
-    if _FIRST <= hour <= _LAST:
+    if is_hour(hour):
         return moment_text(hour_start(hour), pattern)
-    cycles = (hour - _FIRST) // _CYCLE
+    cycles = (hour - FIRST_HOUR) // _CYCLE
     moment = hour_start(hour - cycles * _CYCLE)
     year = moment.year + cycles * _CYCLE_YEARS
     sign = "+" if year > 0 else "-"

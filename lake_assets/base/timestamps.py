@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from lake_assets.base.hours import moment_at
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -14,8 +16,8 @@ def milliseconds(at: datetime) -> int:
 
 
 def moment(at: int) -> datetime:
-    """Return the moment, in UTC, of milliseconds since 1970."""
-    return _EPOCH + at * _MILLISECOND
+    """Return the moment, in UTC, of milliseconds since 1970; the first or last one that Python knows for one beyond."""
+    return moment_at(at * 1000)
 
 
 _FIRST = milliseconds(datetime.min.replace(tzinfo=UTC))

@@ -164,23 +164,71 @@ def complete(
 
 def land(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="A raw table, such as raw.payments.")],
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="CSV files with a header, or Parquet files.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="CSV with a header (.csv, .tsv, .txt), JSON lines or an array (.json, .jsonl, .ndjson), or Parquet. "
+            "CSV and JSON may end in .gz.",
+        ),
+    ],
     through: Annotated[
         str | None, typer.Option(help="The last complete hour, such as 2026-01-01-05:00. Default: as it is.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Also take an hour that is more than a day beyond the newest row.")
     ] = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(help="Between the cells of CSV. Default: the one of , ; | and tab that fits the header."),
+    ] = None,
+    quote: Annotated[str, typer.Option(help="Around cells of CSV; '' for none.")] = '"',
+    escape: Annotated[
+        str | None,
+        typer.Option(
+            help="Before a quote in a quoted cell. Default: the quote itself, or a backslash if only that fits."
+        ),
+    ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A cell of CSV that is null, besides empty ones. Repeatable. Default: \\N."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="A column of the files that is left out. Repeatable."),
+    ] = None,
+    zone: Annotated[
+        str | None,
+        typer.Option(
+            help="The zone of times that name none, such as UTC. A date is its midnight. Default: they are refused."
+        ),
+    ] = None,
 ) -> None:
     """Append the rows of FILE to the raw table TABLE, in one commit with its complete-through.
 
-    For first steps and for small files. Two calls with one file land its rows twice; a target counts them once.
+    If a value does not fit, nothing lands, and the error names its row. Two calls with one file land its rows twice; a
+    target counts them once.
     """
     from lake_assets.base.hours import parse_hour
     from lake_assets.cli.scaffold.land import land_files
+    from lake_assets.cli.scaffold.read_files import dialect
+    from lake_assets.pages.terminal.render import counting
 
     engine = open_engine()
     hour = None if through is None else parse_hour(through, where="--through")
+    written = dialect(delimiter, quote, escape, nulls=null, ignored=ignore or (), zone=zone)
     now = engine.clock()
-    rows = land_files(engine.catalog, engine.pipeline, table, files, now=now, through=hour, force=force)
+    with counting(f"landing {table}") as count:
+        rows = land_files(
+            engine.catalog,
+            engine.pipeline,
+            table,
+            files,
+            now=now,
+            through=hour,
+            force=force,
+            dialect=written,
+            describe=typer.echo,
+            count=count,
+        )
     typer.echo(f"Rows landed in {table}: {rows:,}.")

@@ -104,7 +104,8 @@ def connect(settings: Settings) -> Catalog:
 def _unreachable(settings: Settings, error: Exception) -> ServiceError:
     known = recognise(chain_text(error))
     if known is not None:
-        return ServiceError(known.problem, remedy=known.remedy)
+        address = safe_address(settings.catalog_address)
+        return ServiceError(f"The catalog {address} cannot be opened. {known.problem}", remedy=known.remedy)
     message = str(error) or type(error).__name__
     return ServiceError(
         f"The catalog {safe_address(settings.catalog_address)} cannot be opened: {message.splitlines()[0]}",

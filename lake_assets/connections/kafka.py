@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties
+from lake_assets.errors import ServiceError
+from lake_assets.errors.infrastructure import KAFKA_IS_SILENT, recognise
 from lake_assets.settings import settings
 
 TIMEOUT_SECONDS = 20
+UNANSWERED = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+"""Errors of a client that has no answer. All others are answers."""
+
+LOG_NOTHING = 0
 LOG_ERRORS = 3
 """Syslog level of the client's own log: it does not log what it retries by itself."""
 
@@ -41,6 +55,57 @@ def spark_options(servers: str) -> dict[str, str]:
     """Return the options with which Spark reads from the same brokers."""
     passed = java_properties(librdkafka_properties(settings(), servers))
     return {f"kafka.{name}": value for name, value in {**passed, "bootstrap.servers": servers}.items()}
+
+
+@contextmanager
+def asking(servers: str, admin: AdminClient | None = None) -> Iterator[AdminClient]:
+    """Yield a client for requests, which is kept until all of them have answered: without it they would wait for ever.
+
+    It prints nothing of the connections that it tries again; the error of the block says why the last one failed.
+
+    Args:
+        servers: `host:port`, comma-separated.
+        admin: A client of these servers; None opens one.
+
+    Raises:
+        ServiceError: Kafka refuses a request of the block, or does not answer it.
+    """
+    said: list[KafkaError] = []
+    if admin is None:
+        configuration: dict[str, Any] = {**client(servers), "log_level": LOG_NOTHING, "error_cb": said.append}
+        admin = AdminClient(configuration)
+    try:
+        yield admin
+    except (KafkaException, TimeoutError) as error:
+        admin.poll(0)  # calls `error_cb`
+        raise kafka_error(servers, error, said) from error
+
+
+def kafka_error(servers: str, error: Exception, said: Iterable[KafkaError] = ()) -> ServiceError:
+    """Return what Kafka refused, or that it did not answer, and what to do.
+
+    Args:
+        servers: `host:port`, comma-separated.
+        error: Of a request: a `KafkaException`, or a `TimeoutError` if it was not answered in time.
+        said: What the client reported of its connections meanwhile.
+    """
+    own = [error.args[0]] if isinstance(error, KafkaException) else []
+    reported = [found for found in said if found.code() != KafkaError._ALL_BROKERS_DOWN]
+    for found in (*own, *reported):
+        known = recognise(f"KafkaError{{code={found.name()}, {found.str()}")
+        if known is not None and known.problem != KAFKA_IS_SILENT:
+            problem = known.problem.replace("Kafka", f"Kafka at {servers}", 1).removesuffix(".")
+            return ServiceError(f"{problem}: {found.str()}.", remedy=known.remedy)
+        if known is None and found.code() not in UNANSWERED:
+            return ServiceError(
+                f"Kafka at {servers} answers with an error: {found.str()}.",
+                remedy="Correct what it names, then run the command again.",
+            )
+    reason = next((found.str() for found in (*reversed(reported), *own)), f"no answer in {TIMEOUT_SECONDS} s")
+    return ServiceError(
+        f"Kafka at {servers} does not answer: {reason}.",
+        remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the protocol and the login in LAKE_KAFKA__….",
+    )
 
 
 def _is_transient(error: BaseException) -> bool:

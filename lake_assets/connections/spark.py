@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ CONNECT_PORT = 15002
 """The port of a Spark Connect server if its address names none."""
 
 CONNECT_TIMEOUT_SECONDS = 10
+HANDSHAKE_SECONDS = 30
 MAX_RETRIES = 5
 """Of a Connect client: about 20 s."""
 
@@ -241,6 +243,8 @@ def prepare_client(session: SparkSession) -> None:
 
     if "__del__" in vars(ConnectSession):
         del ConnectSession.__del__
+    # The error that follows says the same.
+    warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")
     _retry_little(session)
     if share_compiled_code(session):
         _retry_little(session)  # it has another client now
@@ -295,7 +299,7 @@ def require_listener(remote: str) -> None:
     """Check that a server listens at an address `sc://host:port/;parameters`.
 
     Raises:
-        ServiceError: None does.
+        ServiceError: None does, or it is none of Spark Connect.
     """
     address = urlsplit(remote)
     listener = (address.hostname or "", address.port or CONNECT_PORT)
@@ -304,8 +308,30 @@ def require_listener(remote: str) -> None:
     except OSError as error:
         raise ServiceError(
             f"No Spark Connect server answers at {safe_remote(remote)}: {error}.",
-            remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process.",
+            remedy="Start one with `lake up`, or correct LAKE_SPARK_REMOTE; without it, Spark runs in the process."
+            " If it ended by itself, its logs/spark.log says why; with too little memory, raise LAKE_SPARK_MEMORY.",
         ) from None
+    if not _speaks_connect(remote):
+        raise ServiceError(
+            f"What listens at {safe_remote(remote)} does not answer as a Spark Connect server.",
+            remedy=f"Correct LAKE_SPARK_REMOTE: Spark Connect listens at port {CONNECT_PORT} unless it is configured"
+            " otherwise. If it is the right one, it may hang: restart it.",
+        )
+
+
+def _speaks_connect(remote: str) -> bool:
+    """Return whether a connection of Spark Connect opens. A client would try it again for minutes."""
+    import grpc
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    channel = DefaultChannelBuilder(remote).toChannel()
+    try:
+        grpc.channel_ready_future(channel).result(timeout=HANDSHAKE_SECONDS)
+    except grpc.FutureTimeoutError:
+        return False
+    finally:
+        channel.close()
+    return True
 
 
 def extra_jars(settings: Settings, name: str) -> Path:

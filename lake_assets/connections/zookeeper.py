@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,10 +18,15 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_digest_acl
 
 from lake_assets.connections.clients.own_login import Login, zookeeper_login
 from lake_assets.errors import ServiceError
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text, first_line
 from lake_assets.settings import settings
 
 if TYPE_CHECKING:
     from kazoo.interfaces import IAsyncResult
+
+# Without a handler, Python prints each try to connect, after which the error says the same.
+logging.getLogger("kazoo").addHandler(logging.NullHandler())
 
 SESSION_SECONDS = 10.0
 """How long a killed holder keeps its lock. A client that pauses for less does not lose its lock."""
@@ -30,6 +37,8 @@ RECONNECT_SECONDS = 1.0
 
 COMMAND_SECONDS = 30.0
 """How long a read is tried again while no server answers. Without a limit, it would wait until one does."""
+
+DEFAULT_PORT = 2181
 
 ANSWER_SECONDS = 5.0
 """How long one answer is waited for. kazoo keeps requests until it is connected again, however long that takes."""
@@ -73,9 +82,37 @@ def _start(zk: KazooClient, hosts: str) -> None:
     try:
         zk.start(START_SECONDS)
     except KazooTimeoutError:
+        listening = any(_listens(host, port) for host, port in zk.hosts)
+        problem = f"What listens at {hosts} does not answer as a ZooKeeper." if listening else None
         raise ServiceError(
-            f"No ZooKeeper answers at {hosts}.", remedy="Start one with `lake up`, or correct LAKE_ZOOKEEPER."
+            problem or f"No ZooKeeper answers at {hosts}.",
+            remedy="Start one with `lake up`, or correct LAKE_ZOOKEEPER.",
         ) from None
+
+
+def _listens(host: str, port: int | None) -> bool:
+    try:
+        socket.create_connection((host, port or DEFAULT_PORT), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def zookeeper_error(error: Exception, hosts: str | None = None) -> ServiceError:
+    """Return what ZooKeeper refused, or that it did not answer, and what to do.
+
+    Args:
+        error: Of kazoo.
+        hosts: Of the ensemble; None if the error does not name them.
+    """
+    name = f"ZooKeeper at {hosts}" if hosts else "ZooKeeper"
+    known = recognise(chain_text(error))
+    if known is not None:
+        return ServiceError(known.problem.replace("ZooKeeper", name, 1), remedy=known.remedy)
+    return ServiceError(
+        f"{name} answers with an error: {type(error).__name__}: {first_line(str(error))}.",
+        remedy="Check that its nodes are as they were left; a backup of the data directory has them.",
+    )
 
 
 def retry_for(zk: KazooClient, seconds: float) -> KazooRetry:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import KazooException
 
+from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.coordination.registry import Registry
 from lake_assets.coordination.rules import Refused, Stream, Turn, decide
-from lake_assets.errors import ServiceError
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -62,9 +62,7 @@ def read_lock_state(zk: KazooClient, lock_name: str) -> LockState:
         last, changed_at = registry.last_recorded(reader)
         return LockState(last, changed_at, contenders, registry.waiting(reader))
     except (KazooException, zk.handler.timeout_exception) as error:
-        raise ServiceError(
-            f"ZooKeeper stopped answering: {type(error).__name__}.", remedy="`lake status` shows whether it runs."
-        ) from None
+        raise zookeeper_error(error) from None
 
 
 class _Reader:

@@ -20,6 +20,8 @@ LakeError
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
+│   ├── FilesMisread
+│   ├── RowsUnread
 │   ├── SourceReplaced
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
@@ -94,12 +96,14 @@ from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
     ColumnNameTaken,
+    FilesMisread,
     HistoryCut,
     HoursHeld,
     InvalidCompleteThrough,
     InvalidHourKey,
     NotAsPlanned,
     PublishConflict,
+    RowsUnread,
     SessionError,
     SourceError,
     SourceReplaced,
@@ -151,6 +155,7 @@ __all__ = [
     "ErasureStopped",
     "FileDamaged",
     "FilesDiffer",
+    "FilesMisread",
     "FunctionFailed",
     "HistoryCut",
     "HoursHeld",
@@ -169,6 +174,7 @@ __all__ = [
     "PublishConflict",
     "RegistryDamaged",
     "RowsFailed",
+    "RowsUnread",
     "ServiceError",
     "ServingError",
     "SessionError",

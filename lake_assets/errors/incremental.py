@@ -93,6 +93,31 @@ class InvalidCompleteThrough(InvalidHourKey):
         )
 
 
+class FilesMisread(SourceError):
+    """Spark would read other rows from a data file than are in it."""
+
+    def __init__(self, table: str, path: str, what: str, *, files: int) -> None:
+        others = " One more file is like it." if files == 2 else ""
+        others = f" {files - 1:,} more files are like it." if files > 2 else others
+        super().__init__(
+            f"Spark does not read {path} of {table} rightly: {what}.{others}",
+            remedy="Write the file again with the types of the table (times in microseconds), and let the program that "
+            "added it replace it; or take it out of the table. pyiceberg's table.overwrite(table.scan().to_arrow()) "
+            "writes all files again.",
+        )
+
+
+class RowsUnread(SourceError):
+    """Spark reads fewer rows of a table than its metadata contain."""
+
+    def __init__(self, table: str, *, read: int, least: int, path: str) -> None:
+        super().__init__(
+            f"Spark reads {read:,} of at least {least:,} rows of {table}, by the metadata of files such as {path}.",
+            remedy="Nothing was staged. Compare a count by Spark with one by pyiceberg, and write the files again that "
+            f"differ: if the session went on, it would delete rows that are in {table}.",
+        )
+
+
 class SourceReplaced(SourceError):
     """The catalog now has another table under the name of a source."""
 

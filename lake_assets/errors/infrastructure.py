@@ -3,10 +3,214 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 from lake_assets.errors.texts import ErrorText
 
-KNOWN: tuple[tuple[str, str, str], ...] = (
+Fault = tuple[str, str, str]
+"""Pattern in the texts of an error and its causes → problem and remedy. In braces: what the pattern's groups found."""
+
+AGAIN = "run the command again: it continues what was interrupted."
+START = "Start it with `lake up`, or correct"
+
+SPARK: tuple[Fault, ...] = (
+    (
+        r"java\.lang\.OutOfMemoryError|GC overhead limit exceeded",
+        "Spark has too little memory.",
+        "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then " + AGAIN,
+    ),
+    (
+        r"INVALID_HANDLE\.(?P<what>SESSION_\w+)|INVALID_HANDLE\.(?P<operation>OPERATION_\w+)"
+        r"|\[(?P<none>NO_ACTIVE_SESSION)\]",
+        "Spark has ended the session of this command ({what}): it was restarted, or the session was idle for long.",
+        "If Spark was restarted because it had too little memory, set LAKE_SPARK_MEMORY to more. Then " + AGAIN,
+    ),
+    (
+        r"StatusCode\.UNAUTHENTICATED|StatusCode\.PERMISSION_DENIED",
+        "Spark refuses the token of LAKE_SPARK_REMOTE.",
+        "Correct the token in the address, sc://host:port/;token=…; the server's administrator has it.",
+    ),
+    (
+        r"StatusCode\.UNIMPLEMENTED|Trying to connect an http1\.x server",
+        "The server of LAKE_SPARK_REMOTE is no Spark Connect server.",
+        "Correct the host and the port; Spark Connect listens at 15002 unless it is configured otherwise.",
+    ),
+    (
+        r"StatusCode\.UNAVAILABLE|RetriesExceeded|StatusCode\.CANCELLED|Cannot invoke RPC on closed channel",
+        "The connection to Spark was lost: Spark ended, or it cannot be reached any more.",
+        "`lake status` shows whether it runs, and logs/spark.log in the data directory why it ended; with too little "
+        "memory, set LAKE_SPARK_MEMORY to more. Then " + AGAIN,
+    ),
+    (
+        r"py4j\.protocol\.Py4JNetworkError|Answer from Java side is empty|Error while sending or receiving"
+        r"|SparkContext was shut ?down|stopped SparkContext",
+        "The Java process of Spark ended, or cannot be reached any more.",
+        "Read logs/spark-in-process.log in the data directory. If it had too little memory, set LAKE_SPARK_MEMORY to "
+        "more. Then " + AGAIN,
+    ),
+    (
+        r"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|ExecutorLostFailure|FetchFailedException",
+        "Spark lost an executor, with rows that it held.",
+        "If executors end for too little memory, give them more by LAKE_SPARK_PROPERTIES. Then " + AGAIN,
+    ),
+)
+
+DATABASES: tuple[Fault, ...] = (
+    (
+        r"could not (?:extend|write to) file [^\n]*No space left on device|psycopg2\.errors\.DiskFull[^\n]*",
+        "The disk of the PostgreSQL server is full.",
+        "Free some space there. Then " + AGAIN,
+    ),
+    (
+        r"database (?P<what>\"[^\"\n]+\") does not exist",
+        "PostgreSQL has no database {what}.",
+        "Create it, or correct its name in the address of the catalog (LAKE_CATALOG_URI) or of the manifest.",
+    ),
+    (
+        r"FATAL:\s+(?P<what>(?:role \"|no pg_hba\.conf entry|[^\n]*authentication failed)[^\n]*)",
+        "PostgreSQL refuses the login: {what}.",
+        "Correct the user and the password in the address of the catalog (LAKE_CATALOG_URI) or of the manifest.",
+    ),
+    (
+        r"InsufficientPrivilege\) (?P<what>[^\n]+)|PSQLException: ERROR: (?P<java>permission denied[^\n]+)",
+        "PostgreSQL refuses access: {what}.",
+        "Grant the user of the address the rights to read and write the tables of its database.",
+    ),
+    (
+        r"cannot execute (?P<what>[A-Z ]+) in a read-only transaction",
+        "PostgreSQL takes no changes: it is read-only and refuses {what}.",
+        "Name the primary server in the address, or end its read-only mode. Then " + AGAIN,
+    ),
+    (
+        r"LockNotAvailable|canceling statement due to (?P<what>lock timeout|statement timeout)|deadlock detected",
+        "PostgreSQL gave up a statement that waited for another one.",
+        "If it happens again, look for a long transaction in pg_stat_activity. Then " + AGAIN,
+    ),
+    (
+        r"received invalid response to (?P<what>[^\n]+)|expected authentication request from server[^\n]*",
+        "The server in the address of the database is no PostgreSQL server.",
+        "Correct the host and the port in LAKE_CATALOG_URI, or in the address of the manifest.",
+    ),
+    (
+        r"connection to server (?:at|on socket) (?P<what>\"[^\n]*?) failed: (?P<why>[^\n]+)"
+        r"|PSQLException: (?P<java>Connection to \S+ refused)",
+        "PostgreSQL cannot be reached at {what}: {why}.",
+        "Start it, or correct the host and the port in LAKE_CATALOG_URI, or in the address of the manifest.",
+    ),
+    (
+        r"server closed the connection unexpectedly|terminating connection due to (?P<what>[^\n]+)"
+        r"|the database system is (?P<state>starting up|shutting down|in recovery mode)|SSL SYSCALL error",
+        "PostgreSQL ended the connection.",
+        "It was stopped or restarted. When it runs again, " + AGAIN,
+    ),
+    (
+        r"database is locked|SQLITE_BUSY",
+        "Another process has kept the SQLite file of the catalog or of the manifest locked for a minute.",
+        "Wait until that command ends, or end the process that hangs; then " + AGAIN,
+    ),
+    (
+        r"(?P<what>file is not a database|database disk image is malformed)|SQLITE_(?P<java>CORRUPT|NOTADB)",
+        "The SQLite file of the catalog or of the manifest is damaged: {what}.",
+        "Run `lake doctor`, which names it; restore it from a backup with `lake restore`.",
+    ),
+    (
+        r"unable to open database file|SQLITE_CANTOPEN",
+        "The SQLite file of the catalog or of the manifest cannot be opened.",
+        "Check that the path in its address is a file that you may read and write.",
+    ),
+)
+
+_HTTP = (
+    r"requests\.exceptions\.HTTPError: (?P<what>{status}) \w+ Error: (?P<why>[^\n]*?) for url: "
+    r"(?P<url>\w+://[^/\s]+){path}"
+)
+
+REST_CATALOG: tuple[Fault, ...] = (
+    (
+        _HTTP.format(status="401|403|419", path=""),
+        "The catalog {url} refuses access: {what} {why}.",
+        "Correct its login: LAKE_CATALOG__TOKEN or LAKE_CATALOG__CREDENTIAL; or ask for the right to use it.",
+    ),
+    (
+        _HTTP.format(status="400|404|405|410|501", path=r"/\S*v1/config"),
+        "The server {url} is no Iceberg REST catalog: it answers {what} {why}.",
+        "Correct LAKE_CATALOG_URI: the address is that to which /v1/config is added.",
+    ),
+    (
+        r"1 validation error for ConfigResponse",
+        "The server of LAKE_CATALOG_URI is no Iceberg REST catalog: its answer is no configuration of one.",
+        "Correct LAKE_CATALOG_URI: the address is that to which /v1/config is added.",
+    ),
+    (
+        _HTTP.format(status=r"429|5\d\d", path=""),
+        "The catalog {url} failed to answer a request: {what} {why}.",
+        "Look at the log of the catalog's server. When it works again, " + AGAIN,
+    ),
+    (
+        r"requests\.exceptions\.(?:ConnectionError|ConnectTimeout|ReadTimeout|SSLError): HTTPS?ConnectionPool"
+        r"\(host='(?P<what>[^']*)', port=(?P<port>\d+)\)(?:[^\n]*?(?P<why>Connection refused|Failed to resolve|"
+        r"timed out|CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER))?",
+        "The server {what}, port {port}, cannot be reached: {why}.",
+        "Start it, or correct LAKE_CATALOG_URI.",
+    ),
+)
+
+KAFKA_IS_SILENT = "Kafka does not answer."
+
+KAFKA: tuple[Fault, ...] = (
+    (
+        r"(?:_AUTHENTICATION|SASL_AUTHENTICATION_FAILED)\b|SaslAuthenticationException: (?P<what>[^\n]+)",
+        "Kafka refuses the login.",
+        "Correct LAKE_KAFKA__SASL_USERNAME, LAKE_KAFKA__SASL_PASSWORD and LAKE_KAFKA__SASL_MECHANISM.",
+    ),
+    (
+        r"(?P<what>TOPIC|GROUP|CLUSTER|TRANSACTIONAL_ID)_AUTHORIZATION_FAILED|(?P<java>\w+)AuthorizationException",
+        "Kafka refuses access ({what}).",
+        "Grant the user of LAKE_KAFKA__SASL_USERNAME the rights to describe, read and write its topics.",
+    ),
+    (
+        r"KafkaError\{code=UNKNOWN_TOPIC_OR_PART|UnknownTopicOrPartitionException",
+        "Kafka has no such topic or partition.",
+        "Create it with `lake landing init` or `lake engagement init`, or correct its name.",
+    ),
+    (
+        r"code=MSG_SIZE_TOO_LARGE|RecordTooLargeException",
+        "Kafka refuses a message because it is too large.",
+        "Raise max.message.bytes of the topic, and message.max.bytes of the clients by LAKE_KAFKA__MESSAGE_MAX_BYTES.",
+    ),
+    (
+        r"code=_SSL|SSL handshake failed|SslAuthenticationException",
+        "Kafka refuses an encrypted connection: its port expects another protocol, or its certificate is not trusted.",
+        "Correct LAKE_KAFKA__SECURITY_PROTOCOL, the port in LAKE_KAFKA, and LAKE_KAFKA__SSL_CA_LOCATION.",
+    ),
+    (
+        r"KafkaError\{code=(?P<what>_ALL_BROKERS_DOWN|_TRANSPORT|_TIMED_OUT|_RESOLVE|REQUEST_TIMED_OUT)"
+        r"|org\.apache\.kafka\.common\.errors\.(?P<java>TimeoutException|DisconnectException)",
+        KAFKA_IS_SILENT,
+        f"{START} LAKE_KAFKA, or LAKE_KAFKA__SECURITY_PROTOCOL if its port expects another protocol.",
+    ),
+)
+
+ZOOKEEPER: tuple[Fault, ...] = (
+    (
+        r"kazoo\.exceptions\.(?P<what>NoAuthError|AuthFailedError|InvalidACLError)",
+        "ZooKeeper refuses access: its nodes belong to another login.",
+        "Set LAKE_ZOOKEEPER_AUTH=name:password to the login that created them.",
+    ),
+    (
+        r"kazoo\.exceptions\.(?P<what>ConnectionLoss|SessionExpiredError|ConnectionClosedError|OperationTimeoutError)"
+        r"|KazooTimeoutError|kazoo\.retry\.RetryFailedError|kazoo\.exceptions\.(?P<other>ConnectionDropped)",
+        "ZooKeeper stopped answering.",
+        "`lake status` shows whether it runs. When it does, " + AGAIN,
+    ),
+)
+
+KNOWN: tuple[Fault, ...] = (
+    *SPARK,
+    *DATABASES,
+    *REST_CATALOG,
+    *KAFKA,
+    *ZOOKEEPER,
     (
         r"JAVA_GATEWAY_EXITED",
         "Spark did not start, because Java did not.",
@@ -73,16 +277,12 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "Spark cannot read or write the warehouse: it has no jar for {what}.",
         "Add the jar of this file system to the folder LAKE_JARS.",
     ),
-    (
-        r"java\.lang\.OutOfMemoryError|GC overhead limit exceeded",
-        "Spark has too little memory.",
-        "Set LAKE_SPARK_MEMORY to more, such as 4g, then run the command again.",
-    ),
 )
-"""Pattern in the texts of an error and its causes → problem and remedy. `{what}`: what the pattern has found."""
+"""Faults that other work meets, too. The first that matches is what a person reads."""
 
 PASSING = re.compile(
     r"No Spark Connect server answers|StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION_|RetriesExceeded"
+    r"|\[NO_ACTIVE_SESSION\]"
     r"|\[[Ee]rrno 28\]|No space left on device|database or disk is full|database is locked"
     r"|AWS Error NETWORK_CONNECTION|Unable to execute HTTP request|EndpointConnectionError"
     r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"
@@ -112,9 +312,10 @@ def recognise(text: str) -> ErrorText | None:
     for pattern, problem, remedy in KNOWN:
         found = re.search(pattern, text)
         if found:
-            named = [value for value in found.groupdict().values() if value]
-            what = named[0] if named else NOTHING_NAMED
-            return ErrorText(problem.format(what=what), remedy)
+            named = {name: value for name, value in found.groupdict().items() if value}
+            what = next(iter(named.values()), NOTHING_NAMED)
+            values = defaultdict(lambda: "no answer", {"what": what, **named})
+            return ErrorText(problem.format_map(values), remedy)
     return None
 
 

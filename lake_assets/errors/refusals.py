@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lake_assets.errors.infrastructure import recognise
 from lake_assets.errors.refusal_remedies import known_text
-from lake_assets.errors.texts import ErrorText, chain, first_line
+from lake_assets.errors.texts import ErrorText, chain, chain_text, first_line, text_of
 
 UNRESOLVED_COLUMN = "UNRESOLVED_COLUMN"
 NO_ATTRIBUTE = "ATTRIBUTE_NOT_SUPPORTED"
@@ -37,7 +38,12 @@ class Refusal:
 
 
 def find_refusal(error: BaseException) -> Refusal | None:
-    """Return the first error of Spark in a chain of causes; None if there is none."""
+    """Return the first error in a chain of causes with which Spark refuses a query.
+
+    None if there is none, or if it is no answer to the query: Spark has ended, or is otherwise out of order.
+    """
+    if recognise(chain_text(error)) is not None:
+        return None
     for found in chain(error):
         if hasattr(found, "getMessageParameters"):
             return _read(found)
@@ -76,7 +82,7 @@ def _read(error: Any) -> Refusal:
             call_site = _python_call_site(context.callSite())
     return Refusal(
         condition=error.getCondition(),
-        message=str(error),
+        message=text_of(error),
         parameters=error.getMessageParameters() or {},
         call_site=call_site,
         sql=sql,

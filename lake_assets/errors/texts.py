@@ -35,12 +35,22 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
 
 
+def text_of(error: BaseException) -> str:
+    """Return the message of an error. An error of Java asks the JVM for its message, which may be gone: then the class
+    of what that raised, and its message.
+    """
+    try:
+        return str(error)
+    except Exception as unreadable:  # of py4j, pyspark, or whatever the error asks
+        return f"its text cannot be read: {type(unreadable).__module__}.{type(unreadable).__qualname__}: {unreadable!r}"
+
+
 def chain_text(error: BaseException) -> str:
     """Return the classes and messages of an error and its causes, the error first."""
     lines = []
     for found in chain(error):
         kind = type(found)
-        lines.append(f"{kind.__module__}.{kind.__qualname__}: {found}")
+        lines.append(f"{kind.__module__}.{kind.__qualname__}: {text_of(found)}")
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from lake_assets.errors import ConfigurationError, LakeError
-from lake_assets.errors.texts import first_line
+from lake_assets.errors.texts import first_line, text_of
 from lake_assets.incremental.declaration import Pipeline, merge
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.monitoring.freshness import with_default_max_delay
@@ -69,7 +69,7 @@ def _load_pipeline(name: str, start: str) -> Pipeline:
         if place is not None:
             raise ConfigurationError(
                 f"LAKE_PIPELINES names {name!r}, which fails at {place}: {type(error).__name__}: "
-                f"{first_line(str(error))}.",
+                f"{first_line(text_of(error))}.",
                 remedy="Correct the module, then run the command again.",
             ) from error
         raise ConfigurationError(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import KazooException
 
+from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.coordination import zookeeper_client
-from lake_assets.errors import ServiceError
 from lake_assets.serving.endpoints.broker import Broker
 from lake_assets.serving.endpoints.query import MB, QueryLimits
 from lake_assets.serving.lineage.registry import Registry
@@ -60,15 +60,13 @@ def serving_at(hosts: str, settings: Settings, *, clock: Callable[[], datetime])
         clock: UTC, for the timestamps of lineage entries.
 
     Raises:
-        ServiceError: ZooKeeper does not answer.
+        ServiceError: ZooKeeper does not answer, or refuses access.
     """
     try:
         with zookeeper_client(hosts) as zk:
             yield open_serving(zk, settings, clock=clock)
     except KazooException as error:
-        raise ServiceError(
-            f"ZooKeeper at {hosts} did not answer: {error!r}.", remedy="Check that it runs, then try again."
-        ) from error
+        raise zookeeper_error(error, hosts) from error
 
 
 def open_serving(zk: KazooClient, settings: Settings, *, clock: Callable[[], datetime]) -> Serving:

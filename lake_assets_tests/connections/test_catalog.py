@@ -168,7 +168,7 @@ def test_other_catalogs_are_only_other_addresses(tmp_path: Path) -> None:
 
 
 def test_a_catalog_that_cannot_be_reached_is_named_without_its_password(tmp_path: Path) -> None:
-    with pytest.raises(ServiceError, match=r"postgresql://me:\*\*\*@127.0.0.1:1/lake cannot be opened: .*refused"):
+    with pytest.raises(ServiceError, match=r"postgresql://me:\*\*\*@127.0.0.1:1/lake cannot be opened\. .*refused"):
         open_catalog(Settings(home=tmp_path, catalog_uri="postgresql://me:secret@127.0.0.1:1/lake"))
     with pytest.raises(ConfigurationError, match="mysql"):
         open_catalog(Settings(home=tmp_path, catalog_uri="mysql://x/y"))

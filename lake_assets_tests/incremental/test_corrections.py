@@ -123,7 +123,15 @@ def test_many_rows_are_chosen_from_as_few_are(payments: Payments) -> None:
     assert isinstance(planned, SessionPlan)
     hours = tuple(PlannedHour(START + hour, "") for hour in (1, 2))
     for max_rows in (7.0, inf):
-        stager = Stager(lake.spark, fact, start=START, main=None, complete_through=None, max_rows=max_rows)
+        stager = Stager(
+            lake.spark,
+            fact,
+            start=START,
+            main=None,
+            complete_through=None,
+            max_rows=max_rows,
+            catalog=lake.catalog,
+        )
         prepared = stager.prepare(replace(planned, load="overwrite", hours=hours))
         assert [row["payment_id"] for row in prepared.rows.collect()] == ["b"]
         counts = prepared.row_counts

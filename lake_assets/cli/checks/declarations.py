@@ -43,11 +43,16 @@ def check(
 
     Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed.
     """
+    from lake_assets.incremental.declaration.own_sql import check_own_sql
     from lake_assets.incremental.from_settings import open_pipeline
+    from lake_assets.incremental.sql.analysis import check_own_sql_with_spark
 
     found = check_folders(folders or declared_folders())
     if not folders:
-        open_pipeline(settings())
+        pipeline = open_pipeline(settings())
+        check_own_sql(pipeline.targets)
+        with _spark() as spark:
+            check_own_sql_with_spark(pipeline, spark)
     render(found, _CHECKED, as_json=as_json)
 
 

@@ -1,21 +1,36 @@
-"""`lake land`: the rows of CSV and Parquet files, appended to a raw table in one commit with its complete-through."""
+"""`lake land`: the rows of files, appended to a raw table in one commit with its complete-through.
+
+Data files are written while the files are read. If a value is refused, they are deleted, and nothing lands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import hour_key, hour_of
 from lake_assets.cli.common import require_begun
+from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
-from lake_assets.incremental.declaration import LANDING_COLUMNS, Pipeline, RawTable
+from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.execution.decisions import MAX_HOURS_BEYOND
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, complete_through, load
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+_FILE_BYTES = 64 << 20
+"""Rows of this size in memory become one data file."""
+
+
+def _nothing(_: object) -> None:
+    """Say nothing."""
 
 
 def land_files(
@@ -27,6 +42,9 @@ def land_files(
     now: datetime,
     through: int | None,
     force: bool = False,
+    dialect: Dialect | None = None,
+    describe: Callable[[str], object] = _nothing,
+    count: Callable[[int], object] = _nothing,
 ) -> int:
     """Append the rows of files to a raw table, and set its complete-through in the same commit.
 
@@ -34,10 +52,14 @@ def land_files(
         catalog: The catalog.
         pipeline: Declares the raw table.
         table: The raw table, `namespace.name`.
-        files: CSV files with a header, or Parquet files. Their columns are those that are declared, in any order.
+        files: CSV files with a header, JSON files or Parquet files. Their columns are those that are declared, in any
+            order.
         now: When the rows land.
         through: The last complete hour, inclusive; None to leave it as it is.
         force: Also take an hour that is more than a day beyond the newest row.
+        dialect: How the files are written.
+        describe: Is told what was found out about each file, before its rows are read.
+        count: Is told, again and again, how many further rows were read.
 
     Returns:
         The number of rows.
@@ -47,32 +69,114 @@ def land_files(
             one, in the future, or, without `force`, more than a day beyond the rows. Nothing is landed.
         TableMissing: The table was not created yet.
     """
-    import pyarrow as pa
-
     raw = _declared(pipeline, table)
     found = load(catalog, table)
     before = complete_through(found, table)
     if through is not None:
         _require_not_back(table, before, through)
         require_begun(through, "--through", now=now)
+    columns = _columns(raw, found)
+    kinds = {column.name: str(found.schema().find_type(column.name)) for column in columns}
+    opened = [open_file(file, kinds, columns, dialect or Dialect()) for file in files]
+    for file in opened:
+        describe(file.description)
+    landing = _Landing(found, raw.time_column, now)
+    try:
+        for part in _parts(batch for file in opened for batch in file.batches()):
+            landing.write(part)
+            count(len(part))
+        _require_near(through, before, landing.newest, force=force)
+    except BaseException:
+        landing.discard()
+        raise
+    landing.commit(through)
+    return landing.rows
+
+
+@dataclass
+class _Landing:
+    """Rows in data files that no snapshot has yet.
+
+    Attributes:
+        table: The raw table.
+        time_column: Its own time.
+        now: When the rows land.
+        rows: How many there are.
+        newest: The hour of the newest row.
+    """
+
+    table: Table
+    time_column: str
+    now: datetime
+    rows: int = 0
+    newest: int | None = None
+    _files: list[DataFile] = field(default_factory=list)
+
+    def write(self, part: pa.Table) -> None:
+        """Write rows, with the columns of their landing, to data files."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        from pyiceberg.io.pyarrow import _dataframe_to_data_files
+
+        newest = pc.max(part[self.time_column]).as_py()
+        if newest is not None:
+            self.newest = max(hour_of(newest), hour_of(newest) if self.newest is None else self.newest)
+        schema = self.table.schema().as_arrow()
+        landing = {
+            "landed_at": self.now,
+            "landing_date": self.now.date(),
+            "landing_hour": self.now.hour,
+            "batch_id": f"{self.now:%Y%m%dT%H%M%S%f}",
+        }
+        for column in schema:
+            if column.name not in part.column_names:
+                value = pa.scalar(landing.get(column.name), column.type)
+                part = part.append_column(column, pa.repeat(value, len(part)))
+        self._files += _dataframe_to_data_files(self.table.metadata, part.select(schema.names), self.table.io)
+        self.rows += len(part)
+
+    def discard(self) -> None:
+        """Delete the data files."""
+        for file in self._files:
+            self.table.io.delete(file.file_path)
+
+    def commit(self, through: int | None) -> None:
+        """Append the data files to the table, and set its complete-through, in one commit."""
+        with self.table.transaction() as transaction:
+            if self._files:
+                with transaction.update_snapshot().fast_append() as append:
+                    for file in self._files:
+                        append.append_data_file(file)
+            if through is not None:
+                transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
+
+
+def _columns(raw: RawTable, found: Table) -> pa.Schema:
+    """Return the declared columns as the table stores them. Raises `UsageError` if it lacks one."""
+    import pyarrow as pa
+
     schema = found.schema().as_arrow()
-    columns = pa.schema([field for field in schema if field.name not in LANDING_COLUMNS])
-    rows = pa.concat_tables(_read(file, columns) for file in files)
-    _require_near(through, before, _newest_hour(rows[raw.time_column]), force=force)
-    landing = {
-        "landed_at": now,
-        "landing_date": now.date(),
-        "landing_hour": now.hour,
-        "batch_id": f"{now:%Y%m%dT%H%M%S%f}",
-    }
-    for name, value in landing.items():
-        field = schema.field(name)
-        rows = rows.append_column(field, pa.repeat(pa.scalar(value, field.type), len(rows)))
-    with found.transaction() as transaction:
-        transaction.append(rows.select(schema.names))
-        if through is not None:
-            transaction.set_properties({COMPLETE_THROUGH: hour_key(through)})
-    return len(rows)
+    missing = [column for column in raw.columns if column not in schema.names]
+    if missing:
+        raise UsageError(
+            f"{raw.table} has no column {', '.join(missing)} yet, though it is declared.",
+            remedy="Add it to the table, such as by ALTER TABLE … ADD COLUMN, or remove it from the declaration.",
+        )
+    return pa.schema([schema.field(column) for column in raw.columns])
+
+
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield batches together, as many as one data file has."""
+    import pyarrow as pa
+
+    part: list[pa.RecordBatch] = []
+    for batch in batches:
+        part.append(batch)
+        if sum(each.nbytes for each in part) >= _FILE_BYTES:
+            yield pa.Table.from_batches(part)
+            part = []
+    if part:
+        yield pa.Table.from_batches(part)
 
 
 def _declared(pipeline: Pipeline, table: str) -> RawTable:
@@ -80,6 +184,11 @@ def _declared(pipeline: Pipeline, table: str) -> RawTable:
     if found is None:
         declared = ", ".join(raw.table for raw in pipeline.raw)
         raise UsageError(f"There is no raw table {table!r}.", remedy=f"Name a raw table: {declared}.")
+    if found.exists_already:
+        raise UsageError(
+            f"{table} belongs to the program that writes it: its declaration names no columns.",
+            remedy="Land the rows with that program, or declare the columns of a raw table of its own.",
+        )
     return found
 
 
@@ -102,44 +211,4 @@ def _require_near(through: int | None, before: int | None, newest: int | None, *
     raise UsageError(
         f"--through is {hour_key(through)}, {through - max(known):,} hours beyond the newest row.",
         remedy="Correct the hour. If the source had nothing to send in these hours, add --force.",
-    )
-
-
-def _newest_hour(times: Any) -> int | None:
-    import pyarrow.compute as pc
-
-    newest = pc.max(times).as_py()
-    if newest is None:
-        return None
-    return hour_of(newest if newest.tzinfo else newest.replace(tzinfo=UTC))
-
-
-def _read(file: Path, columns: Any) -> Any:
-    """Return the rows of a file with exactly these columns."""
-    import pyarrow as pa
-    from pyarrow import csv, parquet
-
-    try:
-        if file.suffix == ".parquet":
-            rows = parquet.read_table(file)
-        else:
-            types = {field.name: field.type for field in columns}
-            rows = csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
-        missing = [name for name in columns.names if name not in rows.column_names]
-        if not missing:
-            return rows.select(columns.names).cast(columns)
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(
-            f"{file} cannot be read as declared: {error}.",
-            remedy="Correct the file. Times have a zone, such as 2026-01-01T00:05:00Z.",
-        ) from error
-    raise _missing_columns(file, missing, set(rows.column_names) - set(columns.names))
-
-
-def _missing_columns(file: Path, missing: Sequence[str], unknown: Collection[str]) -> UsageError:
-    """Return the error of a file that lacks columns. unknown: those that it has and the table lacks."""
-    instead = f"; it has {', '.join(sorted(unknown))}, which the table lacks" if unknown else ""
-    return UsageError(
-        f"{file} has no column {', '.join(missing)}{instead}.",
-        remedy="Correct its name in the file's header, or add it with its values.",
     )

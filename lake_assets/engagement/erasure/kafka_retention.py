@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, asking, client
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 
@@ -93,13 +93,7 @@ def _next_message(consumer: Consumer, topic: KafkaTopic) -> Message:
 
 
 def _config(topic: KafkaTopic) -> dict[str, str]:
-    admin = AdminClient(client(topic.servers))
     resource = ConfigResource(ResourceType.TOPIC, topic.topic)
-    try:
+    with asking(topic.servers) as admin:
         entries = admin.describe_configs([resource], request_timeout=TIMEOUT_SECONDS)[resource].result()
-    except KafkaException as error:
-        raise ServiceError(
-            f"Kafka at {topic.servers} does not return the configuration of {topic.topic}: {error}.",
-            remedy="Certify again.",
-        ) from error
     return {name: entry.value for name, entry in entries.items()}

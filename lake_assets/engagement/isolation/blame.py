@@ -12,7 +12,7 @@ from lake_assets.errors import ConfigurationError, CoordinationError, ServiceErr
 from lake_assets.errors.described import is_machines_fault
 from lake_assets.errors.engagement import StreamError
 from lake_assets.errors.infrastructure import passes_by_itself
-from lake_assets.errors.texts import chain, chain_text
+from lake_assets.errors.texts import chain, chain_text, text_of
 
 INFRASTRUCTURE_CLASSES: tuple[type[Exception], ...] = (
     ConfigurationError,
@@ -60,6 +60,6 @@ def error_name(error: BaseException) -> str:
 
     It contains no value of a message, because messages name persons, and the name is stored.
     """
-    text = _STACK_FRAME.sub("", str(error))
+    text = _STACK_FRAME.sub("", text_of(error))
     names: list[str] = _CONDITION.findall(text) or _PYTHON_ERROR.findall(text)
     return names[-1] if names else type(error).__name__

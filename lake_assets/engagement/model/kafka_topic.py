@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets, spark_options
+from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, asking, offsets, spark_options
 from lake_assets.engagement.model.offsets import OffsetRange, Offsets, TopicState, check_readable
 from lake_assets.errors import ServiceError
 
@@ -36,15 +36,20 @@ class KafkaTopic:
         Raises:
             ServiceError: Kafka does not answer, or has no such topic.
         """
-        admin = AdminClient(client(self.servers))
-        try:
+        with asking(self.servers) as admin:
             answers = admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_SECONDS)
-            description = answers[self.topic].result()
+            try:
+                description = answers[self.topic].result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+                raise ServiceError(
+                    f"Kafka at {self.servers} has no topic {self.topic}.",
+                    remedy="Create it, or correct the lake's topics.",
+                ) from error
             partitions = [TopicPartition(self.topic, p.id) for p in description.partitions]
             earliest = _offsets(admin, partitions, EARLIEST)
             end = _offsets(admin, partitions, END)
-        except KafkaException as error:
-            raise self._unreachable(error.args[0]) from error
         return TopicState(self.topic, str(description.topic_id), earliest, end)
 
     def create(self, partitions: int) -> bool:
@@ -53,13 +58,13 @@ class KafkaTopic:
         Returns:
             Whether it was created.
         """
-        admin = AdminClient(client(self.servers))
-        try:
-            admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        with asking(self.servers) as admin:
+            try:
+                admin.create_topics([NewTopic(self.topic, partitions)])[self.topic].result(TIMEOUT_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
                 return False
-            raise self._unreachable(error.args[0]) from error
         return True
 
     def read(self, spark: SparkSession, wanted: OffsetRange) -> DataFrame:
@@ -83,17 +88,6 @@ class KafkaTopic:
         }
         messages = spark.read.format("kafka").options(**options).load()
         return messages.select("topic", "partition", "offset", "value")
-
-    def _unreachable(self, error: KafkaError) -> ServiceError:
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return ServiceError(
-                f"Kafka at {self.servers} has no topic {self.topic}.",
-                remedy="Create it, or correct the lake's topics.",
-            )
-        return ServiceError(
-            f"Kafka at {self.servers} does not answer about topic {self.topic}: {error.str()}.",
-            remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
-        )
 
 
 def _offsets(admin: AdminClient, partitions: list[TopicPartition], which: OffsetSpec) -> Offsets:

@@ -17,6 +17,7 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT, NOTIFICATION
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.notifications.notify import DATA_COMMIT, NotificationCommit
 from lake_assets.errors import ChangesExpired, UsageError
+from lake_assets.errors.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,7 +135,7 @@ def _is_readable(rows: DataFrame) -> bool:
     try:
         rows.groupBy("_change_type").count().collect()
     except PySparkException as error:
-        if _FILE_MISSING in str(error):  # Spark's own condition, or that of the task for which it gave up the query
+        if _FILE_MISSING in text_of(error):  # Spark's own condition, or that of the task for which it gave up the query
             return False
         raise
     return True

@@ -65,7 +65,7 @@ class SessionReads:
         if self.load != "append":
             rows = rows_of_keys(rows, self._covered_rows(), self.source)
         newest = newest_versions(rows, self.source, columns)
-        return newest.where(self._is_covered()).where(f"not {is_deleted(self.source)}")
+        return newest.where(self._is_covered()).where(~is_deleted(self.source))
 
     def count(self) -> int:
         """Return the number of covered rows: by metadata if they contain it, else by a query."""

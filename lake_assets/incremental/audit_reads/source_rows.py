@@ -1,6 +1,7 @@
 """The rows of a source, read on Spark by plain queries of the audits' own.
 
-Conditions are SQL text. The names in them are quoted, the values are numbers and times.
+The engine's conditions are SQL text. The names in them are quoted, the values are numbers and times. The conditions
+that a user has written are expressions of their own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
-from lake_assets.base.hours import hour_sql, moment_sql
+from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_sql, moment_sql
+from lake_assets.base.sql_text import any_is_true
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,34 +54,35 @@ def in_hours(time_column: str, hours: Collection[int]) -> str:
     return f"{in_range} and {hour_sql(time)} in ({numbers})"
 
 
-def is_valid(source: Source, *, start: int) -> str:
+def is_valid(source: Source, *, start: int) -> Column:
     """Return the condition on rows of a source that do not belong in quarantine.
 
     Args:
         start: First hour of the pipeline.
     """
-    if source.trusted:
-        return "true"
+    from pyspark.sql import functions as F
+
     time = quoted(source.time_column)
+    end = moment_sql(LAST_HOUR + 1)
+    if source.trusted:
+        return F.expr(f"coalesce({time} >= {moment_sql(FIRST_HOUR)} and {time} < {end}, true)")
     landed = None if source.landed_column is None else quoted(source.landed_column)
     needed = [f"{quoted(column)} is not null" for column in source.named_columns]
-    tests = [*needed, f"{time} >= {moment_sql(start)}"]
+    tests = [*needed, f"{time} >= {moment_sql(start)}", f"{time} < {end}"]
     if landed is not None:
-        tests.append(f"{time} <= {landed} + interval 1 hour")
-    for rule in source.rules:
-        tests.append(f"not coalesce(({rule.where}), false)")
-    stands = " and ".join(tests)
+        tests.append(f"{landed} is not null and {time} <= least({landed}, {end}) + interval 1 hour")
+    stands = F.expr(" and ".join(tests)) & ~any_is_true([rule.where for rule in source.rules])
     if source.deleted is None:
         return stands
     if source.takes_unordered_deletions:
         needed = [f"{quoted(str(source.key))} is not null"]
     deletes = " and ".join([*needed, "true" if landed is None else f"{landed} is not null"])
-    return f"case when {is_deleted(source)} then {deletes} else {stands} end"
+    return F.when(is_deleted(source), F.expr(deletes)).otherwise(stands)
 
 
-def is_deleted(source: Source) -> str:
+def is_deleted(source: Source) -> Column:
     """Return the condition on rows of a source that delete their key."""
-    return "false" if source.deleted is None else f"coalesce(({source.deleted}), false)"
+    return any_is_true([] if source.deleted is None else [source.deleted])
 
 
 def newest_versions(rows: DataFrame, source: Source, columns: Sequence[str]) -> DataFrame:
@@ -108,12 +111,11 @@ def _after_unordered_deletions(rows: DataFrame, source: Source, place: str) -> D
         place: The expression of when a row landed.
     """
     key = quoted(str(source.key))
-    lacks_order = " or ".join(f"{quoted(column)} is null" for column in source.order_columns)
-    is_unordered = f"{is_deleted(source)} and ({lacks_order})"
-    last = (
-        rows.where(is_unordered).groupBy(_expression(f"{key} as {KEY}")).agg(_expression(f"max({place}) as {LANDED}"))
-    )
-    ordered = rows.where(f"not ({is_unordered})")
+    lacks_order = _expression(" or ".join(f"{quoted(column)} is null" for column in source.order_columns))
+    is_unordered = is_deleted(source) & lacks_order
+    deletions = rows.where(is_unordered).groupBy(_expression(f"{key} as {KEY}"))
+    last = deletions.agg(_expression(f"max({place}) as {LANDED}"))
+    ordered = rows.where(~is_unordered)
     beside = ordered.join(last, _expression(f"{key} = {KEY}"), "left")
     return beside.where(f"{LANDED} is null or {place} > {LANDED}").drop(KEY, LANDED)
 

@@ -275,6 +275,7 @@ class Audit:
         description: What it checks.
         blocking: Whether the hours that it fails in are not published.
         columns: The columns of the target that it names. A declaration without one of them is refused.
+        query: The SQL that a user has written for it; None if it has none.
     """
 
     name: str
@@ -282,3 +283,4 @@ class Audit:
     description: str
     blocking: bool = True
     columns: tuple[str, ...] = ()
+    query: str | None = None

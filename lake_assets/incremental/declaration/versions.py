@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from lake_assets.base.columns import column
+from lake_assets.base.sql_text import is_true
 from lake_assets.errors import ConfigurationError
 
 VALID_TO = "valid_to"
@@ -22,4 +23,4 @@ def with_valid_to(rows: DataFrame, *, key: str, valid_from: str, deleted: str | 
     found = rows.withColumn(VALID_TO, F.lead(column(valid_from)).over(of_key))
     if deleted is None:
         return found
-    return found.where(~F.coalesce(F.expr(deleted), F.lit(False)))
+    return found.where(~is_true(deleted))

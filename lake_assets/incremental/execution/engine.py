@@ -16,6 +16,7 @@ from pyiceberg.catalog import Catalog
 from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import TargetChanged, TargetError, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
+from lake_assets.incremental.declaration.own_sql import check_own_sql
 from lake_assets.incremental.execution.driver import Driver
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Planner
@@ -77,8 +78,10 @@ class Engine:
         A target that was dropped is left out, because it would look like an empty one: see `problem`.
 
         Raises:
-            ConfigurationError: A source is neither declared nor in the catalog. No table was created.
+            ConfigurationError: A source is neither declared nor in the catalog, or a condition or an audit of a user
+                is no SQL of its kind. No table was created.
         """
+        check_own_sql(self.pipeline.targets)
         self.pipeline.check_undeclared_sources(self.catalog.table_exists)
         created = create_tables(self.catalog) + create_erasure_table(self.catalog)
         declared: list[RawTable | Target] = [*self.pipeline.raw, *self.pipeline.targets]

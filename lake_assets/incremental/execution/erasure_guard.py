@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationException
 from pyiceberg.expressions import And, BooleanExpression, In, IsNull, LessThanOrEqual
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestEntry
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import TimestamptzType
@@ -23,6 +22,7 @@ from pyiceberg.types import TimestamptzType
 from lake_assets.base.conditions import any_of_filters
 from lake_assets.incremental.declaration import Pipeline, RawTable, Subject
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
 from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.metadata.source_tables import subject_columns

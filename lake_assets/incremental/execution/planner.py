@@ -27,6 +27,7 @@ from lake_assets.incremental.execution.decisions import (
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.execution.source_heads import Heads, usable_heads
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.misread_files import check_new_files
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
 from lake_assets.incremental.metadata.source_tables import load_source
@@ -288,7 +289,7 @@ class Planner:
     ) -> SourceChanges:
         table = self.source_table(source)
         present = Head(publish.main_id(table), source_complete_through(table, source.table, self.pipeline))
-        return changes(
+        found = changes(
             table,
             source,
             since,
@@ -296,6 +297,9 @@ class Planner:
             up_to=up_to or present,
             budget=budget,
         )
+        added = {file.path for file in found.added}
+        check_new_files(table, source.table, added, found.head.snapshot_id)
+        return found
 
     def _cheapest(self, known: PlanningInput, state: ProcessState) -> Decision:
         """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.

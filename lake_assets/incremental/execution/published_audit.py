@@ -216,12 +216,16 @@ class PublishedAuditor:
         from lake_assets.incremental.staging import row_validation
         from lake_assets.incremental.staging.prepared_rows import PreparedRows
         from lake_assets.incremental.staging.quarantine import classified_rows_in_scope, new_quarantine_rows
+        from lake_assets.incremental.staging.read_check import check_sources, least_in_hours
 
         source = self.target.sources[0]
+        check_sources(build, self.catalog, plan)
         rows, schema = classified_rows_in_scope(build, source, plan.sources[0], plan)
         if not source.trusted:
             rows = checkpoint_rows(rows)
-        counts = row_validation.count_rows(rows, source, complete_through=None)
+        least = least_in_hours(self.catalog, source, plan)
+        counts = row_validation.count_rows(rows, source, complete_through=None, least=least)
+        least.check(read=counts.read, timed=counts.in_bounds)
         quarantined = []
         if counts.quarantined:
             quarantined.append(new_quarantine_rows(build, rows, source, schema))

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, FileFormat, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Snapshot
 
 from lake_assets.incremental.key_index.postings import Described, IndexedFile, Postings
 from lake_assets.incremental.metadata import publish
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 
 READERS = 8

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import types
 from pyiceberg.catalog import Catalog
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
@@ -26,6 +26,7 @@ from lake_assets.connections.catalog import KEY_INDEX
 from lake_assets.incremental.key_index.follow import NotIndexable, follow
 from lake_assets.incremental.key_index.postings import IndexedFile, opened
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 
 VERSION = 1
 """Version of the stored form. Files of another one are not read."""

@@ -21,6 +21,7 @@ from pyiceberg.table import Table
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from lake_assets.errors import UsageError
+from lake_assets.errors.texts import text_of
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.maintenance.figures import Figures, files_of, head_manifests, table_figures
@@ -306,7 +307,7 @@ class _TableMaintenance:
 
 def _is_conflict(error: BaseException) -> bool:
     """Return whether another writer's commit came first. Spark passes Iceberg's error on as text."""
-    return "CommitFailedException" in str(error) or "ValidationException" in str(error)
+    return any(name in text_of(error) for name in ("CommitFailedException", "ValidationException"))
 
 
 def _timestamp_literal(moment: datetime) -> str:

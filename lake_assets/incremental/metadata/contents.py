@@ -10,9 +10,10 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import DayTransform, HourTransform, IdentityTransform, Transform
 from pyiceberg.types import (
     BinaryType,
+    DateType,
     DoubleType,
     FloatType,
     IcebergType,
@@ -21,8 +22,11 @@ from pyiceberg.types import (
     NestedField,
     PrimitiveType,
     StringType,
+    TimestampType,
+    TimestamptzType,
 )
 
+from lake_assets.base.hours import hour_key, hour_text, time_text
 from lake_assets.errors import UsageError
 from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.metadata.publish import main_id
@@ -124,11 +128,10 @@ class _Bounds:
     def result(self) -> ColumnBounds:
         if not self.is_known or self.lower is None:
             return ColumnBounds(self.name, None, None, self.nulls)
-        as_text = IdentityTransform[Any]().to_human_string
         return ColumnBounds(
             column=self.name,
-            lower=as_text(self.column.field_type, self.lower),
-            upper=as_text(self.column.field_type, self.upper),
+            lower=_text(IdentityTransform(), self.column.field_type, self.lower),
+            upper=_text(IdentityTransform(), self.column.field_type, self.upper),
             nulls=self.nulls,
             may_be_truncated=self._may_be_truncated(),
         )
@@ -262,5 +265,19 @@ def _partition_values(table: Table, file: DataFile) -> dict[str, str | None]:
             values[partition_field.name] = str(value)
         else:
             source_type = schema.find_type(source)
-            values[partition_field.name] = partition_field.transform.to_human_string(source_type, value)
+            values[partition_field.name] = _text(partition_field.transform, source_type, value)
     return values
+
+
+def _text(transform: Transform[Any, Any], column_type: IcebergType, value: Any) -> str:
+    """Return a value for people. A time beyond the years 1 to 9999, which Python cannot show, has its year, too."""
+    try:
+        return transform.to_human_string(column_type, value)
+    except (OverflowError, ValueError):
+        if isinstance(transform, HourTransform):
+            return hour_key(value)
+        if isinstance(transform, DayTransform) or isinstance(column_type, DateType):
+            return hour_text(value * 24, "%Y-%m-%d")
+        if isinstance(transform, IdentityTransform) and isinstance(column_type, (TimestampType, TimestamptzType)):
+            return time_text(value)
+        return str(value)

@@ -41,6 +41,9 @@ REMEMBERED_ENTRIES = 8_192
 ENTRIES_OF_SMALL = 32
 """Most entries that are kept, some 10 MB, and most entries of a manifest that is small. Others are not kept."""
 
+FILE_PATH_FIELD = 2147483546
+"""Field id of `file_path` in a position delete file (Iceberg specification, reserved field ids)."""
+
 _remembered: Recent[tuple[object, ...], tuple[ManifestEntry, ...]] = Recent(REMEMBERED_ENTRIES)
 
 
@@ -91,6 +94,17 @@ def changed_entries(manifests: Iterable[ManifestFile], io: FileIO, snapshot_id: 
         for entry in entries(manifest, io, discard_deleted=False):
             if entry.status is not ManifestEntryStatus.EXISTING and entry.snapshot_id == snapshot_id:
                 yield entry
+
+
+def named_data_file(delete: DataFile) -> str | None:
+    """Return the one data file that a position delete file names by its bounds; None if it may name several."""
+    if delete.content is not DataFileContent.POSITION_DELETES:
+        return None
+    lower = (delete.lower_bounds or {}).get(FILE_PATH_FIELD)
+    upper = (delete.upper_bounds or {}).get(FILE_PATH_FIELD)
+    if lower is None or lower != upper:
+        return None
+    return lower.decode()
 
 
 class _EntriesFile(AvroFile[ManifestEntry]):

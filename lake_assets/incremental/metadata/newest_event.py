@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.types import PrimitiveType
 
-from lake_assets.base.hours import HOUR_MICROSECONDS
+from lake_assets.base.hours import HOUR_MICROSECONDS, is_hour
 from lake_assets.base.recent import Recent
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.manifests import entries
 from lake_assets.incremental.metadata.source_tables import check_time_columns
 
@@ -61,13 +61,13 @@ def source_complete_through(table: Table, name: str, pipeline: Pipeline) -> int 
 
 
 def complete_by_rule(newest: int | None, lag: timedelta) -> int | None:
-    """Return the last hour whose end is at least `lag` before the newest event; None without an event.
+    """Return the last hour whose end is at least `lag` before the newest event; None without an event that counts.
 
     Args:
-        newest: Time of the newest event, microseconds since 1970.
+        newest: Time of the newest event, microseconds since 1970. One before the year 1 does not count.
         lag: How much later than the end of a complete hour it must be.
     """
-    if newest is None:
+    if newest is None or not is_hour(newest // HOUR_MICROSECONDS - lag // timedelta(hours=1) - 2):
         return None
     return (newest - lag // timedelta(microseconds=1)) // HOUR_MICROSECONDS - 1
 

@@ -15,6 +15,7 @@ from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
 from lake_assets.base.columns import PREFIX, is_own
 from lake_assets.errors import ColumnNameTaken, ConfigurationError, SourceTableMissing, TimeColumnUnusable
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.misread_files import check_head
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -49,11 +50,11 @@ def check_existing(catalog: Catalog, pipeline: Pipeline) -> None:
     """Check that the raw tables that other programs have created can be read as declared.
 
     Raises:
-        SourceError: One of them is missing, or its time column cannot be used.
+        SourceError: One of them is missing, its time column cannot be used, or Spark does not read its files rightly.
     """
     for raw in pipeline.raw:
         if raw.exists_already:
-            load_existing(catalog, raw)
+            check_head(load_existing(catalog, raw), raw.table)
 
 
 def load_raw(catalog: Catalog, raw: RawTable) -> Table:

@@ -193,7 +193,7 @@ def arrivals_of(table: Table, raw: RawTable, *, start: int) -> Arrivals:
 
 
 def _batches(scan: DataScan) -> Iterator[pa.RecordBatch]:
-    from pyiceberg.io.pyarrow import ArrowScan
+    from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 
     for tasks in _groups(scan.plan_files()):
         reader = ArrowScan(scan.table_metadata, scan.io, scan.projection(), scan.row_filter, scan.case_sensitive)

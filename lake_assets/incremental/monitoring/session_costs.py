@@ -51,7 +51,7 @@ class SessionCost:
     built: tuple[int, ...]
     rows_read: int
     rows_written: int
-    lookback: tuple[int, ...] = ()
+    lookback: range = range(0)
     lookback_rows: int = 0
     missed: tuple[int, ...] = ()
     failed_audits: tuple[AuditResult, ...] = ()
@@ -197,8 +197,8 @@ def _session_cost(
         built=built,
         rows_read=record.rows_read,
         rows_written=record.rows_written,
-        lookback=tuple(span),
-        lookback_rows=sum(rows_by_hour.get(hour, 0) for hour in span),
+        lookback=span,
+        lookback_rows=sum(rows for hour, rows in rows_by_hour.items() if hour in span),
         missed=tuple(hour for hour in built if hour < span.start) if span else (),
         failed_audits=tuple(audit for audit in record.audits if not audit.passed),
     )

@@ -1,7 +1,7 @@
 """The standing check of a target: some of its hours, compared with a rebuild from its sources as of its watermark.
 
-The comparison is by the number of rows and order-free sums of row hashes, hour by hour. A double is compared as a
-float, because the sum of doubles depends on the order in which they are added. Nothing is written.
+Rows are compared as those of a rebuild are, in whatever order, and floating point numbers with a tolerance: see
+`staging.unchanged_hours`. Nothing is written.
 
 A stateless or stateful target is rebuilt from its sources alone. A sequential target is rebuilt from its stored hour
 before each run of hours: that checks the step from one hour to the next, and all steps come round.
@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.incremental.execution.engine import Engine
-
-Content = Mapping[tuple[int, int], tuple[object, ...]]
-"""First hour of a partition, and side → number of rows and hash sums."""
+    from lake_assets.incremental.staging.unchanged_hours import Compared
 
 MOST_REMEDIES = 3
 """Number of ranges that a message names a rebuild for."""
@@ -122,9 +120,9 @@ def verify_hours(
     else:
         wanted = target.grain.whole(wanted)
         hours = tuple(sorted(comparable.intersection(wanted)))
-    content = _compare(engine, target, planned, head, hours)
+    compared = _compare(engine, target, planned, head, hours)
     return replace(
-        _verification(target, hours, content),
+        _verification(target, hours, compared),
         left_out=_in_words(excluded | {"not built, or without rows": set(wanted) - candidates - left_out}, wanted),
         seconds=time.perf_counter() - began,
     )
@@ -161,12 +159,10 @@ def _in_words(excluded: Mapping[str, Collection[int]], wanted: Collection[int]) 
     return tuple(found)
 
 
-def _verification(target: Target, hours: tuple[int, ...], content: Content) -> Verification:
-    from lake_assets.incremental.staging.unchanged_hours import PUBLISHED, REBUILT
-
+def _verification(target: Target, hours: tuple[int, ...], compared: Mapping[int, Compared]) -> Verification:
     differing: list[int] = []
-    for first in target.grain.firsts(hours):
-        if content.get((first, PUBLISHED)) != content.get((first, REBUILT)):
+    for first, found in sorted(compared.items()):
+        if not found.equal:
             differing += sorted(target.grain.whole([first]))
     note = ""
     if isinstance(target.mode, Sequential) and hours:
@@ -175,19 +171,10 @@ def _verification(target: Target, hours: tuple[int, ...], content: Content) -> V
         target.table,
         compared=hours,
         differing=tuple(differing),
-        rows=_rows(content, PUBLISHED),
-        rows_rebuilt=_rows(content, REBUILT),
+        rows=sum(found.published for found in compared.values()),
+        rows_rebuilt=sum(found.rebuilt for found in compared.values()),
         note=note,
     )
-
-
-def _rows(content: Content, side: int) -> int:
-    total = 0
-    for (_, found_side), (rows, *_) in content.items():
-        if found_side == side:
-            assert isinstance(rows, int)
-            total += rows
-    return total
 
 
 def _compare(
@@ -196,21 +183,23 @@ def _compare(
     planned: SessionPlan,
     head: int | None,
     hours: tuple[int, ...],
-) -> Content:
-    """Return the content of hours on both sides: one Spark job, or of a sequential target one for each run of hours."""
+) -> dict[int, Compared]:
+    """Return first hour of a partition → how it compares. Each run of hours of a sequential target is rebuilt alone."""
     if not hours:
         return {}
+    from lake_assets.base.time_filters import within
     from lake_assets.connections.row_checkpoint import release_checkpoints
-    from lake_assets.incremental.staging.unchanged_hours import content_by_side
+    from lake_assets.incremental.staging.unchanged_hours import compare
 
     assert engine.spark is not None, "an engine without Spark can compare nothing"
     spark = engine.spark()
-    found: dict[tuple[int, int], tuple[object, ...]] = {}
+    found: dict[int, Compared] = {}
     try:
         for part in _runs(target, hours):
             rebuilt = _rebuilt(engine, target, planned, head, part, spark)
             published = _published(spark, target, head, part)
-            found.update(content_by_side(target, _comparable(target, rebuilt), published, part))
+            compared = compare(target, within(rebuilt, target.time_column, part), published)
+            found.update({first: each for first, each in compared.items() if first is not None})
     finally:
         release_checkpoints(spark)
     return found
@@ -229,7 +218,7 @@ def _published(spark: SparkSession, target: Target, head: int | None, hours: tup
     from lake_assets.incremental.audit_reads.source_rows import in_hours, rows_at
 
     rows = rows_at(spark, target.table, head)
-    return _comparable(target, rows.where(in_hours(target.time_column, hours)))
+    return rows.where(in_hours(target.time_column, hours))
 
 
 def _rebuilt(
@@ -249,6 +238,7 @@ def _rebuilt(
         main=head if isinstance(target.mode, Sequential) else None,
         complete_through=None,
         max_rows=_estimated_rows(engine, target, planned, head),
+        catalog=engine.catalog,
     )
     # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
     sources = tuple(replace(span, from_snapshot_id=span.to_snapshot_id) for span in planned.sources)
@@ -267,12 +257,3 @@ def _estimated_rows(engine: Engine, target: Target, planned: SessionPlan, head: 
     for span in planned.sources:
         rows += publish.rows_of(tables.load(engine.catalog, span.source), span.to_snapshot_id)
     return rows
-
-
-def _comparable(target: Target, rows: DataFrame) -> DataFrame:
-    """Return the target's columns; a double as a float, whose last digits do not depend on an order of addition."""
-    columns = []
-    for name, kind in target.columns.items():
-        column = f"cast(`{name}` as float) as `{name}`" if kind == "double" else f"`{name}`"
-        columns.append(column)
-    return rows.selectExpr(*columns)

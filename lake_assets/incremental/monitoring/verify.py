@@ -50,6 +50,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     from lake_assets.base.time_filters import hours_condition
     from lake_assets.incremental.staging.reading import read_at
     from lake_assets.incremental.staging.stage import Stager
+    from lake_assets.incremental.staging.unchanged_hours import compare as compare_rows
 
     head = publish.main_id(tables.load(engine.catalog, target.table))
     published = read_at(spark, target.table, head)
@@ -63,18 +64,18 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
         start=engine.pipeline.start_hour,
         main=None,
         complete_through=None,
+        catalog=engine.catalog,
     )
     rebuilt = stager.prepare(planned).rows
     committed = engine.store.state(target.table).committed
     excluded_hours = committed.skipped | committed.pending | committed.held_hours
     is_excluded = hours_condition(target.time_column, sorted(excluded_hours))
-    expected = rebuilt.where(~is_excluded)
-    found = published.where(~is_excluded)
+    found = compare_rows(target, rebuilt.where(~is_excluded), published.where(~is_excluded), counted=True)
     return Comparison(
         target.table,
         rows,
-        missing=expected.exceptAll(found).count(),
-        extra=found.exceptAll(expected).count(),
+        missing=sum(each.missing for each in found.values()),
+        extra=sum(each.extra for each in found.values()),
     )
 
 

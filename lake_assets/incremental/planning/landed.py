@@ -8,22 +8,21 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.base import columns
+from lake_assets.base.hours import moment_at
 from lake_assets.incremental.declaration import RawTable, Source
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
 from lake_assets.incremental.planning.changes import SnapshotChange, raw_history
 from lake_assets.incremental.planning.changes.data_files import HOUR_MILLISECONDS, DataFiles, TimeRange
 from lake_assets.incremental.planning.lateness import LOOKBACK_HOURS, ArrivalCounter, Lateness
-
-SECOND_MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,10 @@ class RawSnapshot:
         committed_at_ms: Commit time, milliseconds since 1970.
         rows_by_hour: Landing hour → rows of the data files that the snapshot added there; 0 if it only removed files or
             added delete files.
-        event_lower: Lower bound of the event times of the new rows; None if unknown.
-        event_upper: Upper bound of the event times of the new rows; None if unknown.
+        event_lower: Lower bound of the event times of the new rows, or the first moment that Python knows; None if
+            unknown.
+        event_upper: Upper bound of the event times of the new rows, or the last moment that Python knows; None if
+            unknown.
         appends: Whether the added rows are new.
     """
 
@@ -79,8 +80,8 @@ def raw_snapshots(
             operation=change.operation,
             committed_at_ms=change.committed_at_ms,
             rows_by_hour=_rows_by_hour(files, change, None if not raw.exists_already else commit_hour),
-            event_lower=_moment(times[0]) if times else None,
-            event_upper=_moment(times[1]) if times else None,
+            event_lower=moment_at(times[0]) if times else None,
+            event_upper=moment_at(times[1]) if times else None,
             appends=change.effect == "append",
         )
 
@@ -213,7 +214,3 @@ def _changed_entries(table: Table, snapshot_id: int) -> Iterator[ManifestEntry]:
     snapshot = table.snapshot_by_id(snapshot_id)
     if snapshot is not None:
         yield from changed_entries(own_manifests(snapshot, table.io), table.io, snapshot_id)
-
-
-def _moment(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / SECOND_MICROSECONDS, UTC)

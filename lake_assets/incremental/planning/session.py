@@ -268,6 +268,7 @@ class RowCounts:
         contested: Deliveries that may replace a row stored already.
         tied: Rows that count, although nothing but a hash puts them before another row of their key and order.
         late: Rows of hours that had been declared complete before.
+        in_bounds: Rows whose time lies in the bounds of the files that are read whole, by metadata.
         hours: The event hours of the kept rows; ascending.
         lateness_p50: Median of landed_at minus event time of the kept rows, minutes; None without rows.
         lateness_p95: The 95th percentile, likewise.
@@ -281,6 +282,7 @@ class RowCounts:
     contested: int = 0
     tied: int = 0
     late: int = 0
+    in_bounds: int = 0
     hours: tuple[int, ...] = ()
     lateness_p50: float | None = None
     lateness_p95: float | None = None

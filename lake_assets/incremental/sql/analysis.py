@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lake_assets.base.sql_text import is_true, is_understood
 from lake_assets.connections.query_functions import functions_in_sql
 from lake_assets.errors import ConfigurationError
-from lake_assets.errors.refusals import Refusal, explain, find_refusal
+from lake_assets.errors.refusals import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.declaration.arguments import closest, suggestion
 from lake_assets.incremental.declaration.names import IDENTIFIER, require_columns
-from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, iceberg_type, spark_schema
+from lake_assets.incremental.declaration.own_sql import conditions_of, require_condition, require_query
+from lake_assets.incremental.sql.column_types import NO_TIME_ZONE, NO_TYPE, has_spark_type, iceberg_type, spark_schema
 from lake_assets.incremental.sql.declare import audits_of, located, mode_of, sources_of, target_of
 from lake_assets.incremental.sql.folder import SqlFolder, SqlTable, assembled, current_columns
 from lake_assets.incremental.sql.lineage import column_lineage, tables_read
@@ -25,6 +27,7 @@ from lake_assets.incremental.sql.stored_columns import (
     fingerprint,
     write_columns,
 )
+from lake_assets.incremental.staging.audits import offending_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +116,7 @@ def analyse(
         raise ConfigurationError(f"{place}: {table.table}: {text.problem}.", remedy=remedy) from None
     columns = _columns_of(table, rows)
     _check_declared(table, columns)
+    _check_audits(table, columns, spark)
     names = {source.sql_name: source.table for source in table.attributes.sources}
     readable = {name: rows.columns for name, rows in empty.items()} | {SESSION_HOURS: ["hour"]}
     lineage = column_lineage(table.sql.text, tuple(columns), names, readable)
@@ -129,9 +133,13 @@ def _check_without_spark(table: SqlTable) -> None:
     """Check what needs no types: mode, audits, sources, and the tables that the query reads."""
     _check_statement(table)
     mode_of(table.declaration)
-    audits_of(table.declaration)
+    for number, audit in enumerate(audits_of(table.declaration)):
+        require_query(f"{table.declaration.place('audits', number)}: {table.table}: ", audit)
     names = [source.sql_name for source in table.attributes.sources]
-    sources_of(table.declaration)
+    for number, source in enumerate(sources_of(table.declaration)):
+        for rule in source.rules:
+            place = table.declaration.place("sources", number, "rules", rule.reason)
+            require_condition(f"{place}: in the rule {rule.reason!r} of {source.table}", rule.where)
     with located(table.declaration, "columns"):
         require_columns(table.table, table.attributes.columns)
     known = [*names, SESSION_HOURS]
@@ -207,16 +215,77 @@ def _check_rules(table: SqlTable, empty: Mapping[str, DataFrame]) -> None:
     for number, source in enumerate(table.attributes.sources):
         for reason, condition in source.rules.items():
             try:
-                empty[source.sql_name].where(condition).schema  # noqa: B018 - Spark analyses the condition
+                empty[source.sql_name].where(is_true(condition)).schema  # noqa: B018 - Spark analyses the condition
             except Exception as error:
-                refusal = find_refusal(error)
-                if refusal is None:
-                    raise
-                found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
                 place = table.declaration.place("sources", number, "rules", reason)
-                raise ConfigurationError(
-                    f"{place}: in the rule {reason!r} of {source.table}, {found.problem}.", remedy=found.remedy
-                ) from None
+                raise _refused(f"{place}: in the rule {reason!r} of {source.table}", error) from None
+
+
+def _check_audits(table: SqlTable, columns: Schema, spark: SparkSession) -> None:
+    """Check that Spark can evaluate the queries of the audits."""
+    for number, audit in enumerate(audits_of(table.declaration)):
+        if audit.query is not None:
+            place = table.declaration.place("audits", number)
+            _check_query(f"{place}: {table.table}: in the audit {audit.name}", audit.query, columns, spark)
+
+
+def check_own_sql_with_spark(pipeline: Pipeline, spark: Callable[[], SparkSession]) -> None:
+    """Check the conditions and audits of declarations in Python that cannot be understood without Spark.
+
+    Args:
+        pipeline: The declarations.
+        spark: Opens a session; called only if there is such a text.
+
+    Raises:
+        ConfigurationError: Spark refuses one.
+    """
+    declared = {raw.table: raw.all_columns for raw in pipeline.raw}
+    declared |= {target.table: dict(target.columns) for target in pipeline.targets}
+    for target in pipeline.targets:
+        for source in target.sources:
+            columns = _of_plain_types(declared.get(source.table) or {})
+            for what, condition in conditions_of(source):
+                if not is_understood(condition, columns):
+                    _check_condition(f"{target.table}: {what}", condition, columns, spark())
+        for audit in target.audits:
+            staged = _of_plain_types(target.columns)
+            if audit.query is not None and staged and not is_understood(audit.query):
+                _check_query(f"{target.table}: in the audit {audit.name}", audit.query, staged, spark())
+
+
+def _of_plain_types(columns: Schema) -> Schema:
+    """Return columns if a DataFrame with all of them can be made from their types, else none."""
+    return columns if all(map(has_spark_type, columns.values())) else {}
+
+
+def _check_condition(what: str, condition: str, columns: Schema, spark: SparkSession) -> None:
+    """Check that Spark can evaluate a condition. Without columns, a column that is not found is no mistake."""
+    rows = spark.createDataFrame([], spark_schema(columns)) if columns else spark.range(0)
+    try:
+        rows.where(is_true(condition)).schema  # noqa: B018 - Spark analyses the condition
+    except Exception as error:
+        refusal = find_refusal(error)
+        if columns or refusal is None or not (refusal.condition or "").startswith(UNRESOLVED_COLUMN):
+            raise _refused(what, error) from None
+
+
+def _check_query(what: str, query: str, columns: Schema, spark: SparkSession) -> None:
+    """Check that Spark can evaluate the query of an audit. Other tables that it reads may be created later."""
+    try:
+        offending_rows(query, spark.createDataFrame([], spark_schema(columns))).schema  # noqa: B018 - as above
+    except Exception as error:
+        refusal = find_refusal(error)
+        if refusal is None or refusal.condition != NO_TABLE:
+            raise _refused(what, error) from None
+
+
+def _refused(what: str, error: Exception) -> Exception:
+    """Return what Spark refuses about a text as an error of the declaration; an error of another kind as it is."""
+    refusal = find_refusal(error)
+    if refusal is None:
+        return error
+    found = explain(Refusal(refusal.condition, refusal.message, refusal.parameters))
+    return ConfigurationError(f"{what}, {found.problem}.", remedy=found.remedy)
 
 
 def _columns_of(table: SqlTable, rows: DataFrame) -> dict[str, str]:

@@ -43,6 +43,11 @@ def iceberg_type(spark_type: str) -> str | None:
     return ICEBERG_TYPES.get(spark_type)
 
 
+def has_spark_type(iceberg: str) -> bool:
+    """Return whether `spark_schema` knows the Spark type of an Iceberg type: it knows none that has fields."""
+    return iceberg in SPARK_TYPES or iceberg.startswith("fixed") or _DECIMAL.fullmatch(iceberg) is not None
+
+
 def spark_schema(columns: Mapping[str, str]) -> str:
     """Return columns with Iceberg types as a schema of Spark: `amount decimal(9, 2), paid_at timestamp`."""
     parts = []

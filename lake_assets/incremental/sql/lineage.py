@@ -11,8 +11,8 @@ from sqlglot.errors import SqlglotError
 from sqlglot.lineage import Node, lineage
 from sqlglot.optimizer.scope import traverse_scope
 
+from lake_assets.base.sql_text import DIALECT
 from lake_assets.incremental.sql.query import RESERVED
-from lake_assets.incremental.sql.statement import DIALECT
 
 
 @dataclass(frozen=True)

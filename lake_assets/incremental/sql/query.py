@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import ranges
+from lake_assets.base.sql_text import nested, with_placeholders
 from lake_assets.errors.refusals import Refusal, explain, find_refusal
 from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.sql.files import SqlText
@@ -53,8 +54,7 @@ def query_text(query: str, tables: Sequence[str], hours: Sequence[int]) -> str:
     """
     parts = [f"{name} AS (SELECT * FROM {{{name}}})" for name in tables]
     parts.append(f"{SESSION_HOURS} AS ({_hours_text(hours)})")
-    escaped = query.replace("{", "{{").replace("}", "}}")
-    return f"WITH {', '.join(parts)} SELECT * FROM (\n{escaped}\n)"
+    return f"WITH {', '.join(parts)} SELECT * FROM {nested(with_placeholders(query, ()))}"
 
 
 def explain_refusal(sql: SqlText, error: Exception) -> tuple[str, ErrorText] | None:

@@ -1,7 +1,4 @@
-"""What kind of statement a query is, and in which lines it names its columns: by its tokens. Pure; needs no Spark.
-
-sqlglot is imported when tokens are needed: definitions load without it.
-"""
+"""What kind of statement a query is, and in which lines it names its columns: by its tokens. Pure; needs no Spark."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from lake_assets.base.sql_text import kind_of, tokens
 from lake_assets.errors.texts import ErrorText
 
 if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
-
-DIALECT = "spark"
 
 FIRST_WORDS = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 """What a query may begin with."""
@@ -29,18 +25,18 @@ def find_mistake(query: str) -> Mistake | None:
     Args:
         query: The query, without a semicolon at its end.
     """
-    tokens = _tokens(query)
-    if not tokens:
+    found = tokens(query)
+    if not found:
         return None
-    first = tokens[0]
+    first = found[0]
     if first.text.upper() not in FIRST_WORDS:
         problem = f"the query is no SELECT: it begins with {first.text!r}"
         return first.line, ErrorText(problem, "Write one SELECT, which may begin with WITH.")
-    for token in tokens:
-        if _kind(token) == "SEMICOLON":
+    for token in found:
+        if kind_of(token) == "SEMICOLON":
             return token.line, ErrorText("the query has more than one statement", "Write one SELECT, without ';'.")
-    for token, after in pairwise(tokens):
-        if (_kind(token), _kind(after)) == ("SELECT", "FROM"):
+    for token, after in pairwise(found):
+        if (kind_of(token), kind_of(after)) == ("SELECT", "FROM"):
             return token.line, ErrorText("the query selects no column", "Name its columns after SELECT.")
     return None
 
@@ -50,9 +46,9 @@ def without_semicolon(query: str) -> str:
     text = query.rstrip().removesuffix(";").rstrip()
     if ";" not in text:
         return text
-    tokens = _tokens(text)
-    last = tokens[-1] if tokens else None
-    return text[: last.start].rstrip() if last and _kind(last) == "SEMICOLON" else text
+    found = tokens(text)
+    last = found[-1] if found else None
+    return text[: last.start].rstrip() if last and kind_of(last) == "SEMICOLON" else text
 
 
 def column_line(query: str, column: str) -> int:
@@ -63,34 +59,20 @@ def column_line(query: str, column: str) -> int:
         column: The column, in lower case.
     """
     line = 1
-    for token in _selected(_tokens(query)):
+    for token in _selected(tokens(query)):
         if token.text.lower() == column:
             line = token.line
     return line
 
 
-def _selected(tokens: Sequence[Token]) -> Iterator[Token]:
+def _selected(found: Sequence[Token]) -> Iterator[Token]:
     """Yield the tokens between the outermost SELECT and its FROM."""
     depth, selects = 0, False
-    for token in tokens:
-        kind = _kind(token)
+    for token in found:
+        kind = kind_of(token)
         depth += (kind == "L_PAREN") - (kind == "R_PAREN")
         if depth == 0 and kind == "FROM":
             return
         selects = selects or (depth == 0 and kind == "SELECT")
         if selects:
             yield token
-
-
-def _kind(token: Token) -> str:
-    return str(token.token_type.name)
-
-
-def _tokens(query: str) -> Sequence[Token]:
-    import sqlglot
-    from sqlglot.errors import SqlglotError
-
-    try:
-        return sqlglot.tokenize(query, dialect=DIALECT)
-    except SqlglotError:
-        return ()

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import ROWS, TIME, hour_of, quoted
 from lake_assets.base.conditions import any_of
 from lake_assets.base.hours import hour_key
+from lake_assets.base.sql_text import with_placeholders
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.modes import Stateless
+from lake_assets.incremental.declaration.own_sql import STAGED
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 
 if TYPE_CHECKING:
@@ -204,13 +206,13 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
 
     Args:
         query: Any SQL over `{staged}` that selects the offending rows. Its first column is their key. If it also
-            selects the target's time column, the audit reports in which hours it fails.
+            selects the target's time column, the audit reports in which hours it fails. Other braces stay as they are.
     """
 
     def run(scope: AuditScope) -> Offenders:
         from pyspark.sql import functions as F
 
-        rows = scope.staged.sparkSession.sql(query, staged=scope.staged)
+        rows = offending_rows(query, scope.staged)
         names = rows.columns
         hour = F.lit(None).cast("long")
         if scope.target.time_column in names:
@@ -226,7 +228,13 @@ def sql(name: str, query: str, *, blocking: bool = True) -> Audit:
         run=run,
         description=query,
         blocking=blocking,
+        query=query,
     )
+
+
+def offending_rows(query: str, staged: DataFrame) -> DataFrame:
+    """Return the rows that the query of an audit selects of the staged rows."""
+    return staged.sparkSession.sql(with_placeholders(query, (STAGED,)), None, **{STAGED: staged})
 
 
 def odd_hours(

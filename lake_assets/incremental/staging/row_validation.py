@@ -30,7 +30,8 @@ from lake_assets.base.columns import (
     hash_sql,
     hour_of,
 )
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_key
+from lake_assets.base.sql_text import is_true
 from lake_assets.base.time_filters import hours_condition, moment
 from lake_assets.connections.row_checkpoint import aggregate
 from lake_assets.incremental.planning.session import RowCounts
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lake_assets.incremental.declaration import Source, Target
+    from lake_assets.incremental.metadata.least_rows import LeastRows
 
 CLASSIFICATION = (HASH, REASON, DELIVERY, HOUR, TIED)
 """The columns of a classified row besides its own.
@@ -56,13 +58,15 @@ FORMER_HASH = "former_hash"
 """Column of rows for the quarantine: the hash that rows had there before it told all values apart."""
 
 JSON_OPTIONS = {
-    "timestampFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "uuuu-MM-dd'T'HH:mm:ss.SSSSSS",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Of the rows in quarantine, for people."""
 
 Direction = Callable[[Any], Column]
 """Ascending or descending."""
+FAR = "not in the years 1 to 9999"
+"""Why a row of a source that is not validated is quarantined."""
 
 MICROSECONDS_PER_MINUTE = 60_000_000
 LATENESS_PERCENTILES = [0.5, 0.95]
@@ -175,14 +179,16 @@ def count_rows(
     *,
     complete_through: int | None,
     hours: Sequence[int] | None = None,
+    least: LeastRows | None = None,
 ) -> RowCounts:
     """Count classified rows by their classification, in one pass.
 
     Args:
         complete_through: The target's before the session; rows of hours up to it count as late.
         hours: Hours that an overwrite replaces; rows in none of them count as outside. None: no row does.
+        least: The rows that are read at least, by metadata.
     """
-    aggregates = count_aggregates(source, complete_through=complete_through, hours=hours)
+    aggregates = count_aggregates(source, complete_through=complete_through, hours=hours, least=least)
     return row_counts(aggregate(rows, aggregates))
 
 
@@ -191,6 +197,7 @@ def count_aggregates(
     *,
     complete_through: int | None,
     hours: Sequence[int] | None = None,
+    least: LeastRows | None = None,
 ) -> list[Column]:
     """Return the aggregates of classified rows that `row_counts` takes. The arguments are those of `count_rows`."""
     is_duplicate = is_valid() & (F.col(DELIVERY) > COUNTED)
@@ -206,6 +213,7 @@ def count_aggregates(
         F.count_if(is_contested).alias("contested"),
         F.count_if(F.col(TIED)).alias("tied"),
         F.count_if(is_late).alias("late"),
+        F.count_if(is_in_bounds(source.time_column, least)).alias("in_bounds"),
         F.sort_array(F.collect_set(counted_hour)).alias("hours"),
         F.percentile_approx(lateness, LATENESS_PERCENTILES).alias("lateness"),
         F.max(lateness).alias("lateness_max"),
@@ -223,6 +231,7 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
         contested=values["contested"],
         tied=values["tied"],
         late=values["late"],
+        in_bounds=values["in_bounds"],
         hours=tuple(values["hours"]),
         lateness_p50=p50,
         lateness_p95=p95,
@@ -230,10 +239,18 @@ def row_counts(values: Mapping[str, Any]) -> RowCounts:
     )
 
 
+def is_in_bounds(time_column: str, least: LeastRows | None) -> Column:
+    """Return the condition that a time lies in the bounds of files that are read whole. It is not handed to Iceberg."""
+    if least is None:
+        return F.lit(False)
+    time = F.unix_micros(column(time_column).cast("timestamp"))
+    return (time >= least.first) & (time <= least.last)
+
+
 def has_no_hour(source: Source, *, start: int) -> Column:
     """Return the condition on rows that no session's hours can contain: without a time, or with an absurd one."""
     time = column(source.time_column)
-    condition = time.isNull() | (time < moment(start))
+    condition = time.isNull() | (time < moment(start)) | (time >= moment(LAST_HOUR + 1))
     if source.landed_column is not None:
         condition = condition | column(source.landed_column).isNull() | _is_after_landing(source)
     return condition
@@ -251,8 +268,6 @@ def _with_time_zone(source: Source, names: Sequence[str]) -> list[Column]:
 
 def _needs_hash(source: Source) -> Column:
     """Return the condition on rows whose hash is used: it is dear to compute."""
-    if source.trusted:
-        return F.lit(False)
     if source.key is None:
         return ~is_valid()
     return ~is_valid() | (F.count("*").over(_deliveries(source)) > 1)
@@ -316,15 +331,15 @@ def _is_unordered_deletion(source: Source) -> Column:
 
 def _is_deleted(source: Source) -> Column:
     """Return the condition on versions that delete their key."""
-    if source.deleted is None:
-        return F.lit(False)
-    return F.coalesce(F.expr(source.deleted), F.lit(False))
+    return F.lit(False) if source.deleted is None else is_true(source.deleted)
 
 
 def _reason(source: Source, start: int) -> Column:
     """Return the first reason for which a row belongs in quarantine; null for a valid row."""
     if source.trusted:
-        return F.lit(None).cast("string")
+        # An append takes all rows of a source that is not validated, and these have no partition.
+        time = column(source.time_column)
+        return F.when((time < moment(FIRST_HOUR)) | (time >= moment(LAST_HOUR + 1)), f"{source.time_column} is {FAR}")
     reasons = []
     for condition, reason in _flaws_of_any_row(source):
         reasons.append(F.when(condition, F.lit(reason)))
@@ -352,18 +367,21 @@ def _flaws_of_a_row_that_stands(source: Source, start: int) -> Iterator[tuple[Co
     time = column(name)
     yield time.isNull(), f"{name} is null"
     yield time < moment(start), f"{name} is before the declared start, {hour_key(start)}"
+    yield time >= moment(LAST_HOUR + 1), f"{name} is after the year 9999"
     landed = source.landed_column
     if landed is not None:
         # Without it nothing shows which times are absurd, nor which delivery came first.
         yield column(landed).isNull(), f"{landed} is null"
         yield _is_after_landing(source), f"{name} is over an hour after {landed}"
     for rule in source.rules:
-        yield F.expr(rule.where), rule.reason
+        yield is_true(rule.where), rule.reason
 
 
 def _is_after_landing(source: Source) -> Column:
     assert source.landed_column is not None
-    return column(source.time_column) > column(source.landed_column) + F.expr(LONGEST_LEAD)
+    # A later landing cannot be added to.
+    landed = F.least(column(source.landed_column), moment(LAST_HOUR + 1))
+    return column(source.time_column) > landed + F.expr(LONGEST_LEAD)
 
 
 def _is_late(complete_through: int | None) -> Column:

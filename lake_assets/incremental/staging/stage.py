@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -26,9 +27,15 @@ from lake_assets.incremental.staging.quarantine import (
     new_quarantine_rows,
     quarantine_rows_of_other_sources,
 )
+from lake_assets.incremental.staging.read_check import check_sources, least_appended, least_in_hours
 from lake_assets.incremental.staging.reading import coalesce_if_few, hash_join_hint, is_few, read_appended
 from lake_assets.incremental.staging.rebuild import Rebuild, RebuiltHours
 from lake_assets.incremental.staging.target_build import TargetBuild
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
+    from lake_assets.incremental.metadata.least_rows import LeastRows
 
 
 class Stager:
@@ -46,6 +53,7 @@ class Stager:
         overdue: Container[int] = (),
         max_rows: float = inf,
         index: KeyIndex | None = None,
+        catalog: Catalog,
     ) -> None:
         """Make a stager.
 
@@ -58,7 +66,9 @@ class Stager:
             overdue: Hours to be built in any case, even if they have no rows.
             max_rows: About how many rows the session reads of any table, at most.
             index: Finds rows by a column's values; None to read tables whole.
+            catalog: Has the metadata of the sources, by which it is checked that Spark reads all of their rows.
         """
+        self.catalog = catalog
         self.target = target
         self.complete_through = complete_through
         self.single_partition = is_few(max_rows)
@@ -69,7 +79,12 @@ class Stager:
         """Read and transform what the plan names.
 
         An append becomes an overwrite if one of its deliveries may replace a row that the target has already.
+
+        Raises:
+            FilesMisread: Spark does not read a file rightly.
+            RowsUnread: Spark reads fewer rows of a source than its metadata contain.
         """
+        check_sources(self.build, self.catalog, plan)
         if plan.load == "append":
             prepared = self._prepare_append(plan)
             if prepared is not None:
@@ -84,11 +99,12 @@ class Stager:
         """
         source = self.target.sources[0]
         rows, schema = self._classified_new_rows(source, plan)
+        least = least_appended(self.catalog, source, plan)
         if self._can_repeat_stored_rows(source, plan):
             stored = within(self.build.published(), self.target.time_column, plan.hour_numbers)
             stored = hash_join_hint(stored, few=self.single_partition)
             rows = row_validation.classify_against_stored(rows, stored, source, self.target)
-        rows, counts = self._computed_and_counted(rows, source)
+        rows, counts = self._computed_and_counted(rows, source, least)
         if counts.contested:
             return None
         kept = rows.where(row_validation.is_counted())
@@ -132,18 +148,27 @@ class Stager:
         self,
         rows: DataFrame,
         source: Source,
+        least: LeastRows,
         hours: Sequence[int] | None = None,
     ) -> tuple[DataFrame, RowCounts]:
-        """Return classified rows, computed except those of a trusted source that are overwritten, and their counts."""
+        """Return classified rows, computed except those of a trusted source that are overwritten, and their counts.
+
+        Raises:
+            RowsUnread: Spark has read fewer rows than `least`.
+        """
         aggregates = row_validation.count_aggregates(
             source,
             complete_through=self.complete_through,
             hours=hours,
+            least=least,
         )
         if hours is not None and source.trusted:
-            return rows, row_validation.row_counts(aggregate(rows, aggregates))
-        kept, values = checkpoint_and_aggregate(rows, aggregates)
-        return kept, row_validation.row_counts(values)
+            kept, values = rows, aggregate(rows, aggregates)
+        else:
+            kept, values = checkpoint_and_aggregate(rows, aggregates)
+        counts = row_validation.row_counts(values)
+        least.check(read=counts.read, timed=counts.in_bounds)
+        return kept, counts
 
     def _can_repeat_stored_rows(self, source: Source, plan: SessionPlan) -> bool:
         if source.has_versions:
@@ -156,7 +181,8 @@ class Stager:
         source = self.target.sources[0]
         hours = plan.hour_numbers
         rows, schema = classified_rows_in_scope(self.build, source, plan.sources[0], plan)
-        rows, counts = self._computed_and_counted(rows, source, hours)
+        least = least_in_hours(self.catalog, source, plan)
+        rows, counts = self._computed_and_counted(rows, source, least, hours)
         in_hours = within(rows, source.time_column, hours)
         kept = in_hours.where(row_validation.is_counted())
         rebuilt = RebuiltHours(kept)

@@ -1,19 +1,33 @@
-"""Comparison of rebuilt hours with the published ones, by the number of rows and an order-free checksum."""
+"""Comparison of rebuilt hours with the published ones: by an order-free checksum, and by rows where that differs."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lake_assets.base.columns import HOUR, ROWS, SIDE, SUM_BACKWARD, SUM_FORWARD, columns, hour_of
+from lake_assets.base.columns import HOUR, ROWS, SIDE, SUM_BACKWARD, SUM_FORWARD, column, columns, hour_of
 from lake_assets.base.time_filters import within
 from lake_assets.incremental.declaration import Target
 
 PUBLISHED = 0
 REBUILT = 1
+
+TOLERANCE = 1e-9
+"""Greatest difference of two equal floating point numbers, as a part of the larger one."""
+
+FLOATS = ("double", "float")
+
+SAME_REST = ("rest_forward", "rest_backward")
+SAME_ROW = ("row_forward", "row_backward")
+"""Hashes of the columns without floating point numbers, and of all columns."""
+
+PLACE = "place"
+NUMBER = "number_"
+"""Column of the row's place among those with equal hashes, and columns of its numbers."""
 
 Content = tuple[int, Decimal, Decimal]
 """Number of rows, and the sums of their two hashes."""
@@ -37,6 +51,27 @@ def row_hashes(names: Sequence[str]) -> tuple[Column, Column]:
     return forward, backward
 
 
+@dataclass(frozen=True)
+class Compared:
+    """One partition on both sides.
+
+    Attributes:
+        published: Rows published.
+        rebuilt: Rows rebuilt.
+        missing: Rows rebuilt that are not published. If rows are not counted: 1 if there are any, or `extra` ones.
+        extra: Rows published that are not rebuilt.
+    """
+
+    published: int
+    rebuilt: int
+    missing: int = 0
+    extra: int = 0
+
+    @property
+    def equal(self) -> bool:
+        return self.missing == self.extra == 0
+
+
 def unchanged_partitions(
     target: Target,
     rebuilt: DataFrame,
@@ -53,32 +88,130 @@ def unchanged_partitions(
     Returns:
         First hour of each partition whose rows are the published ones, in whatever order → its number of rows.
     """
-    content = content_by_side(target, rebuilt, published, hours)
+    compared = compare(target, within(rebuilt, target.time_column, hours), within(published, target.time_column, hours))
     unchanged: dict[int, int] = {}
     for first_hour in target.grain.firsts(hours):
-        before = content.get((first_hour, PUBLISHED))
-        after = content.get((first_hour, REBUILT))
-        if before is None and after is None:
-            if first_hour not in overdue:
-                unchanged[first_hour] = 0
-        elif before is not None and before == after:
-            unchanged[first_hour] = before[0]
+        found = compared.get(first_hour)
+        if found is None and first_hour not in overdue:
+            unchanged[first_hour] = 0
+        elif found is not None and found.equal and found.published:
+            unchanged[first_hour] = found.published
     return unchanged
 
 
-def content_by_side(
-    target: Target,
-    rebuilt: DataFrame,
-    published: DataFrame,
-    hours: Sequence[int],
-) -> dict[tuple[int, int], Content]:
+def compare(
+    target: Target, rebuilt: DataFrame, published: DataFrame, *, counted: bool = False
+) -> dict[int | None, Compared]:
+    """Compare rows of a target with published ones, whatever their order.
+
+    Rows are equal if all values are. Floating point numbers are, too, if they differ by at most `TOLERANCE`, because a
+    sum of them depends on the order in which they are added; NaN is equal to NaN, and -0.0 to 0.0.
+
+    Most partitions are equal by the sums of their hashes, in one Spark job. A second one finds the rows that differ.
+
+    Args:
+        counted: Whether the rows that differ are counted. Otherwise the second job runs only for partitions that have
+            as many rows on both sides, and only if the target has a column of floating point numbers.
+
+    Returns:
+        First hour of a partition → how its rows compare; None for rows without a time. Without partitions that have no
+        row.
+    """
+    content = _content_by_side(target, rebuilt, published)
+    found: dict[int | None, Compared] = {}
+    unsure = set()
+    for first in dict.fromkeys(first for first, _ in content):
+        before, after = content.get((first, PUBLISHED), NOTHING), content.get((first, REBUILT), NOTHING)
+        found[first] = Compared(before[0], after[0], missing=int(before != after))
+        if before != after and (counted or (before[0] == after[0] and _floats(target))):
+            unsure.add(first)
+    if unsure:
+        differing = _differing_rows(target, rebuilt, published, unsure)
+        for first in unsure:
+            missing, extra = differing.get(first, (0, 0))
+            found[first] = replace(found[first], missing=missing, extra=extra)
+    return found
+
+
+def _differing_rows(
+    target: Target, rebuilt: DataFrame, published: DataFrame, firsts: Collection[int | None]
+) -> dict[int | None, tuple[int, int]]:
+    """Return first hour of a partition → rows that only `rebuilt` has, and rows that only `published` has.
+
+    Rows that are equal by their hash are left out in pairs. Others are paired by the columns without floating point
+    numbers, in the order of these numbers; a pair is left out if the numbers are near. If one side has more such rows,
+    more of them may be counted than differ.
+    """
+    floats = _floats(target)
+    rest = [name for name in target.columns if name not in floats]
+    rows = _of_both_sides(target, rebuilt, published)
+    if None not in firsts:
+        # An Iceberg table leaves out files by it.
+        hours = target.grain.whole(each for each in firsts if each is not None)
+        rows = within(rows, target.time_column, sorted(hours))
+    same_rest = [value.alias(name) for value, name in zip(row_hashes(rest), SAME_REST, strict=True)]
+    same_row = [value.alias(name) for value, name in zip(row_hashes(list(target.columns)), SAME_ROW, strict=True)]
+    numbers = [f"{NUMBER}{place}" for place in range(len(floats))]
+    values = [column(name).cast("double").alias(number) for name, number in zip(floats, numbers, strict=True)]
+    rows = rows.select(hour_of(target.time_column).alias(HOUR), SIDE, *same_rest, *same_row, *values)
+    # Published rows count as -1: of rows that both sides have, none is left.
+    surplus = F.sum(F.when(F.col(SIDE) == REBUILT, 1).otherwise(-1))
+    unpaired = rows.groupBy(HOUR, *SAME_REST, *SAME_ROW, *numbers).agg(surplus.alias(ROWS)).where(F.col(ROWS) != 0)
+    single = unpaired.withColumn(PLACE, F.explode(F.sequence(F.lit(1), F.abs(ROWS).cast("int"))))
+    is_rebuilt = (F.col(ROWS) > 0).alias(SIDE)
+    order = Window.partitionBy(HOUR, *SAME_REST, SIDE).orderBy(*numbers, *SAME_ROW)
+    placed = single.select(HOUR, *SAME_REST, *SAME_ROW, *numbers, is_rebuilt)
+    placed = placed.withColumn(PLACE, F.row_number().over(order))
+    in_order = F.struct(F.lit(1), *numbers)
+    pairs = placed.groupBy(HOUR, *SAME_REST, PLACE).agg(
+        F.max(F.when(F.col(SIDE), in_order)).alias("rebuilt"), F.max(F.when(~F.col(SIDE), in_order)).alias("published")
+    )
+    near = F.col("rebuilt").isNotNull() & F.col("published").isNotNull() & F.lit(bool(floats))
+    for number in numbers:
+        near = near & _is_near(F.col(f"rebuilt.{number}"), F.col(f"published.{number}"))
+    counts = [F.count(side).alias(side) for side in ("rebuilt", "published")]
+    apart = pairs.where(~near).groupBy(HOUR).agg(*counts)
+    found: dict[int | None, tuple[int, int]] = {}
+    for row in apart.collect():
+        first = _first(target, row[HOUR])
+        missing, extra = found.get(first, (0, 0))
+        found[first] = missing + row["rebuilt"], extra + row["published"]
+    return found
+
+
+def _is_near(left: Column, right: Column) -> Column:
+    """Return the condition that two numbers are equal, or differ by at most `TOLERANCE`; false if one is null."""
+    largest = F.greatest(F.abs(left), F.abs(right))
+    is_finite = largest < F.lit(float("inf"))
+    return left.eqNullSafe(right) | F.coalesce(is_finite & (F.abs(left - right) <= largest * TOLERANCE), F.lit(False))
+
+
+def _floats(target: Target) -> list[str]:
+    return [name for name, kind in target.columns.items() if kind in FLOATS]
+
+
+def _first(target: Target, hour: int | None) -> int | None:
+    return None if hour is None else target.grain.first(hour)
+
+
+def _of_both_sides(target: Target, rebuilt: DataFrame, published: DataFrame) -> DataFrame:
+    """Return the rows of both, with their side. -0.0 is 0.0, and each NaN is the same."""
+    floats = _floats(target)
+    selected = []
+    for name in target.columns:
+        value = column(name)
+        if name in floats:
+            value = F.when(F.isnan(value), F.lit(float("nan"))).otherwise(value + F.lit(0.0)).cast(target.columns[name])
+        selected.append(value.alias(name))
+    after = rebuilt.select(*selected, F.lit(REBUILT).alias(SIDE))
+    return after.unionByName(published.select(*selected, F.lit(PUBLISHED).alias(SIDE)))
+
+
+def _content_by_side(target: Target, rebuilt: DataFrame, published: DataFrame) -> dict[tuple[int | None, int], Content]:
     """Return (first hour of a partition, side) → content, in one Spark job; without partitions that have no row."""
-    names = list(target.columns)
-    published = within(published, target.time_column, hours).select(*columns(names), F.lit(PUBLISHED).alias(SIDE))
-    rebuilt = within(rebuilt, target.time_column, hours).select(*columns(names), F.lit(REBUILT).alias(SIDE))
-    forward, backward = row_hashes(names)
+    forward, backward = row_hashes(list(target.columns))
     sums = (
-        rebuilt.unionByName(published)
+        _of_both_sides(target, rebuilt, published)
         .groupBy(hour_of(target.time_column).alias(HOUR), SIDE)
         .agg(
             F.count("*").alias(ROWS),
@@ -86,9 +219,9 @@ def content_by_side(
             F.sum(backward.cast("decimal(20, 0)")).alias(SUM_BACKWARD),
         )
     )
-    content: dict[tuple[int, int], Content] = {}
+    content: dict[tuple[int | None, int], Content] = {}
     for row in sums.collect():
-        partition = target.grain.first(row[HOUR]), row[SIDE]
+        partition = _first(target, row[HOUR]), row[SIDE]
         of_hour = row[ROWS], row[SUM_FORWARD], row[SUM_BACKWARD]
         content[partition] = _sum(content.get(partition, NOTHING), of_hour)
     return content

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from lake_assets.errors import AuditBroken, LakeError
+from lake_assets.errors.described import is_machines_fault
 from lake_assets.errors.refusals import explain, find_refusal
-from lake_assets.errors.texts import ErrorText, first_line
+from lake_assets.errors.texts import ErrorText, first_line, text_of
 from lake_assets.incremental.declaration.target import Audit, AuditScope, Offenders, Verdict
 
 
@@ -44,9 +45,11 @@ def check_queries(audits: Sequence[Audit], offenders: Mapping[int, Offenders], t
 
 
 def _raise_broken(table: str, audit: Audit, error: Exception) -> NoReturn:
+    if is_machines_fault(error):
+        raise error
     refusal = find_refusal(error)
     if refusal is None:
-        raised = f"{type(error).__name__}: {first_line(str(error))}"
+        raised = f"{type(error).__name__}: {first_line(text_of(error))}"
         found = ErrorText(f"its function raised {raised}", "Correct the audit, then run the command again.")
     else:
         found = explain(refusal)

@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame
 
 from lake_assets.connections.query_functions import nondeterministic_functions
 from lake_assets.errors import FunctionFailed, LakeError
+from lake_assets.errors.described import is_machines_fault
 from lake_assets.errors.refusals import explain, find_refusal
-from lake_assets.errors.texts import ErrorText, first_line
+from lake_assets.errors.texts import ErrorText, first_line, text_of
 from lake_assets.incremental.declaration import SessionContext, Target
 from lake_assets.incremental.user_code.places import definition, shown_place, user_line
 
@@ -39,6 +40,8 @@ def call_function(target: Target, context: SessionContext, inputs: Sequence[Data
     except LakeError:
         raise
     except Exception as error:  # of whatever the function calls
+        if is_machines_fault(error):
+            raise
         raise _failure(target, error) from error
     if found is not None:
         raise FunctionFailed(target.table, target.transform.__name__, definition(target.transform), found)
@@ -75,7 +78,7 @@ def _failure(target: Target, error: Exception) -> FunctionFailed:
     refusal = find_refusal(error)
     place = user_line(error) or definition(target.transform)
     if refusal is None:
-        message = first_line(str(error))
+        message = first_line(text_of(error))
         raised = f"{type(error).__name__}: {message}" if message else type(error).__name__
         found = ErrorText(f"the function raised {raised}", "Correct the function, then run the command again.")
     else:

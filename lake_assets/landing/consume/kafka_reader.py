@@ -15,13 +15,11 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
-    KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
-from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, client, offsets
+from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, offsets
 from lake_assets.errors import ServiceError
 from lake_assets.landing.files.records import Record
 
@@ -68,10 +66,8 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
 
 def existing_partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """Do the same for those of the topics that exist. Raises `ServiceError` if Kafka does not answer."""
-    try:
-        known = AdminClient(client(servers)).list_topics(timeout=TIMEOUT_SECONDS).topics
-    except KafkaException as error:
-        raise no_answer(servers, error) from error
+    with asking(servers) as admin:
+        known = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
     return {topic: tuple(sorted(known[topic].partitions)) for topic in topics if topic in known}
 
 
@@ -83,20 +79,9 @@ def ends(servers: str, topic: str) -> dict[int, int]:
 
 def ends_of(servers: str, places: Iterable[Place]) -> dict[Place, int]:
     """Do the same for partitions of any topics."""
-    admin = AdminClient(client(servers))  # kept until all have answered; without it they would wait for ever
-    try:
+    with asking(servers) as admin:
         found = offsets(admin, [TopicPartition(*place) for place in places], END)
-    except KafkaException as error:
-        raise no_answer(servers, error) from error
     return {Place(*place): offset for place, offset in found.items()}
-
-
-def no_answer(servers: str, error: KafkaException) -> ServiceError:
-    """Return the error for a Kafka that did not answer a request."""
-    return ServiceError(
-        f"Kafka at {servers} does not answer: {error.args[0].str()}.",
-        remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the login in LAKE_KAFKA__….",
-    )
 
 
 class Reader:

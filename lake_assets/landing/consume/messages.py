@@ -1,30 +1,31 @@
 """The messages that become rows of a raw table, and the reasons why others become dead letters. Pure.
 
 A message is a JSON object with the table's own columns; other fields are ignored. It needs a distinct id and a time;
-other columns may be missing or null. The outcome depends on the message alone, so both zones agree on it.
+other columns may be missing or null. `base.values` has the rules of values. The outcome depends on the message alone,
+so both zones agree on it.
 
 A heartbeat is a message with the header `HEARTBEAT`, whose value is a time in ISO 8601; the rest of it is ignored.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
 from lake_assets.base.timestamps import is_moment, milliseconds
-from lake_assets.errors import UsageError
+from lake_assets.base.values import KINDS, Cast, KeyTwice, Refused, cast, json_object, moment_of
+from lake_assets.errors import ConfigurationError, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Topic
-from lake_assets.landing.consume.json_columns import ColumnReader, column_readers, utc_moment
+from lake_assets.landing.consume import earlier_values
 from lake_assets.landing.files.records import Record
 
 HEARTBEAT = "lake-heartbeat"
 TOO_LARGE = "too large"
 NOT_JSON = "not a JSON object"
+KEY_TWICE = "a key twice"
 BAD_HEARTBEAT = "bad heartbeat"
 BAD_TIMESTAMP = "bad timestamp"
 TO_HAVE_FEEDS = 'To land a raw table from Kafka, add feed=Topic("id_column") to its RawTable.'
@@ -59,7 +60,7 @@ class Feed:
     retention_hours: int | None = None
 
     def __post_init__(self) -> None:
-        assert set(self._readers) == set(self.raw.columns)
+        assert set(self._casts) == set(self.raw.columns)
 
     def flaw(self, value: bytes | None, headers: Headers, timestamp: int = 0) -> str | None:
         """Return why a message is a dead letter; None if it is a row or a heartbeat.
@@ -83,11 +84,25 @@ class Feed:
 
     def parse(self, value: bytes | None) -> Row | str:
         """Return the row of a message of any length, or the reason why it is none."""
-        fields = _json_object(value or b"")
-        if fields is None:
+        try:
+            fields = json_object((value or b"").decode())
+        except KeyTwice:
+            return KEY_TWICE
+        except (Refused, UnicodeDecodeError):
             return NOT_JSON
+        return self._row(fields, self._casts)
+
+    def parse_landed(self, value: bytes | None) -> Row | str:
+        """Return the row of a message that has landed as one, perhaps by the rules of an earlier version."""
+        row = self.parse(value)
+        if isinstance(row, dict):
+            return row
+        fields = earlier_values.json_object(value or b"")
+        return row if fields is None else self._row(fields, self._earlier_casts)
+
+    def _row(self, fields: Mapping[str, Any], casts: Mapping[str, Cast]) -> Row | str:
         row: Row = {}
-        for column, read in self._readers.items():
+        for column, read in casts.items():
             given = fields.get(column)
             try:
                 row[column] = None if given is None else read(given)
@@ -100,7 +115,7 @@ class Feed:
 
     def distinct_id_of(self, record: Record) -> str | None:
         """Return the distinct id of a record; None if it makes no row, as a heartbeat."""
-        row = self.parse(record.value)
+        row = self.parse_landed(record.value)
         if isinstance(row, str):
             return None
         return str(row[self.distinct_id])
@@ -110,14 +125,27 @@ class Feed:
 
         The erasure guard of the engine uses the same rule.
         """
-        row = self.parse(record.value)
+        row = self.parse_landed(record.value)
         if isinstance(row, str):
             return record.timestamp
         return min(milliseconds(row[self.raw.time_column]), record.timestamp)
 
     @cached_property
-    def _readers(self) -> Mapping[str, ColumnReader]:
-        return column_readers(self.raw)
+    def _casts(self) -> Mapping[str, Cast]:
+        found = {}
+        for column, kind in self.raw.columns.items():
+            read = cast(kind)
+            if read is None:
+                raise ConfigurationError(
+                    f"{self.raw.table} has the column {column} of type {kind}, which no message can hold.",
+                    remedy=f"Use one of: {', '.join(KINDS)}.",
+                )
+            found[column] = read
+        return found
+
+    @cached_property
+    def _earlier_casts(self) -> Mapping[str, Cast]:
+        return {column: earlier_values.cast(kind) or self._casts[column] for column, kind in self.raw.columns.items()}
 
 
 def feeds(pipeline: Pipeline, *, prefix: str = "", max_bytes: int = DEFAULT_MAX_BYTES) -> tuple[Feed, ...]:
@@ -163,22 +191,8 @@ def heartbeat_of(headers: Headers) -> datetime | str | None:
     for name, value in headers:
         if name == HEARTBEAT:
             try:
-                return utc_moment((value or b"").decode())
-            except (ValueError, ArithmeticError):
+                found: datetime = moment_of((value or b"").decode())
+            except ValueError:
                 return BAD_HEARTBEAT
+            return found
     return None
-
-
-def _json_object(value: bytes) -> Mapping[str, Any] | None:
-    try:
-        found = _DECODER.decode(value.decode())
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _refuse_constant(constant: str) -> Any:
-    raise ValueError(constant)
-
-
-_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant)

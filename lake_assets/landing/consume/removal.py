@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
-from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import TopicPartition
 
-from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
-from lake_assets.landing.consume.kafka_reader import no_answer
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, asking
 from lake_assets.landing.consume.topic_state import TopicState, topic_states
 from lake_assets.landing.manifest.store import Manifest
 from lake_assets.landing.topics.ledger import Epoch, Ledger
@@ -66,9 +64,6 @@ def _remove(servers: str, topic: str, firsts: Mapping[int, int]) -> None:
     if not firsts:
         return
     wanted = [TopicPartition(topic, partition, first) for partition, first in firsts.items()]
-    admin = AdminClient(client(servers))
-    try:
+    with asking(servers) as admin:
         for answer in admin.delete_records(wanted, request_timeout=TIMEOUT_SECONDS).values():
             answer.result()
-    except KafkaException as error:
-        raise no_answer(servers, error) from error

@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
-from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, client, offsets
-from lake_assets.landing.consume.kafka_reader import no_answer, partitions
+from lake_assets.connections.kafka import EARLIEST, END, TIMEOUT_SECONDS, asking, offsets
+from lake_assets.landing.consume.kafka_reader import partitions
 
 _ATTEMPTS = 6
 
@@ -45,11 +45,12 @@ def topic_ids(servers: str, topics: Iterable[str], admin: AdminClient | None = N
     wanted = list(topics)
     if not wanted:
         return {}
-    try:
-        return _described(admin or AdminClient(client(servers)), wanted)
-    except KafkaException as error:
-        partitions(servers, wanted)  # names the topic that does not exist
-        raise no_answer(servers, error) from error
+    with asking(servers, admin) as opened:
+        try:
+            return _described(opened, wanted)
+        except KafkaException:
+            partitions(servers, wanted)  # names the topic that does not exist
+            raise
 
 
 def topic_states(servers: str, topics: Iterable[str]) -> dict[str, TopicState]:
@@ -57,12 +58,9 @@ def topic_states(servers: str, topics: Iterable[str]) -> dict[str, TopicState]:
     ids = topic_ids(servers, topics)
     numbers = partitions(servers, ids)
     places = [TopicPartition(topic, partition) for topic in ids for partition in numbers[topic]]
-    admin = AdminClient(client(servers))  # kept until all have answered
-    try:
+    with asking(servers) as admin:
         earliest = offsets(admin, places, EARLIEST)
         ends = offsets(admin, places, END)
-    except KafkaException as error:
-        raise no_answer(servers, error) from error
     return {topic: TopicState(topic, ids[topic], _of(topic, earliest), _of(topic, ends)) for topic in ids}
 
 

@@ -259,7 +259,7 @@ class Loader:
             raise StateMoved(f"{entry.file.name} of zone {entry.file.zone}", expected="live", found=stage)
 
     def _landed_row(self, record: Record) -> LandedRow:
-        row = self.feed.parse(record.value)
+        row = self.feed.parse_landed(record.value)
         if isinstance(row, str):
             raise SourceError(
                 f"Offset {record.offset} of partition {record.partition} of {self.feed.topic} was landed as a row of "

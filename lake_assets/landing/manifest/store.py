@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from lake_assets.errors import ConfigurationError, DiskFull, FilesDiffer, LandingError, ServiceError
+from lake_assets.errors.described import describe
 from lake_assets.landing.files.checksum import NOTHING, Checksum
 from lake_assets.landing.files.entries import DataFile, compare, names_of
 from lake_assets.landing.manifest.file_rows import FileRows, finish_round
@@ -78,9 +79,10 @@ def open_manifest(settings: Settings) -> Manifest:
         manifest = Manifest(sa.create_engine(address, pool_pre_ping=True, **options))
         create_tables(manifest.engine)
     except sa.exc.DBAPIError as error:
+        found = describe(error)
         raise ServiceError(
-            f"The manifest {address.render_as_string(hide_password=True)} cannot be opened: {error.orig}",
-            remedy="Check LAKE_LANDING_MANIFEST_URI, and that its server or folder can be reached from here.",
+            f"The manifest {address.render_as_string(hide_password=True)} cannot be opened. {found.problem}",
+            remedy=found.remedy,
         ) from error
     return manifest
 

@@ -13,6 +13,7 @@ from kazoo.exceptions import KazooException
 
 from lake_assets.base.hours import hour_key
 from lake_assets.errors import LakeError
+from lake_assets.errors.texts import text_of
 
 FAILURES = (LakeError, OSError, sa.exc.SQLAlchemyError, DeltaError, KafkaException, KazooException)
 """What reading a stage raises if its service or its data is not available."""
@@ -125,7 +126,7 @@ def problem_of(error: BaseException) -> str:
     """Return the problem of an error without its remedy; of an error of another library, only the first line."""
     if isinstance(error, LakeError):
         return error.problem
-    return str(error).partition("\n")[0]
+    return text_of(error).partition("\n")[0]
 
 
 def complete_through(hour: int | None) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress as RichProgress
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn, track
 from rich.table import Table
 from rich.text import Text
 
@@ -201,6 +203,27 @@ def _plain_scalar(value: Any, field: str) -> Any:
     if field in HOUR_FIELDS and isinstance(value, int):
         return hour_key(value)
     return value
+
+
+@contextmanager
+def counting(doing: str) -> Iterator[Callable[[int], None]]:
+    """Show how many rows a step has done so far, on standard error, if that is a terminal.
+
+    Yields:
+        What takes the number of further rows.
+    """
+    console = Console(stderr=True)
+    shown = RichProgress(
+        SpinnerColumn(),
+        TextColumn(f"{doing}: {{task.completed:,.0f}} rows"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with shown:
+        task = shown.add_task(doing, total=None)
+        yield lambda rows: shown.advance(task, rows)
 
 
 def progress(doing: str) -> Progress:

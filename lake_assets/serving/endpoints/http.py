@@ -18,6 +18,7 @@ from fastapi.security import HTTPBearer
 from kazoo.exceptions import KazooException
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from lake_assets.connections.zookeeper import zookeeper_error
 from lake_assets.errors import LakeError, UsageError
 from lake_assets.serving.endpoints.query import Result, query
 from lake_assets.serving.endpoints.request_gate import REQUEST_SECONDS, RequestGate
@@ -159,7 +160,8 @@ def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 
 def _answer_unreachable(_: Request, error: Exception) -> JSONResponse:
-    return _problem(SERVICE_UNAVAILABLE, f"ZooKeeper did not answer: {error!r}.", "Check that it runs.")
+    found = zookeeper_error(error)
+    return _problem(SERVICE_UNAVAILABLE, found.problem, found.remedy)
 
 
 def _answer_odd_text(_: Request, error: Exception) -> JSONResponse:

@@ -20,7 +20,7 @@ from lake_assets.incremental.metadata.tables import create_raw, load
 PAYMENTS = RawTable(
     "raw.payments", {"payment_id": "string", "amount": "decimal(9, 2)", "paid_at": "timestamptz"}, time_column="paid_at"
 )
-PIPELINE = Pipeline(raw=(PAYMENTS,), targets=(), start="2026-01-01-00:00")
+PIPELINE = Pipeline(raw=(PAYMENTS, RawTable("prod.existing", time_column="at")), targets=(), start="2026-01-01-00:00")
 NOW = datetime(2026, 1, 1, 3, 4, 5, tzinfo=UTC)
 FIRST = {"payment_id": "p1", "amount": Decimal("10.00"), "paid_at": datetime(2026, 1, 1, 0, 5, tzinfo=UTC)}
 SECOND = {"payment_id": "p2", "amount": None, "paid_at": datetime(2026, 1, 1, 2, 6, tzinfo=UTC)}
@@ -47,7 +47,7 @@ def land(
 def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> None:
     create_raw(catalog, PAYMENTS)
     text, binary = tmp_path / "one.csv", tmp_path / "two.parquet"
-    text.write_text("paid_at,payment_id,amount,note\n2026-01-01T01:05:00+01:00,p1,10.00,hello\n")
+    text.write_text("paid_at,payment_id,amount\n2026-01-01T01:05:00+01:00,p1,10.00\n")
     parquet.write_table(pa.Table.from_pylist([{**SECOND, "amount": None}]), binary)
     assert land(catalog, text, binary, through="2026-01-01-02:00") == 2
 
@@ -61,20 +61,36 @@ def test_files_become_rows_of_one_commit(catalog: Catalog, tmp_path: Path) -> No
     assert load(catalog, "raw.payments").properties["lake.complete-through"] == "2026-01-01-02:00"
 
 
+HEADER = "payment_id,amount,paid_at\n"
+GOOD = f"{HEADER}p1,1.00,2026-01-01T00:05:00Z\n"
+
+
 @pytest.mark.parametrize(
     ("content", "through", "table", "culprit"),
     [
         ("payment_id,amount\np1,1.00\n", None, "raw.payments", r"one\.csv has no column paid_at\.\n"),
         ("payment_id,amount,at,by\np1,1.00,,\n", None, "raw.payments", r"no column paid_at; it has at, by, which"),
-        ("payment_id,amount,paid_at\np1,much,2026-01-01T00:05:00Z\n", None, "raw.payments", r"one\.csv cannot be read"),
-        ("payment_id,amount,paid_at\np1,1.00,2026-01-01 00:05\n", None, "raw.payments", "have a zone"),
-        ("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n", "2026-01-01-04:00", "raw.payments", "is earlier"),
-        ("", None, "raw.clicks", r"no raw table 'raw\.clicks'"),
-        (None, None, "raw.payments", r"one\.csv cannot be read"),
+        (f"shop,{HEADER}", None, "raw.payments", r"has the column shop, which the table lacks(.|\n)*--ignore shop"),
+        (f"PAYMENT_ID,{HEADER}", None, "raw.payments", "has the column PAYMENT_ID, which the table lacks"),
+        (f"{HEADER}p1,much,2026-01-01T00:05:00Z\n", None, "raw.payments", r"row 1: amount is 'much'(.|\n)*--null much"),
+        (f'{HEADER}p1,"",2026-01-01T00:05:00Z\n', None, "raw.payments", r"row 1: amount is ''(.|\n)*--null ''"),
+        (f"{HEADER}p1,1.00,2026-01-01 00:05\n", None, "raw.payments", r"has no time zone(.|\n)*--zone UTC"),
+        (f'{HEADER}p1,"1.00,2026-01-01T00:05:00Z\n', None, "raw.payments", r"line 2: a quoted cell(.|\n)*--quote ''"),
+        (f"{HEADER}p1,1.00\n", None, "raw.payments", "line 2: 2 cells, but the header has 3"),
+        (f"\n{HEADER}", None, "raw.payments", "begins with an empty line"),
+        ("", None, "raw.payments", r"one\.csv is empty"),
+        (f"{HEADER}é,1.00,2026-01-01T00:05:00Z\n".encode("latin1"), None, "raw.payments", "not UTF-8(.|\n)*iconv"),
+        (f"{GOOD}p2,1.00,2026-01-01T00:05:00Z\r\n", None, "raw.payments", "whose lines all end alike"),
+        (f"{GOOD}{'x' * (17 << 20)},1.00,2026-01-01T00:05:00Z\n", None, "raw.payments", "longer than 16 MB"),
+        (b"PAR1 and no more", None, "raw.payments", "is no Parquet file, or is damaged"),
+        (GOOD, "2026-01-01-04:00", "raw.payments", "is earlier"),
+        (GOOD, None, "raw.clicks", r"no raw table 'raw\.clicks'"),
+        (GOOD, None, "prod.existing", r"prod\.existing belongs to the program that writes it"),
+        (None, None, "raw.payments", r"one\.csv cannot be read: No such file"),
     ],
 )
 def test_what_cannot_be_landed_is_refused_as_a_whole(
-    catalog: Catalog, tmp_path: Path, content: str | None, through: str | None, table: str, culprit: str
+    catalog: Catalog, tmp_path: Path, content: str | bytes | None, through: str | None, table: str, culprit: str
 ) -> None:
     create_raw(catalog, PAYMENTS)
     with load(catalog, "raw.payments").transaction() as transaction:
@@ -82,9 +98,31 @@ def test_what_cannot_be_landed_is_refused_as_a_whole(
     good, bad = tmp_path / "good.csv", tmp_path / "one.csv"
     good.write_text("payment_id,amount,paid_at\np1,1.00,2026-01-01T00:05:00Z\n")
     if content is not None:
-        bad.write_text(content)
+        bad.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UsageError, match=culprit):
         land(catalog, good, bad, through=through, table=table)
+    table = load(catalog, "raw.payments")
+    assert table.current_snapshot() is None
+    assert not list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("content", "culprit"),
+    [
+        ('{"payment_id": "p1", "payment_id": "p2"}', "row 1: has the key 'payment_id' twice"),
+        ('{"payment_id": "p1", "amount": NaN}', "row 1: has the number NaN"),
+        ('{"payment_id": "p1", "shop": 1}', "has the column shop, which the table lacks"),
+        ('{"payment_id": "p1"}\n{"payment_id": "p2"}', "has no column amount, paid_at"),
+        ('{"payment_id": "p1"', "is no JSON"),
+        ("[1, 2]", "is no JSON"),
+    ],
+)
+def test_json_that_cannot_be_landed_is_refused(catalog: Catalog, tmp_path: Path, content: str, culprit: str) -> None:
+    create_raw(catalog, PAYMENTS)
+    file = tmp_path / "one.jsonl"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=culprit):
+        land(catalog, file)
     assert load(catalog, "raw.payments").current_snapshot() is None
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -85,7 +86,7 @@ def keeps_none_of_repeated(original: Any) -> Any:
     def delivered(rows: DataFrame, source: Any, columns: Any) -> DataFrame:
         found: DataFrame = original(rows, source, columns)
         deliveries = F.count("*").over(Window.partitionBy(source.key, source.time_column))
-        return found.withColumn("_lake_delivery", F.when(deliveries > 1, 2).otherwise(1))
+        return found.withColumn(DELIVERY, F.when(deliveries > 1, 2).otherwise(1))
 
     return delivered
 
@@ -93,7 +94,7 @@ def keeps_none_of_repeated(original: Any) -> Any:
 def takes_all_for_stored(original: Any) -> Any:
     def compared(*args: Any, **kwargs: Any) -> DataFrame:
         rows: DataFrame = original(*args, **kwargs)
-        return rows.withColumn("_lake_delivery", F.lit(2))
+        return rows.withColumn(DELIVERY, F.lit(2))
 
     return compared
 

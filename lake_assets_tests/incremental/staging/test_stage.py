@@ -33,6 +33,7 @@ def stager(lake: Lake, *, last_built: float | None = None) -> Stager:
         main=lake.main(FACT),
         complete_through=START + 3,
         last_built=last_built,
+        catalog=lake.catalog,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -24,12 +24,14 @@ from lake_assets.landing.consume.messages import (
     BAD_HEARTBEAT,
     BAD_TIMESTAMP,
     HEARTBEAT,
+    KEY_TWICE,
     NOT_JSON,
     TOO_LARGE,
     Feed,
     feeds,
     heartbeat_of,
 )
+from lake_assets.landing.files.records import Record
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW, SIGNUPS
 
@@ -79,7 +81,9 @@ def test_a_sound_message_is_a_row_of_all_columns() -> None:
         (b'"text"', NOT_JSON),
         (b"\xff\xfe", NOT_JSON),
         (b'{"id": NaN}', NOT_JSON),
+        (b'{"share": 1e99999999999999999999}', NOT_JSON),
         (b"[" * 9_000, NOT_JSON),
+        (b'{"id": "a-1", "more": {"x": 1, "x": 1}}', KEY_TWICE),
     ],
 )
 def test_what_is_no_json_object_is_told(value: bytes | None, reason: str) -> None:
@@ -101,7 +105,7 @@ def test_a_timestamp_that_is_no_moment_makes_a_dead_letter_of_all_but_heartbeats
         BAD_TIMESTAMP,
         BAD_TIMESTAMP,
     ]
-    assert FEED.flaw(b"", [(HEARTBEAT, b"2026-01-01")], last + 1) is None
+    assert FEED.flaw(b"", [(HEARTBEAT, b"2026-01-01T00:00Z")], last + 1) is None
     assert moment(last) == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
 
@@ -128,6 +132,31 @@ def test_a_timestamp_that_is_no_moment_makes_a_dead_letter_of_all_but_heartbeats
 )
 def test_what_a_column_cannot_hold_is_told(values: dict[str, object], reason: str) -> None:
     assert parse(**values) == reason
+
+
+@pytest.mark.parametrize(
+    ("field", "reason", "column", "value"),
+    [
+        ('"at": "2026-01-01 05:00"', "bad timestamptz at", "at", datetime(2026, 1, 1, 5, tzinfo=UTC)),
+        ('"at": "2026-01-01T05:00:00.000001999Z"', "bad timestamptz at", "at", datetime(2026, 1, 1, 5, 0, 0, 1, UTC)),
+        ('"price": "1_000.00"', "bad decimal(9, 2) price", "price", Decimal("1000.00")),
+        ('"price": "７.00"', "bad decimal(9, 2) price", "price", Decimal("7.00")),
+        ('"share": 1e400', "bad double share", "share", float("inf")),
+        ('"day": "20260131"', "bad date day", "day", date(2026, 1, 31)),
+        ('"whole": 1, "whole": 2', KEY_TWICE, "whole", 2),
+    ],
+)
+def test_a_row_that_an_earlier_version_has_landed_stays_one(
+    field: str, reason: str, column: str, value: object
+) -> None:
+    message = f'{{"id": "a-1", "at": "2026-01-01T05:00:00Z", {field}}}'.replace(
+        '"at": "2026-01-01T05:00:00Z", "at"', '"at"'
+    ).encode()
+    assert FEED.flaw(message, ()) == reason
+    row = FEED.parse_landed(message)
+    assert isinstance(row, dict)
+    assert row[column] == value
+    assert FEED.distinct_id_of(Record(0, 0, 0, None, message, ())) == "a-1"
 
 
 TEXT = st.text("aé \ud8000123-:T.e+", max_size=12)

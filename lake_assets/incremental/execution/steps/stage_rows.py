@@ -130,6 +130,7 @@ def _prepare_rows(context: RunContext, attempt: Attempt, table: Table, options: 
         overdue=committed.pending | committed.skipped | committed.held_hours,
         max_rows=_estimated_rows(attempt, table),
         index=KeyIndex(context.catalog),
+        catalog=context.catalog,
     )
     plan = _plan_as_valid_now(attempt, table)
     return stager.prepare(plan.without(options.held))

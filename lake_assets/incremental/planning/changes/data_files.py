@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from pyiceberg.conversions import from_bytes
@@ -22,7 +22,8 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import HourTransform
 from pyiceberg.types import DateType, NestedField, PrimitiveType
 
-from lake_assets.base.hours import HOUR_MICROSECONDS, ranges
+from lake_assets.base.hours import HOUR_MICROSECONDS, LAST_HOUR, moment_at, ranges
+from lake_assets.errors import HistoryCut
 from lake_assets.incremental.declaration import LANDED, Source
 from lake_assets.incremental.metadata.tables import complete_through
 from lake_assets.incremental.planning.changes.row_hours import HourRange, HourRows, ReadBudget, RowHours
@@ -30,6 +31,9 @@ from lake_assets.incremental.planning.changes.row_hours import HourRange, HourRo
 HOUR_MILLISECONDS = 3_600_000
 HOURS_OF_DAY = 24
 EPOCH = date(1970, 1, 1)
+MOST_HOURS_AHEAD = 10 * 366 * 24
+"""How far after their commit rows may be dated if nothing says which hours they are in, so that all are planned."""
+
 READABLE = (FileFormat.PARQUET, FileFormat.ORC)
 """Formats of data files that pyiceberg reads."""
 
@@ -91,7 +95,7 @@ class DataFiles:
         self._landed_field = None if landed_column is None else schema.find_field(landed_column)
         self._is_landed_by_partition = source.landed_column == LANDED
         # Nothing limits the times of rows that tell no landing.
-        self._has_any_times = landed_column is None and not source.trusted
+        self._has_any_times = landed_column is None
         self.row_hours = RowHours(table, source.time_column, landed_column, start)
         self._layouts: dict[int, _PartitionLayout] = {}
         for spec in table.metadata.partition_specs:
@@ -127,7 +131,7 @@ class DataFiles:
         """
         commit_hour = snapshot.timestamp_ms // HOUR_MILLISECONDS
         complete = complete_through(self.table, "")
-        return max(self.start, commit_hour, complete or self.start)
+        return min(max(self.start, commit_hour, complete or self.start), LAST_HOUR)
 
     def _described(self, file: DataFile, snapshot: Snapshot) -> FileChange:
         times = _bounds(file, self._time_field)
@@ -148,6 +152,8 @@ class DataFiles:
         except FileNotFoundError:
             # The file was removed from the table and from the disk. Its landing still limits its hours.
             hours = self._until_landed(file, hours)
+            if hours[1] > self.last_hour(snapshot) + MOST_HOURS_AHEAD:
+                raise HistoryCut(".".join(self.table.name()), snapshot.snapshot_id) from None
         return replace(described, hours=self._from_start(hours))
 
     def _must_be_read(self, file: DataFile, hours: HourRange, snapshot: Snapshot, times: TimeRange | None) -> bool:
@@ -171,7 +177,7 @@ class DataFiles:
         for position, name in enumerate(layout.names):
             value = file.partition[position]
             if layout.is_date[position] and isinstance(value, int):
-                value = EPOCH + timedelta(days=value)
+                value = moment_at(value * HOURS_OF_DAY * HOUR_MICROSECONDS).date()
             found[name] = value
         return found
 
@@ -191,8 +197,8 @@ class DataFiles:
         return first, min(last, limit)
 
     def _from_start(self, hours: HourRange) -> HourRange | None:
-        """Return the hours that are not before the pipeline's start; None if there are none."""
-        first, last = max(hours[0], self.start), hours[1]
+        """Return the hours from the pipeline's start up to the end of the year 9999; None if there are none."""
+        first, last = max(hours[0], self.start), min(hours[1], LAST_HOUR)
         return (first, last) if first <= last else None
 
     def _hours_in_metadata(self, file: DataFile, snapshot: Snapshot, times: TimeRange | None) -> HourRange | None:

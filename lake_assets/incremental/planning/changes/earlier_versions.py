@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import BooleanExpression, In
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask
 from pyiceberg.types import PrimitiveType
 
 from lake_assets.base.hours import ranges
 from lake_assets.incremental.declaration import Source
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.planning.changes.row_hours import HourRange
 from lake_assets.incremental.planning.changes.snapshot_reader import SnapshotReader, merge_ranges
 from lake_assets.incremental.planning.changes.source_changes import EarlierVersions, SourceChanges

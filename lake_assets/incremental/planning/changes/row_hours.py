@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import ALWAYS_TRUE, FileScanTask, Table
 
-from lake_assets.base.hours import HOUR_MICROSECONDS, ranges
+from lake_assets.base.hours import HOUR_MICROSECONDS, LAST_HOUR, ranges
 from lake_assets.base.recent import Recent
+from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 
 HourRange = tuple[int, int]
 """First and last event hour, both inclusive."""
@@ -33,6 +33,9 @@ LARGEST_FILES_IN_PLAN = 8
 
 CACHED_FILES = 1024
 """Number of files whose hours are remembered: a sensor plans the same files again and again."""
+
+END_MICROSECONDS = (LAST_HOUR + 1) * HOUR_MICROSECONDS
+"""The end of the year 9999. A row from then on is in no hour that counts."""
 
 HourRows = tuple[tuple[int, int], ...]
 """Event hours and their numbers of rows, ascending."""
@@ -131,10 +134,12 @@ class RowHours:
         found: Counter[int] = Counter()
         for batch in batches:
             times = _microseconds(batch, self.time_column)
-            is_accepted = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
+            is_after_start = pc.greater_equal(times, self.start * HOUR_MICROSECONDS)
+            is_accepted = pc.and_(is_after_start, pc.less(times, END_MICROSECONDS))
             if self.landed_column is not None:
-                latest = pc.add(_microseconds(batch, self.landed_column), HOUR_MICROSECONDS)
-                is_accepted = pc.and_(is_accepted, pc.less_equal(times, latest))
+                landed = _microseconds(batch, self.landed_column)
+                landed = pc.min_element_wise(landed, END_MICROSECONDS, skip_nulls=False)
+                is_accepted = pc.and_(is_accepted, pc.less_equal(times, pc.add(landed, HOUR_MICROSECONDS)))
             accepted = times.filter(pc.fill_null(is_accepted, False))
             numbers = accepted.to_numpy(zero_copy_only=False)
             hours, rows = np.unique(numbers // HOUR_MICROSECONDS, return_counts=True)

@@ -18,15 +18,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from lake_assets.errors import HistoryCut
 from lake_assets.incremental.declaration import Source
-from lake_assets.incremental.metadata.manifests import changed_entries, entries, own_manifests
+from lake_assets.incremental.metadata.manifests import changed_entries, entries, named_data_file, own_manifests
 from lake_assets.incremental.metadata.tables import complete_through
-from lake_assets.incremental.planning.changes.data_files import DataFiles, FileChange
+from lake_assets.incremental.planning.changes.data_files import MOST_HOURS_AHEAD, DataFiles, FileChange
 from lake_assets.incremental.planning.changes.merged_manifests import MergedManifests
 from lake_assets.incremental.planning.changes.row_hours import HourRange, ReadBudget
 from lake_assets.incremental.planning.changes.source_changes import Effect, Head, SnapshotChange, Totals, Watermark
-
-FILE_PATH_FIELD = 2147483546
-"""Field id of `file_path` in a position delete file (Iceberg specification, reserved field ids)."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,10 @@ class SnapshotReader:
                 known_deletes.append(delete.file)
         if _sum(known_files, known_deletes) != since.totals:
             # Files that existed at the watermark are gone, and nothing says which hours they held.
-            last = self.files.last_hour(head) if since.last_hour is None else since.last_hour
+            known = self.files.last_hour(head)
+            last = known if since.last_hour is None else since.last_hour
+            if last > known + MOST_HOURS_AHEAD:
+                raise HistoryCut(self.name, since.snapshot_id or 0)
             found.hours.append((self.start, max(self.start, last)))
         return found.build(head, "expired", "rewrite")
 
@@ -265,7 +265,7 @@ class SnapshotReader:
 
     def _touch_deleted(self, found: ChangeBuilder, delete: DataFile, snapshot: Snapshot) -> None:
         """Count the hours of the data files that a delete file may refer to."""
-        named = _named_data_file(delete)
+        named = named_data_file(delete)
         for live in self._live(snapshot):
             if self._may_refer_to(live.file, delete, named):
                 found.touch(self.files.change(live.file, snapshot))
@@ -311,17 +311,6 @@ def _appended_files(snapshot: Snapshot) -> int | None:
     if added_data is None:
         return None
     return int(added_data) + int(summary.get("added-delete-files") or "0")
-
-
-def _named_data_file(delete: DataFile) -> str | None:
-    """Return the one data file that a position delete file names by its bounds; None if it may name several."""
-    if delete.content is not DataFileContent.POSITION_DELETES:
-        return None
-    lower = (delete.lower_bounds or {}).get(FILE_PATH_FIELD)
-    upper = (delete.upper_bounds or {}).get(FILE_PATH_FIELD)
-    if lower is None or lower != upper:
-        return None
-    return lower.decode()
 
 
 def _sum(data: Sequence[DataFile], deletes: Sequence[DataFile]) -> Totals:

@@ -26,10 +26,6 @@ from lake_assets.incremental.planning.verdicts import capped, in_words
 Load = Literal["append", "overwrite", "none"]
 """How a session writes its hours, as in `SessionPlan.load`."""
 
-MAX_HOURS = 2_000
-"""Most hours that a session of any mode builds. Each hour is a data file with its statistics, a record of the session
-and an event of Dagster, so a session costs by its hours even if they have a row each."""
-
 ID_DIGITS = 16
 """Hexadecimal digits of the hash in a session id."""
 
@@ -83,7 +79,7 @@ def new_session(
 
 
 def identified(draft: SessionPlan, inputs: PlanningInput, token: str = "") -> SessionPlan:
-    """Return the plan, of at most `MAX_HOURS`, with its session id: planning again gives the same id.
+    """Return the plan, of a bounded number of hours, with its session id: planning again gives the same id.
 
     Args:
         draft: A plan without an id, of any number of hours.
@@ -106,13 +102,13 @@ def identified(draft: SessionPlan, inputs: PlanningInput, token: str = "") -> Se
 
 
 def _bounded(draft: SessionPlan, inputs: PlanningInput) -> SessionPlan:
-    """Return the plan of the first `MAX_HOURS`, in whole partitions; the others are pending.
+    """Return the plan of its first `max_hours`, in whole partitions; the others are pending.
 
     Hours that the target was not complete through come first, unless hours depend on those before them. An append
     becomes an overwrite: the new snapshots have the rows of the other hours, too.
     """
     committed = inputs.committed
-    limit = MAX_HOURS
+    limit = inputs.max_hours
     if reloads_all(inputs.mode) and committed.last_built is not None:
         # Each session begins with the hours of the threshold again, so it has to go beyond them.
         limit += sum(hour <= committed.last_built for hour in draft.hour_numbers)
@@ -131,7 +127,7 @@ def _bounded(draft: SessionPlan, inputs: PlanningInput) -> SessionPlan:
         hours=tuple(planned for planned in draft.hours if planned.hour in now),
         pending=tuple(sorted({*draft.pending, *rest})),
         complete_through=through if advances(inputs, through) else None,
-        notes=(*draft.notes, f"{len(rest):,} more hours wait for the next sessions: each builds {MAX_HOURS:,} at most"),
+        notes=(*draft.notes, f"{len(rest):,} more hours wait for the next sessions: each builds {limit:,} at most"),
         late_rows=(),
     )
 

@@ -11,6 +11,10 @@ from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.deferred import DeferredHour
 from lake_assets.incremental.planning.session import HeldHour
 
+MAX_HOURS = 2_000
+"""Most hours that a session of any mode builds, in whole partitions. Each hour is a data file with its statistics, a
+record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -86,6 +90,7 @@ class PlanningInput:
         now: The present moment, by which deferred hours are due; None defers none. Nothing else depends on it.
         history: If hours wait: the snapshots of the driving source up to its watermark, oldest first, without a gap.
             Empty if deferred rows are not to be appended.
+        max_hours: Most hours of a session, in whole partitions.
     """
 
     process: str
@@ -100,6 +105,7 @@ class PlanningInput:
     late: Defer | None = None
     now: datetime | None = None
     history: tuple[int, ...] = ()
+    max_hours: int = MAX_HOURS
 
     @property
     def source_names(self) -> str:

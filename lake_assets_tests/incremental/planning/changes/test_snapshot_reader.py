@@ -25,7 +25,8 @@ from pyiceberg.typedef import Record
 from lake_assets.base.hours import hour_start, parse_hour
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.changes.snapshot_reader import FILE_PATH_FIELD, ChangeBuilder, SnapshotReader
+from lake_assets.incremental.metadata.manifests import FILE_PATH_FIELD
+from lake_assets.incremental.planning.changes.snapshot_reader import ChangeBuilder, SnapshotReader
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.plan import plan
+from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
 from lake_assets.incremental.planning.session import NoSession
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
     HISTORIES,
@@ -52,12 +53,13 @@ actions = st.lists(
 )
 
 
-@given(modes, grains, st.integers(1, 3), actions)
+@given(modes, grains, st.integers(1, 3), actions, st.sampled_from([2, 5, MAX_HOURS]))
 @settings(thorough, max_examples=HISTORIES)
 def test_no_changed_hour_is_ever_lost(
-    mode: Mode, grain: Grain, count: int, steps: list[tuple[str, int, frozenset[int], int]]
+    mode: Mode, grain: Grain, count: int, steps: list[tuple[str, int, frozenset[int], int]], max_hours: int
 ) -> None:
-    world = World(mode, [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else count)], grain)
+    names = [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else count)]
+    world = World(mode, names, grain, max_hours=max_hours)
     for step in steps:
         act(world, step)
     end = max(together({START + SPAN - 1}, grain))

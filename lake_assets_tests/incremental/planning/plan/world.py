@@ -10,6 +10,7 @@ from lake_assets.base.hours import hour_key
 from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan, plan_rebuild
+from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, NoSession, SessionPlan
 from lake_assets.incremental.planning.verdicts import held_by, hours_to_hold
 from lake_assets_tests.incremental.planning.plan.random_inputs import (
@@ -43,6 +44,7 @@ class World:
     sessions: set[str] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)
     code_version: str = ""
+    max_hours: int = MAX_HOURS
 
     def land(self, name: str, effect: Any, touched: frozenset[int]) -> None:
         past = self.history.setdefault(name, [])
@@ -61,7 +63,15 @@ class World:
     def inputs(self, *, to_watermark: bool = False) -> PlanningInput:
         found = tuple(self.changes(name, to_watermark=to_watermark) for name in self.names)
         return PlanningInput(
-            PROCESS, self.mode, found, self.committed, self.code_version, self.revision, self.grain, START
+            process=PROCESS,
+            mode=self.mode,
+            changes=found,
+            committed=self.committed,
+            code_version=self.code_version,
+            revision=self.revision,
+            grain=self.grain,
+            start=START,
+            max_hours=self.max_hours,
         )
 
     def tokens(self, after: dict[str, int], up_to: dict[str, int], effects: set[str]) -> set[Token]:

