@@ -52,7 +52,7 @@ OWN_NAMES = [
 ODD_NAMES = [
     "Upper", "a space", "a.b", "a`tick", 'a"quote', "it's", "\u00e9", "e\u0301", "select", "order", "group", "from",
     "table", "null",
-    "timestamp", "1st", "a-b", "semi;colon", "{brace}", "100%", "--", "日本", "tab\there", "_file", "_pos", 
+    "timestamp", "1st", "a-b", "semi;colon", "{brace}", "100%", "--", "日本", "tab\there", "_file", "_pos",
     "true", "a,b", "a/b", "a=b", " ",
 ]
 IDENTIFIERS = [
@@ -223,8 +223,8 @@ class Hostile:
         kinds = ", ".join(f"{column.name!r} {column.kind}" for column in self.columns)
         return (
             f"{self.label} {self.table} era={self.era} {self.mode} {self.language} key={self.key.name!r}"
-            f" {self.key.kind} time={self.time.name!r} {self.time.kind} partition={self.partition} v{self.version} writer={self.writer}"
-            f" shape={self.shape} life={','.join(self.life)} columns: {kinds}"
+            f" {self.key.kind} time={self.time.name!r} {self.time.kind} partition={self.partition} v{self.version}"
+            f" writer={self.writer} shape={self.shape} life={','.join(self.life)} columns: {kinds}"
         )
 
 
@@ -392,7 +392,10 @@ def _flawed(table: Hostile, flaw: str) -> Row:
 
 def _moments(table: Hostile, *, first: bool) -> list[int]:
     rng = table.rng
-    fraction = lambda: rng.choice([0, 1, 999, 500_000, 59_999_999, HOUR - 1, rng.randrange(HOUR)])  # noqa: E731
+
+    def fraction() -> int:
+        return rng.choice([0, 1, 999, 500_000, 59_999_999, HOUR - 1, rng.randrange(HOUR)])
+
     hours = table.hours if first else 3
     if table.shape == "one":
         return [table.start + 7 * HOUR + fraction() for _ in range(6)]
