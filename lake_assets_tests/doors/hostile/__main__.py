@@ -74,10 +74,12 @@ def _report(outcome: Outcome, kinds: Counter[str], *, shown: bool) -> None:
     for finding in outcome.findings:
         print(finding, flush=True)
         kinds[finding.kind] += 1
+    kinds["tables right to the end"] += len(outcome.right)
     kinds["equal steps"] += outcome.equal
     kinds["refused"] += len(outcome.refused)
     kinds["left out"] += len(outcome.left_out)
     if shown:
+        print("right to the end |", *outcome.right)
         for line in outcome.refused:
             print("refused |", line)
         for line in outcome.left_out:

@@ -27,6 +27,8 @@ def selected(table: Hostile) -> list[tuple[str, str, str, Column]]:
         kind = {"uuid": "string", "fixed[4]": "binary"}.get(column.kind, column.kind)
         if column is table.time:
             kind = "timestamptz"
+            if column.kind == "timestamp" and table.language == "yaml":
+                quoted = f"CAST({quoted} AS timestamp)"
         if kind == "struct":
             quoted, kind = f"{quoted}.`a b`", "int"
         elif kind == "list":

@@ -213,6 +213,11 @@ class Hostile:
         return f"core.{self.name}_t"
 
     @property
+    def reach(self) -> int:
+        """The hours that most rows are in. A sequential target takes a session for each few."""
+        return 8 if self.mode == "sequential" else 40
+
+    @property
     def start(self) -> int:
         return moment_of(STARTS[self.era])
 
@@ -348,7 +353,7 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
     rng = table.rng
     moments = _moments(table, first=first)
     if first:
-        moments.insert(0, table.start + 40 * HOUR + 5)
+        moments.insert(0, table.start + table.reach * HOUR + 5)
     rows = [_row(table, key=table.added, moment=moment) for moment in moments]
     known = [row for row in table.rows if row[table.time.name] is not None and row[table.key.name] is not None]
     rows += [_again(table, row) for row in rng.sample(known, min(len(known), rng.randint(0, 2)))]
@@ -369,7 +374,9 @@ def _again(table: Hostile, row: Row) -> Row:
     if table.mode != "corrected":
         return {**row, "n": again["n"]}
     again[table.key.name] = row[table.key.name]
-    again[table.time.name] = table.rng.choice([row[table.time.name], table.start + table.rng.randint(0, 39) * HOUR])
+    again[table.time.name] = table.rng.choice(
+        [row[table.time.name], table.start + table.rng.randrange(table.reach) * HOUR]
+    )
     return again
 
 
@@ -401,12 +408,12 @@ def _moments(table: Hostile, *, first: bool) -> list[int]:
         return [table.start + 7 * HOUR + fraction() for _ in range(6)]
     if table.shape == "many":
         if table.mode == "sequential":
-            hours = min(hours, 36)
+            hours = min(hours, table.reach)
         step = HOUR if table.mode == "sequential" or hours < 40 else 3 * HOUR
         return [table.start + n * step + fraction() for n in range(hours)]
     if table.shape == "gap":
         return [table.start + rng.choice([3, 87_660]) * HOUR + fraction() for _ in range(4)]
-    return [table.start + rng.randint(0, 39) * HOUR + fraction() for _ in range(6)]
+    return [table.start + rng.randrange(table.reach) * HOUR + fraction() for _ in range(6)]
 
 
 def _row(table: Hostile, *, key: int, moment: int) -> Row:

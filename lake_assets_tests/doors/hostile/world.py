@@ -50,6 +50,7 @@ class Outcome:
 
     findings: list[Finding] = field(default_factory=list)
     equal: int = 0
+    right: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,6 +84,7 @@ class World:
         finally:
             self.spark.stop()
             self.outcome.seconds = time.monotonic() - began
+        self.outcome.right = [table.label for table in self.living]
         return self.outcome
 
     @property
@@ -237,7 +239,8 @@ class World:
         elif message:
             self._judge_refusal(table, step, message, wrong)
         else:
-            self._find("wrong rows", table, step, f"{wrong} / {_tail(done.text)}")
+            said = " / ".join(line[:150] for line in done.text.splitlines() if f".{table.name}" in line)
+            self._find("wrong rows", table, step, f"{said[:500]} / {wrong}")
 
     def _judge_refusal(self, table: Hostile, step: str, message: str, wrong: str) -> None:
         remedy = re.search(r"`lake ((?:rebuild|repair) [^`]*)`", message)

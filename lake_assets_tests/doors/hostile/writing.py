@@ -218,13 +218,17 @@ class Programs:
     def declare_complete(self, table: Hostile) -> None:
         """Say that the table is complete through an hour between the former one and its newest row."""
         known = [row[table.time.name] for row in table.rows if row[table.time.name] is not None]
-        inside = [moment for moment in known if table.start <= moment < table.start + 41 * HOUR or moment == max(known)]
+        inside = [
+            moment
+            for moment in known
+            if table.start <= moment < table.start + (table.reach + 1) * HOUR or moment == max(known)
+        ]
         inside = [moment for moment in inside if table.start <= moment < table.start + 4000 * DAY]
         if not inside:
             return
         newest = max(inside) // HOUR * HOUR
         before = table.complete_through
-        through = newest if table.rng.random() < 0.5 else newest - HOUR * table.rng.randint(0, 20)
+        through = newest if table.rng.random() < 0.5 else newest - HOUR * table.rng.randint(0, table.reach // 2)
         table.complete_through = through if before is None else max(before, min(through, newest))
         key = hour_key(table.complete_through)
         if table.version == 3:
