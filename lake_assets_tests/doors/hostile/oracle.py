@@ -19,11 +19,10 @@ Out = tuple[Any, ...]
 def selected(table: Hostile) -> list[tuple[str, str, str, Column]]:
     """Return the columns of a stateless or corrected target: name, SQL, Iceberg type, column of the source."""
     found = []
-    for number, column in enumerate(table.columns):
+    for column in table.columns:
         if not column.used:
             continue
         quoted = "`" + column.name.replace("`", "``") + "`"
-        name = {table.key.name: "key_", table.time.name: "time_"}.get(column.name, f"c{number}")
         kind = {"uuid": "string", "fixed[4]": "binary"}.get(column.kind, column.kind)
         if column is table.time:
             kind = "timestamptz"
@@ -35,7 +34,7 @@ def selected(table: Hostile) -> list[tuple[str, str, str, Column]]:
             quoted, kind = f"array_join({quoted}, '|')", "string"
         elif kind == "map":
             quoted, kind = f"try_element_at({quoted}, 'k')", "int"
-        found.append((name, quoted, kind, column))
+        found.append((column.shown, quoted, kind, column))
     return found
 
 
