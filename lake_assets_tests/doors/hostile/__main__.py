@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="a folder for the data directories, which then stay")
     chosen = parser.parse_args()
     with ExitStack() as stack:
-        remote = os.environ.get("LAKE_TESTS_SPARK") or _own_spark(stack)
+        remote = os.environ.pop("LAKE_TESTS_SPARK", None) or _own_spark(stack)
         kinds: Counter[str] = Counter()
         for world in range(-(-chosen.tables // chosen.each)):
             _play(chosen, remote, chosen.seed + world, kinds)
@@ -40,7 +40,9 @@ def main() -> None:
 def _own_spark(stack: ExitStack) -> str:
     from lake_assets_tests.conftest import spark_running
 
-    return stack.enter_context(spark_running(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lake-spark-")))))
+    return stack.enter_context(
+        spark_running(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lake-spark-"))))
+    )
 
 
 def _play(chosen: argparse.Namespace, remote: str, seed: int, kinds: Counter[str]) -> None:
@@ -72,10 +74,12 @@ def _report(outcome: Outcome, kinds: Counter[str], *, shown: bool) -> None:
     for finding in outcome.findings:
         print(finding, flush=True)
         kinds[finding.kind] += 1
+    kinds["tables right to the end"] += len(outcome.right)
     kinds["equal steps"] += outcome.equal
     kinds["refused"] += len(outcome.refused)
     kinds["left out"] += len(outcome.left_out)
     if shown:
+        print("right to the end |", *outcome.right)
         for line in outcome.refused:
             print("refused |", line)
         for line in outcome.left_out:

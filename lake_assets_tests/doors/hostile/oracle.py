@@ -19,21 +19,22 @@ Out = tuple[Any, ...]
 def selected(table: Hostile) -> list[tuple[str, str, str, Column]]:
     """Return the columns of a stateless or corrected target: name, SQL, Iceberg type, column of the source."""
     found = []
-    for number, column in enumerate(table.columns):
+    for column in table.columns:
         if not column.used:
             continue
         quoted = "`" + column.name.replace("`", "``") + "`"
-        name = {table.key.name: "key_", table.time.name: "time_"}.get(column.name, f"c{number}")
         kind = {"uuid": "string", "fixed[4]": "binary"}.get(column.kind, column.kind)
         if column is table.time:
             kind = "timestamptz"
+            if column.kind == "timestamp" and table.language == "yaml":
+                quoted = f"CAST({quoted} AS timestamp)"
         if kind == "struct":
             quoted, kind = f"{quoted}.`a b`", "int"
         elif kind == "list":
             quoted, kind = f"array_join({quoted}, '|')", "string"
         elif kind == "map":
             quoted, kind = f"try_element_at({quoted}, 'k')", "int"
-        found.append((name, quoted, kind, column))
+        found.append((column.shown, quoted, kind, column))
     return found
 
 
@@ -79,7 +80,7 @@ def _short(rows: list[Any]) -> str:
 
 
 def is_valid(table: Hostile, row: Row) -> bool:
-    """Return whether a row may stand in a target. One of the last hour of the year 9999 or later is left to the engine."""
+    """Return whether a row may stand in a target. From the last hour of the year 9999 on, it may be left out."""
     moment, key = row[table.time.name], row[table.key.name]
     if moment is None or key is None or moment < table.start:
         return False

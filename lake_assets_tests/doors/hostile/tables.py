@@ -1,6 +1,7 @@
 """What a hostile table is: its columns, rows, partitions and life, all drawn from a seed. Pure.
 
-Moments are microseconds since 1970, because some of them are outside of what `datetime` holds; dates are days since then.
+Moments are microseconds since 1970, because some of them are outside of what `datetime` holds; dates are days since
+then.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from decimal import Decimal
 from typing import Any
 
 HOUR = 3_600_000_000
+YEAR_57971 = 1_767_225_600_000_000_000
+"""The milliseconds of the year 2026, taken for seconds."""
 DAY = 24 * HOUR
 LAST_HOUR = 253_402_297_200_000_000
 """The start of the last hour of the year 9999, from which on a row may be left out."""
@@ -39,14 +42,19 @@ STARTS = {
 """Era → the first hour of the pipeline."""
 
 PLAIN_NAMES = ["amount", "note", "city", "v", "kind", "weight", "color", "total", "state", "level"]
+# fmt: off
 OWN_NAMES = [
-    "_time", "_key", "_hour", "_reason", "_row_hash", "_delivery", "_landed", "batch_id", "landed_at", "landing_date", "landing_hour",
-    "source", "row", "reason", "row_hash", "hour", "session_id", "_LAKE_is_valid", "Landed_At", "session_hours", "previous",
-]  # fmt: skip
+    "_time", "_key", "_hour", "_reason", "_row_hash", "_delivery", "_landed", "batch_id", "landed_at", "landing_date",
+    "landing_hour",
+    "source", "row", "reason", "row_hash", "hour", "session_id", "_LAKE_is_valid", "Landed_At",
+    "session_hours", "previous",
+]
 ODD_NAMES = [
-    "Upper", "a space", "a.b", "a`tick", 'a"quote', "it's", "é", "é", "select", "order", "group", "from", "table", "null",
-    "timestamp", "1st", "a-b", "semi;colon", "{brace}", "100%", "--", "日本", "tab\there", "_file", "_pos", "true", "a,b", "a/b", "a=b", " ",
-]  # fmt: skip
+    "Upper", "a space", "a.b", "a`tick", 'a"quote', "it's", "\u00e9", "e\u0301", "select", "order", "group", "from",
+    "table", "null",
+    "timestamp", "1st", "a-b", "semi;colon", "{brace}", "100%", "--", "日本", "tab\there", "_file", "_pos",
+    "true", "a,b", "a/b", "a=b", " ",
+]
 IDENTIFIERS = [
     "_time",
     "_key",
@@ -64,11 +72,14 @@ IDENTIFIERS = [
 ]
 """Odd names that a key or a time column may have: a declaration takes letters, digits and `_` there."""
 
+KEYWORDS = ["select", "order", "row", "source", "reason", "hour", "timestamp", "null"]
+
 TEXTS = [
-    "", " ", "x ", "'", '"', "`", "\n", "a,b", "é", "é", "\\", "\\N", "NULL", "null", "NaN", "{2}", "-- no", "/*", "💥", "%s", "${x}",
+    "", " ", "x ", "'", '"', "`", "\n", "a,b", "\u00e9", "e\u0301", "\\", "\\N", "NULL", "null", "NaN", "{2}", "-- no",
+    "/*", "💥", "%s", "${x}",
     "2026-01-01", "0", "-1", "true", "\t", "\r\n", "\ufeff", "ß", "İ", "a/b", "..", "__HIVE_DEFAULT_PARTITION__",
-]  # fmt: skip
-MEGABYTE = "é" * 500_000
+]
+MEGABYTE = "\u00e9" * 500_000
 
 
 def float32(value: float) -> float:
@@ -78,8 +89,11 @@ def float32(value: float) -> float:
 
 FLOATS = [0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.5, -2.25]
 MOMENTS = [
-    -62_135_596_800_000_000, -12_219_292_800_000_001, -HOUR - 1, -1_500_000, -1, 0, 1, 1_767_225_599_999_999, 253_402_300_799_999_999,
-]  # fmt: skip
+    -62_135_596_800_000_000, -12_219_292_800_000_001, -HOUR - 1, -1_500_000, -1, 0, 1, 1_767_225_599_999_999,
+    253_402_300_799_999_999,
+]
+# fmt: on
+
 EDGES: dict[str, list[Any]] = {
     "boolean": [True, False],
     "int": [0, -1, 7, 2**31 - 1, -(2**31)],
@@ -108,7 +122,7 @@ EDGES: dict[str, list[Any]] = {
     "fixed[4]": [b"\0\0\0\0", b"\xff\xfe\xfd\xfc", b"abcd"],
     "binary": [b"", b"\0", b"\xff\xfe", b"abc"],
     "struct": [{"a b": 1, "Sel`ect": "x"}, {"a b": None, "Sel`ect": ""}],
-    "list": [[], ["a"], ["", "é", "|"]],
+    "list": [[], ["a"], ["", "e\u0301", "|"]],
     "map": [{}, {"k": 1}, {"": 2, "k": -1}],
 }
 """Type → values at its edges."""
@@ -145,6 +159,8 @@ class Column:
     name: str
     kind: str
     used: bool = True
+    shown: str = ""
+    """Its name in the target."""
 
 
 @dataclass
@@ -199,6 +215,11 @@ class Hostile:
         return f"core.{self.name}_t"
 
     @property
+    def reach(self) -> int:
+        """The hours that most rows are in. A sequential target takes a session for each few."""
+        return 8 if self.mode == "sequential" else 40
+
+    @property
     def start(self) -> int:
         return moment_of(STARTS[self.era])
 
@@ -208,16 +229,18 @@ class Hostile:
     def __str__(self) -> str:
         kinds = ", ".join(f"{column.name!r} {column.kind}" for column in self.columns)
         return (
-            f"{self.label} {self.table} era={self.era} {self.mode} {self.language} key={self.key.name!r} {self.key.kind} "
-            f"time={self.time.name!r} {self.time.kind} partition={self.partition} v{self.version} writer={self.writer} shape={self.shape} "
-            f"life={','.join(self.life)} columns: {kinds}"
+            f"{self.label} {self.table} era={self.era} {self.mode} {self.language} key={self.key.name!r}"
+            f" {self.key.kind} time={self.time.name!r} {self.time.kind} partition={self.partition} v{self.version}"
+            f" writer={self.writer} shape={self.shape} life={','.join(self.life)} columns: {kinds}"
         )
 
 
+# fmt: off
 OPERATIONS = [
-    "append", "append", "append", "delete", "delete", "overwrite", "update", "compact", "replace", "add column", "rename unused",
-    "rename used", "widen", "expire", "nothing", "drop unused",
-]  # fmt: skip
+    "append", "append", "append", "delete", "delete", "overwrite", "update", "compact", "replace", "add column",
+    "rename unused", "rename used", "widen", "expire", "nothing", "drop unused",
+]
+# fmt: on
 
 
 SHORT = 50
@@ -237,6 +260,8 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
     language = {"corrected": "python", "sequential": "yaml"}.get(mode, rng.choice(["yaml", "python"]))
     columns = _columns(rng, origin, mode)
     key, time = columns[0], columns[1]
+    for number, column in enumerate(columns):
+        column.shown = {0: "key_", 1: "time_"}.get(number, f"c{number}")
     shape = rng.choice(["many", "one", "few", "few"] if mode == "sequential" else ["many", "one", "gap", "few", "few"])
     lives = random.Random(f"{seed}/{number}/life")
     life = [lives.choice(OPERATIONS) for _ in range(steps)]
@@ -271,47 +296,45 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
 def _columns(rng: random.Random, origin: str, mode: str) -> list[Column]:
     """Draw the columns: the key, the time, a number that tells rows apart, and others."""
     raw = origin == "raw"
-    kinds = [kind for kind in KEYS if kind != "boolean"]
-    key_kind = "string" if rng.random() < 0.4 else rng.choice(kinds)
-    if raw and key_kind in ("fixed[4]", "binary", "uuid"):
-        key_kind = "string"
-    names = {"n"}
-
-    def name(choices: list[str]) -> str:
-        left = [choice for choice in choices if choice not in names]
-        found = rng.choice(left)
-        names.add(found)
-        return found
-
+    names = _Names(rng)
     neat = rng.random() < 0.5 or raw
     odd = IDENTIFIERS if rng.random() < 0.5 else [*ODD_NAMES, *OWN_NAMES]
-    key = Column("id" if neat else name(odd), key_kind)
-    names.add(key.name)
-    time = Column(
-        "at" if neat else name(odd),
-        "timestamptz" if raw else rng.choice(["timestamptz", "timestamptz", "timestamp"]),
-    )
-    names.add(time.name)
+    key_kind = "string" if rng.random() < 0.4 else rng.choice([kind for kind in KEYS if kind not in _NO_KEYS[raw]])
+    time_kind = "timestamptz" if raw else rng.choice(["timestamptz", "timestamptz", "timestamp"])
+    key = Column(names.take(["id"] if neat else odd), key_kind)
+    time = Column(names.take(["at"] if neat else odd), time_kind)
     columns = [key, time, Column("n", "int", used=False)]
     if mode == "corrected":
         columns += [Column("version", rng.choice(["int", "timestamptz", "decimal(9, 2)"])), Column("op", "string")]
-    kinds = [kind for kind in EDGES if kind != "time"]
-    if raw:
-        kinds = [
-            kind
-            for kind in kinds
-            if kind not in ("struct", "list", "map", "fixed[4]", "binary", "uuid", "timestamp", "float")
-        ]
-    elif rng.random() < 0.05:
+    kinds = [kind for kind in EDGES if kind not in _NO_VALUES[raw]]
+    if rng.random() < 0.05 and not raw:
         kinds = ["time"]
     if rng.random() < 0.03 and not raw:
         columns.append(Column(key.name.swapcase(), "string", used=False))
     for _ in range(rng.randint(1, 5)):
-        chosen = PLAIN_NAMES if raw else rng.choice([PLAIN_NAMES, OWN_NAMES, ODD_NAMES])
-        if raw and rng.random() < 0.3:
-            chosen = ["select", "order", "row", "source", "reason", "hour", "timestamp", "null"]
-        columns.append(Column(name(chosen), rng.choice(kinds), used=rng.random() < 0.7))
+        chosen = rng.choice([PLAIN_NAMES, KEYWORDS] if raw else [PLAIN_NAMES, OWN_NAMES, ODD_NAMES])
+        columns.append(Column(names.take(chosen), rng.choice(kinds), used=rng.random() < 0.7))
     return columns
+
+
+_NO_KEYS = {False: ("boolean",), True: ("boolean", "fixed[4]", "binary", "uuid")}
+_NO_VALUES = {
+    False: ("time",),
+    True: ("time", "struct", "list", "map", "fixed[4]", "binary", "uuid", "timestamp", "float"),
+}
+"""Whether a table is filled by `lake land` → types that are not drawn."""
+
+
+class _Names:
+    """Names of columns, each of which is taken once."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng, self._taken = rng, {"n", "version", "op"}
+
+    def take(self, choices: list[str]) -> str:
+        found = self._rng.choice([choice for choice in choices if choice not in self._taken])
+        self._taken.add(found)
+        return found
 
 
 def _partition(rng: random.Random, columns: list[Column], key: Column, time: Column) -> tuple[str, str] | None:
@@ -332,81 +355,85 @@ def _partition(rng: random.Random, columns: list[Column], key: Column, time: Col
 def new_rows(table: Hostile, *, first: bool) -> list[Row]:
     """Draw the rows of one write: some of them repeat keys of before, some have no key or no time."""
     rng = table.rng
-    rows: list[Row] = []
+    moments = _moments(table, first=first)
     if first:
-        rows.append(_row(table, key=0, moment=table.start + 40 * HOUR + 5))
-    for moment in _moments(table, first=first):
-        rows.append(_row(table, key=table.added + 1, moment=moment))
+        moments.insert(0, table.start + table.reach * HOUR + 5)
+    rows = [_row(table, key=table.added, moment=moment) for moment in moments]
     known = [row for row in table.rows if row[table.time.name] is not None and row[table.key.name] is not None]
-    for row in rng.sample(known, min(len(known), rng.randint(0, 2))):
-        again = _row(table, key=0, moment=0)
-        if table.mode != "corrected":
-            again = {**row, "n": again["n"]}
-        else:
-            again[table.key.name] = row[table.key.name]
-            again[table.time.name] = rng.choice([row[table.time.name], table.start + rng.randint(0, 39) * HOUR])
-        rows.append(again)
-    flaws = ["key", "time", "early"] if table.shape != "gap" else ["early"]
-    if table.mode != "corrected" and table.origin == "foreign":
-        flaws += ["late"]
-    for flaw in [flaw for flaw in flaws if rng.random() < 0.25]:
-        row = _row(table, key=table.added + 1, moment=table.start + HOUR)
-        if flaw == "key":
-            row[table.key.name] = None
-        elif flaw == "time":
-            row[table.time.name] = None
-        elif flaw == "early":
-            row[table.time.name] = table.start - rng.choice([1000, HOUR])
-        else:
-            row[table.time.name] = rng.choice(
-                [LAST_HOUR + HOUR - 1, LAST_HOUR - 1, 1_767_225_600_000_000_000, LAST_HOUR + HOUR]
-            )
-        if table.writer == "ms" and row[table.time.name] is not None:
-            row[table.time.name] = row[table.time.name] // 1000 * 1000
-        rows.append(row)
+    rows += [_again(table, row) for row in rng.sample(known, min(len(known), rng.randint(0, 2)))]
+    rows += [_flawed(table, flaw) for flaw in _flaws(table) if rng.random() < 0.25]
+    if table.writer == "ms":
+        kinds = {column.name for column in table.columns if column.kind in ("timestamp", "timestamptz")}
+        for row in rows:
+            row.update({name: row[name] // 1000 * 1000 for name in kinds if row[name] is not None})
+    if table.writer == "csv":
+        for row in rows:
+            row.update({name: "empty" for name, value in row.items() if value == ""})
     return rows
+
+
+def _again(table: Hostile, row: Row) -> Row:
+    """Return a row that is delivered again, or another version of it."""
+    again = _row(table, key=0, moment=0)
+    if table.mode != "corrected":
+        return {**row, "n": again["n"]}
+    again[table.key.name] = row[table.key.name]
+    again[table.time.name] = table.rng.choice(
+        [row[table.time.name], table.start + table.rng.randrange(table.reach) * HOUR]
+    )
+    return again
+
+
+def _flaws(table: Hostile) -> list[str]:
+    flaws = ["early"] if table.shape == "gap" else ["key", "time", "early"]
+    return flaws if table.mode == "corrected" or table.origin == "raw" else [*flaws, "late"]
+
+
+def _flawed(table: Hostile, flaw: str) -> Row:
+    row = _row(table, key=table.added, moment=table.start + HOUR)
+    rng = table.rng
+    changes: dict[str, Row] = {
+        "key": {table.key.name: None},
+        "time": {table.time.name: None},
+        "early": {table.time.name: table.start - rng.choice([1000, HOUR])},
+        "late": {table.time.name: rng.choice([LAST_HOUR - 1, LAST_HOUR + HOUR - 1, LAST_HOUR + HOUR, YEAR_57971])},
+    }
+    return {**row, **changes[flaw]}
 
 
 def _moments(table: Hostile, *, first: bool) -> list[int]:
     rng = table.rng
-    fraction = lambda: rng.choice([0, 1, 999, 500_000, 59_999_999, HOUR - 1, rng.randrange(HOUR)])  # noqa: E731
+
+    def fraction() -> int:
+        return rng.choice([0, 1, 999, 500_000, 59_999_999, HOUR - 1, rng.randrange(HOUR)])
+
     hours = table.hours if first else 3
     if table.shape == "one":
         return [table.start + 7 * HOUR + fraction() for _ in range(6)]
     if table.shape == "many":
         if table.mode == "sequential":
-            hours = min(hours, 36)
+            hours = min(hours, table.reach)
         step = HOUR if table.mode == "sequential" or hours < 40 else 3 * HOUR
         return [table.start + n * step + fraction() for n in range(hours)]
     if table.shape == "gap":
         return [table.start + rng.choice([3, 87_660]) * HOUR + fraction() for _ in range(4)]
-    return [table.start + rng.randint(0, 39) * HOUR + fraction() for _ in range(6)]
+    return [table.start + rng.randrange(table.reach) * HOUR + fraction() for _ in range(6)]
 
 
 def _row(table: Hostile, *, key: int, moment: int) -> Row:
-    rng = table.rng
     table.added += 1
-    row: Row = {}
-    for column in table.columns:
-        if column is table.key:
-            value = KEYS[column.kind](key)
-        elif column is table.time:
-            value = moment // 1000 * 1000 if table.writer == "ms" else moment
-        elif column.name == "n":
-            value = table.added
-        elif column.name == "version" and table.mode == "corrected":
-            value = Decimal(table.added).scaleb(-2) if column.kind.startswith("dec") else table.added
-            if table.rng.random() < 0.3:
-                value = -value
-        elif column.name == "op" and table.mode == "corrected":
-            value = rng.choice(["U", "U", "U", None, "D"])
-        else:
-            value = None if rng.random() < 0.2 else rng.choice(EDGES[WIDENED.get(column.kind, column.kind)])
-            if column.kind == "string" and rng.random() < 0.004:
-                value = MEGABYTE
-            if table.writer == "csv" and value == "":
-                value = "empty"
-            if column.kind in ("timestamp", "timestamptz") and value is not None and table.writer == "ms":
-                value = value // 1000 * 1000
-        row[column.name] = value
+    row = {column.name: _value(table.rng, column) for column in table.columns}
+    row |= {table.key.name: KEYS[table.key.kind](key), table.time.name: moment, "n": table.added}
+    if table.mode == "corrected":
+        number = table.added * table.rng.choice([1, 1, -1])
+        version = Decimal(number).scaleb(-2) if table.column("version").kind.startswith("decimal") else number * 1000
+        row |= {"version": version, "op": table.rng.choice(["U", "U", "U", None, "D"])}
     return row
+
+
+def _value(rng: random.Random, column: Column) -> Any:
+    if rng.random() < 0.2:
+        return None
+    if column.kind == "string" and rng.random() < 0.004:
+        return MEGABYTE
+    return rng.choice(EDGES[WIDENED.get(column.kind, column.kind)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ NO_MESSAGE = ("Traceback", "report it", "OverflowError", "RecursionError", "INTE
 """What no message for people contains."""
 
 INNOCENT = "prod.innocent"
-INNOCENT_START = 1_767_225_600_000_000
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,8 @@ class Finding:
     """Something that is not as it has to be.
 
     Attributes:
-        kind: `wrong rows`, `no message`, `innocent`, `endless`, `silent`.
+        kind: `wrong rows`, `no message`, `no remedy`, `refused` though nothing foresaw it, `unnamed`, `remedy` that
+            does not help, `innocent` target that is wrong, `endless`.
         label: The table, `seed/number`.
     """
 
@@ -50,6 +50,7 @@ class Outcome:
 
     findings: list[Finding] = field(default_factory=list)
     equal: int = 0
+    right: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -83,6 +84,7 @@ class World:
         finally:
             self.spark.stop()
             self.outcome.seconds = time.monotonic() - began
+        self.outcome.right = [table.label for table in self.living]
         return self.outcome
 
     @property
@@ -100,7 +102,7 @@ class World:
         self._append_innocent()
         for table in self.tables:
             if table.origin == "foreign":
-                self._attempt(table, "create", lambda table=table: self._create(table))  # type: ignore[misc]
+                self._attempt(table, "create", lambda table=table: self._create(table))
         self._declare()
         while True:
             done = self.lake.run("init")
@@ -111,7 +113,7 @@ class World:
             self._declare()
 
     def _find_refused(self, done: Done) -> None:
-        """Find the table because of which `lake init` fails without naming it: without it, it does or says something else."""
+        """Find the table because of which `lake init` fails without naming it: without it, something else is said."""
         living = self.living
         for table in living:
             table.ended = "left out for a try"
@@ -149,13 +151,13 @@ class World:
         return bool(named)
 
     def _refused(self, table: Hostile, step: str, text: str) -> None:
-        table.ended = text
         problem = self._unfit(text)
-        if problem:
-            self.outcome.findings.append(Finding(problem, table.label, step, _tail(text)))
-        elif not _may_refuse(table, text):
-            self.outcome.findings.append(Finding("refused", table.label, step, _tail(text)))
+        if problem is None and not _may_refuse(table, text):
+            problem = "refused"
+        if problem is not None:
+            self._find(problem, table, step, text)
         self.outcome.refused.append(f"{table.label} {step}: {' '.join(text.split())}")
+        table.ended = text
 
     def _unfit(self, text: str) -> str | None:
         """Return what is wrong with a message for people."""
@@ -169,7 +171,7 @@ class World:
     def _step(self, step: int) -> None:
         for table in self.living:
             operation = table.life[step - 1] if step else "nothing"
-            self._attempt(table, f"step {step}, {operation}", lambda t=table, o=operation: self._change(t, o, step))  # type: ignore[misc]
+            self._attempt(table, f"step {step}, {operation}", lambda t=table, o=operation: self._change(t, o, step))
         if step:
             self._append_innocent()
         if step % 2:
@@ -229,40 +231,36 @@ class World:
         """Compare a target with its replay; if it differs, a message has to say why, and its remedy is tried once."""
         wrong = self._difference(table)
         message = _message(table, done.text)
-        if message:
-            problem = self._unfit(message)
-            if problem:
-                self.outcome.findings.append(Finding(problem, table.label, step, _tail(message)))
-        if wrong is None:
+        problem = self._unfit(message) if message else None
+        if problem is not None:
+            self._find(problem, table, step, message)
+        elif wrong is None:
             self.outcome.equal += 1
-            return
-        if message and self._unfit(message):
-            table.ended = message
-            return
-        if done.code and not message and any(word in done.text for word in NO_MESSAGE):
-            self.outcome.findings.append(Finding("no message", table.label, step, _tail(done.text)))
-            table.ended = "no message"
-            return
-        if not message:
-            self.outcome.findings.append(Finding("wrong rows", table.label, step, f"{wrong} / {_tail(done.text)}"))
-            table.ended = "wrong rows"
-            return
+        elif message:
+            self._judge_refusal(table, step, message, wrong)
+        else:
+            said = " / ".join(line[:150] for line in done.text.splitlines() if f".{table.name}" in line)
+            self._find("wrong rows", table, step, f"{said[:500]} / {wrong}")
+
+    def _judge_refusal(self, table: Hostile, step: str, message: str, wrong: str) -> None:
         remedy = re.search(r"`lake ((?:rebuild|repair) [^`]*)`", message)
-        if remedy:
+        shown = f"{table.label} {step}: {' '.join(message.split())}"
+        if remedy is not None and "TARGET" not in remedy[1]:
             followed = self.lake.run(*remedy[1].split())
             self.lake.run("catch-up", "--force")
-            wrong = self._difference(table)
-            if wrong is None:
-                self.outcome.refused.append(
-                    f"{table.label} {step}, right after the remedy: {' '.join(message.split())}"
-                )
+            still = self._difference(table)
+            if still is None:
+                self.outcome.refused.append(f"{shown} (right after it)")
                 return
-            text = f"after `lake {remedy[1]}`: {wrong} / {_tail(followed.text)}"
-            self.outcome.findings.append(Finding("remedy", table.label, step, text))
+            self._find("remedy", table, step, f"after `lake {remedy[1]}`: {still} / {_tail(followed.text)}")
         elif not _may_refuse(table, message):
-            self.outcome.findings.append(Finding("refused", table.label, step, f"{_tail(message)} / {wrong}"))
-        self.outcome.refused.append(f"{table.label} {step}: {' '.join(message.split())} ({wrong})")
+            self._find("refused", table, step, f"{_tail(message)} / {wrong}")
+        self.outcome.refused.append(f"{shown} ({wrong})")
         table.ended = message
+
+    def _find(self, kind: str, table: Hostile, step: str, text: str) -> None:
+        self.outcome.findings.append(Finding(kind, table.label, step, _tail(text)))
+        table.ended = text
 
     def _difference(self, table: Hostile) -> str | None:
         try:
@@ -275,7 +273,7 @@ class World:
         row = (f"i{len(self.innocent)}", len(self.innocent))
         self.innocent.append(row)
         table = self.lake.catalog.load_table(INNOCENT)
-        moment = pa.array([INNOCENT_START + len(self.innocent) * HOUR // 4], pa.timestamp("us", "UTC"))
+        moment = pa.array([self.tables[0].start + len(self.innocent) * HOUR // 4], pa.timestamp("us", "UTC"))
         columns = [pa.array([row[0]], pa.large_string()), moment, pa.array([row[1]], pa.int64())]
         table.append(pa.Table.from_arrays(columns, schema=table.schema().as_arrow()))
 
@@ -318,12 +316,12 @@ def _message(table: Hostile, text: str) -> str:
     return "\n".join(found)
 
 
-PERMITTED = (
+PERMITTED: tuple[tuple[str, Callable[[Hostile], bool]], ...] = (
     (r"does not read .* rightly", lambda table: table.writer == "ms"),
     (r"belong to lake-assets", lambda table: any(column.name.lower().startswith("_lake_") for column in table.columns)),
     (r"(does not exist|should have the column|has no column|is gone)", lambda table: "rename used" in table.done),
     (
-        r"(should have the column|type|lake check|lake init|as long|as double|decimal)",
+        r"(should have the column|type|lake check|lake init|long|double|decimal)",
         lambda table: "widen" in table.done,
     ),
     (r"(replaced|lake check|lake init|should have the column)", lambda table: "replace" in table.done),
@@ -347,7 +345,8 @@ def query(table: Hostile, source: str) -> str:
     time = quoted(table.time.name)
     if table.mode == "stateful":
         return (
-            f"SELECT date_trunc('hour', {time}) AS hour_, count(*) AS n, count(DISTINCT {quoted(table.key.name)}) AS keys"
+            f"SELECT date_trunc('hour', {time}) AS hour_, count(*) AS n,"
+            f" count(DISTINCT {quoted(table.key.name)}) AS keys"
             f" FROM {source} GROUP BY date_trunc('hour', {time})"
         )
     if table.mode == "sequential":
@@ -391,9 +390,7 @@ def yaml_declaration(table: Hostile) -> dict[str, Any]:
         "key": key,
         "time_column": time_column,
         "sql": query(table, table.name),
-        "audits": ["source_target_counts", "no_missing_events", "unique_key"]
-        if table.mode == "stateless"
-        else ["unique_key"],
+        "audits": ["unique_key", *(["source_target_counts", "no_missing_events"] if table.mode == "stateless" else [])],
     }
     if table.mode == "sequential":
         document["columns"] = _target_columns(table)
@@ -411,7 +408,8 @@ def python_declaration(table: Hostile) -> str:
     if table.mode == "stateful":
         hour = f"date_trunc('hour', {quoted(table.time.name)}) AS hour_"
         keys = f"{quoted(table.key.name)} AS key_"
-        body = f"rows.selectExpr({hour!r}, {keys!r}).groupBy('hour_').agg(F.count('*').alias('n'), F.countDistinct('key_').alias('keys'))"
+        counts = "F.count('*').alias('n'), F.countDistinct('key_').alias('keys')"
+        body = f"rows.selectExpr({hour!r}, {keys!r}).groupBy('hour_').agg({counts})"
     return f'''from pyspark.sql import functions as F
 from lake_assets import Pipeline, RawTable, Rule, Source, Stateful, Stateless, audits, incremental_asset
 
@@ -433,12 +431,6 @@ def {table.name}_t(session, rows):
 
 PIPELINE = Pipeline(raw=(RAW,), targets=({table.name}_t,), start={STARTS[table.era]!r})
 '''
-
-
-def worlds(seed: int, tables: int, *, each: int, steps: int, hours: int) -> Iterator[list[Hostile]]:
-    """Yield the tables of worlds of `each` tables, with consecutive seeds."""
-    for number in range(0, tables, each):
-        yield tables_of(seed + number // each, count=min(each, tables - number), steps=steps, hours=hours)
 
 
 def play(folder: Path, remote: str, tables: list[Hostile]) -> Outcome:
