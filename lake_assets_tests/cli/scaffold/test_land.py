@@ -101,9 +101,9 @@ def test_what_cannot_be_landed_is_refused_as_a_whole(
         bad.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UsageError, match=culprit):
         land(catalog, good, bad, through=through, table=table)
-    table = load(catalog, "raw.payments")
-    assert table.current_snapshot() is None
-    assert not list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
+    landed = load(catalog, "raw.payments")
+    assert landed.current_snapshot() is None
+    assert not list(Path(landed.location().removeprefix("file://")).rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(
