@@ -151,11 +151,10 @@ def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> 
 
 
 def hour_text(hour: int, pattern: str) -> str:
-    """Return the start of an hour by a pattern that begins with the year; one after 9999 has a sign, as in Spark."""
+    """Return the start of an hour by a pattern that begins with the year; one that Python lacks has a sign."""
     if is_hour(hour):
         return moment_text(hour_start(hour), pattern)
     cycles = (hour - FIRST_HOUR) // _CYCLE
     moment = hour_start(hour - cycles * _CYCLE)
     year = moment.year + cycles * _CYCLE_YEARS
-    sign = "+" if year > 0 else "-"
-    return moment.strftime(pattern.replace("%Y", f"{sign}{abs(year):04d}"))
+    return moment.strftime(pattern.replace("%Y", f"{year:+05d}" if year else "0000"))

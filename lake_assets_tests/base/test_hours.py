@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from lake_assets.base.hours import format_hours, hour_key, hour_of, hour_start, parse_hour, parse_hours, ranges
 from lake_assets.errors import InvalidHourKey
 
-hours = st.integers(-8_000_000, 70_000_000).filter(lambda h: hour_start(h).year >= 1000)
+FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
+hours = st.integers(hour_of(FIRST), hour_of(LAST))
 
 
 def test_an_hour_counts_from_1970_as_icebergs_transform_does() -> None:
     assert (hour_key(0), hour_key(490_896)) == ("1970-01-01-00:00", "2026-01-01-00:00")
     assert hour_key(-1) == "1969-12-31-23:00"
+
+
+def test_a_key_has_four_digits_of_its_year_and_more_only_where_python_knows_no_year() -> None:
+    assert (hour_key(hour_of(FIRST)), hour_key(hour_of(LAST))) == ("0001-01-01-00:00", "9999-12-31-23:00")
+    assert (hour_key(hour_of(FIRST) - 1), hour_key(hour_of(LAST) + 1)) == ("0000-12-31-23:00", "+10000-01-01-00:00")
+    assert hour_key(490_899_000 - 2) == "+57971-06-29-22:00"
 
 
 @given(hours)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import AuditFailed, RowsUnread
 from lake_assets.incremental.execution.session_log import SessionRecord
@@ -93,7 +94,7 @@ def keeps_none_of_repeated(_: Any) -> Any:
 def takes_all_for_stored(original: Any) -> Any:
     def compared(*args: Any, **kwargs: Any) -> DataFrame:
         rows: DataFrame = original(*args, **kwargs)
-        return rows.withColumn("_delivery", F.lit(2))
+        return rows.withColumn(DELIVERY, F.lit(2))
 
     return compared
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 START = parse_hour("2026-01-01-00:00")
 RAW = RawTable("raw.events", {"event_id": "string", "event_ts": "timestamptz"}, time_column="event_ts")
-EVENTS = Source("raw.events", time_column="event_ts", key="event_id")
+EVENTS = Source("raw.events", time_column="event_ts", key="event_id", landed_column="landed_at")
 FACT = Source("core.fact", time_column="at")
 
 Row = dict[str, Any]
