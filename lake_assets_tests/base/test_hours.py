@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.hours import format_hours, hour_key, hour_of, hour_start, parse_hour, parse_hours, ranges
+from lake_assets.base.hours import (
+    HOUR_MICROSECONDS,
+    format_hours,
+    hour_key,
+    hour_of,
+    hour_start,
+    is_hour,
+    moment_at,
+    parse_hour,
+    parse_hours,
+    ranges,
+    time_text,
+)
 from lake_assets.errors import InvalidHourKey
 
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
@@ -76,3 +88,19 @@ def test_hours_are_read_as_they_are_spelled(found: frozenset[int]) -> None:
 def test_a_run_that_ends_before_it_begins_is_refused(key: str) -> None:
     with pytest.raises(InvalidHourKey, match=r"HOURS is .*not an hour key"):
         parse_hours([key], where="HOURS")
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_time_that_a_table_stores_has_a_text_and_a_moment(microseconds: int) -> None:
+    hour = microseconds // HOUR_MICROSECONDS
+    shown = time_text(microseconds)
+    assert shown.startswith(hour_key(hour)[:-6])
+    assert moment_at(microseconds) <= moment_at(microseconds + 1)
+    if is_hour(hour):
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        assert moment_at(microseconds) == moment
+        assert datetime.fromisoformat(shown + "+00:00") == moment
+        assert hour_of(hour_start(hour)) == hour
+    else:
+        assert hour_start(hour) in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+        assert shown[0] in "+-0"

