@@ -232,7 +232,7 @@ def test_faults_of_data_and_files_are_none_of_ours(fault: str) -> None:
 
 class _AsksTheJvm(Exception):
     def __str__(self) -> str:
-        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
+        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")  # type: ignore[no-untyped-call]
 
 
 def test_an_error_whose_text_raises_is_two_lines() -> None:
