@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -196,7 +197,7 @@ def test_an_error_of_the_project_keeps_its_lines() -> None:
     assert is_machines_fault(ServiceError("No Spark.", remedy="Start one."))
 
 
-WHAT_RAISES = {
+WHAT_RAISES: dict[str, tuple[Callable[[], object], str]] = {
     "a table that does not exist": (lambda: _catalog().load_table("raw.none"), "The catalog has no such table: "),
     "a text that is no UTF-8": (lambda: b"\xff".decode(), "A file is no UTF-8 text: "),
     "no file": (lambda: Path("/none/such").read_text(), "There is no file /none/such."),
@@ -232,7 +233,7 @@ def test_faults_of_data_and_files_are_none_of_ours(fault: str) -> None:
 
 class _AsksTheJvm(Exception):
     def __str__(self) -> str:
-        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")  # type: ignore[no-untyped-call]
+        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
 
 
 def test_an_error_whose_text_raises_is_two_lines() -> None:
