@@ -15,7 +15,7 @@ START = "Start it with `lake up`, or correct"
 
 SPARK: tuple[Fault, ...] = (
     (
-        r"java\.lang\.OutOfMemoryError|GC overhead limit exceeded",
+        r"java\.lang\.OutOfMemoryError|Java heap space|GC overhead limit exceeded",
         "Spark has too little memory.",
         "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then " + AGAIN,
     ),

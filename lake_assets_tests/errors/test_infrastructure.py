@@ -74,6 +74,10 @@ FREE = (
     "Free some space on the disks of LAKE_HOME and of the temporary folder, then run the command again: "
     "it continues what was interrupted."
 )
+MEMORY = (
+    "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then run the command "
+    "again: it continues what was interrupted."
+)
 WRITABLE = "Set LAKE_HOME to a folder that you may write, or change the permissions of this one."
 
 FAULTS: dict[str, tuple[Exception, str, str]] = {
@@ -131,6 +135,23 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
         RuntimeError(JDBC.replace("jdbc:sqlite:/home/u/.lake/catalog.db", "jdbc:postgresql://db:5432/lake")),
         "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
         "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    "a Spark server without memory": (
+        RuntimeError(
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNKNOWN\n\tdetails = "
+            '"Java heap space"'
+        ),
+        "Spark has too little memory.",
+        MEMORY,
+    ),
+    "a Spark server that fails": (
+        RuntimeError(
+            "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.INTERNAL\n\tdetails = "
+            '"RST_STREAM closed stream"'
+        ),
+        "Spark failed to answer a request (INTERNAL: RST_STREAM closed stream).",
+        "Read logs/spark.log in the data directory; with too little memory, set LAKE_SPARK_MEMORY to more and restart "
+        "Spark (`lake down`, then `lake up`). Then run the command again: it continues what was interrupted.",
     ),
     "a read-only folder": (
         OSError(30, "Read-only file system", "/home/u/.lake"),
