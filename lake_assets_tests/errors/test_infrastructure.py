@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -73,6 +74,10 @@ FREE = (
     "Free some space on the disks of LAKE_HOME and of the temporary folder, then run the command again: "
     "it continues what was interrupted."
 )
+MEMORY = (
+    "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then run the command "
+    "again: it continues what was interrupted."
+)
 WRITABLE = "Set LAKE_HOME to a folder that you may write, or change the permissions of this one."
 
 FAULTS: dict[str, tuple[Exception, str, str]] = {
@@ -130,6 +135,23 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
         RuntimeError(JDBC.replace("jdbc:sqlite:/home/u/.lake/catalog.db", "jdbc:postgresql://db:5432/lake")),
         "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
         "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    "a Spark server without memory": (
+        RuntimeError(
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNKNOWN\n\tdetails = "
+            '"Java heap space"'
+        ),
+        "Spark has too little memory.",
+        MEMORY,
+    ),
+    "a Spark server that fails": (
+        RuntimeError(
+            "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.INTERNAL\n\tdetails = "
+            '"RST_STREAM closed stream"'
+        ),
+        "Spark failed to answer a request (INTERNAL: RST_STREAM closed stream).",
+        "Read logs/spark.log in the data directory; with too little memory, set LAKE_SPARK_MEMORY to more and restart "
+        "Spark (`lake down`, then `lake up`). Then run the command again: it continues what was interrupted.",
     ),
     "a read-only folder": (
         OSError(30, "Read-only file system", "/home/u/.lake"),
@@ -196,7 +218,7 @@ def test_an_error_of_the_project_keeps_its_lines() -> None:
     assert is_machines_fault(ServiceError("No Spark.", remedy="Start one."))
 
 
-WHAT_RAISES = {
+WHAT_RAISES: dict[str, tuple[Callable[[], object], str]] = {
     "a table that does not exist": (lambda: _catalog().load_table("raw.none"), "The catalog has no such table: "),
     "a text that is no UTF-8": (lambda: b"\xff".decode(), "A file is no UTF-8 text: "),
     "no file": (lambda: Path("/none/such").read_text(), "There is no file /none/such."),
