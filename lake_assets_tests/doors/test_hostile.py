@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lake_assets_tests.doors.hostile.tables import draw
 from lake_assets_tests.doors.hostile.world import Outcome, play, tables_of
 
 SEED = int(os.environ.get("LAKE_HOSTILE_SEED", "1"))
@@ -19,9 +20,15 @@ EACH = 5
 """Tables of a data directory of the long run."""
 
 
+CHOSEN = [(40, 1), (40, 2), (40, 4), (40, 5)]
+"""Seeds and numbers of the tables of the short run: one is refused for a name, the others are right to the end."""
+
+
 def test_a_few_hostile_tables(tmp_path: Path, spark_server: str) -> None:
-    """Chosen by their seeds, so that each of them has much that is odd."""
-    _require_right(play(tmp_path, spark_server, [*tables_of(1, count=4, steps=2, hours=50)]), "1")
+    tables = [draw(seed, number, "now", steps=1, hours=50) for seed, number in CHOSEN]
+    outcome = play(tmp_path, spark_server, tables)
+    _require_right(outcome, str(CHOSEN))
+    assert outcome.right == ["40/2", "40/4", "40/5"], outcome.refused
 
 
 @pytest.mark.journey

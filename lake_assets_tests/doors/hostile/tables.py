@@ -260,8 +260,8 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
     language = {"corrected": "python", "sequential": "yaml"}.get(mode, rng.choice(["yaml", "python"]))
     columns = _columns(rng, origin, mode)
     key, time = columns[0], columns[1]
-    for number, column in enumerate(columns):
-        column.shown = {0: "key_", 1: "time_"}.get(number, f"c{number}")
+    for place, column in enumerate(columns):
+        column.shown = {0: "key_", 1: "time_"}.get(place, f"c{place}")
     shape = rng.choice(["many", "one", "few", "few"] if mode == "sequential" else ["many", "one", "gap", "few", "few"])
     lives = random.Random(f"{seed}/{number}/life")
     life = [lives.choice(OPERATIONS) for _ in range(steps)]
