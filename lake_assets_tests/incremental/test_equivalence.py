@@ -36,7 +36,7 @@ SEED = os.environ.get("LAKE_TEST_SEED", "0")
 PARTS = 5
 """So many tests share the histories, so that several processes can. The simplest one is in each."""
 EACH = -(-HISTORIES // PARTS)
-LONGEST = 60
+LONGEST = 180
 """Seconds that a history may take, on a busy machine."""
 
 
