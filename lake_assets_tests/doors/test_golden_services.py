@@ -72,6 +72,25 @@ def people(lake: GoldenLake, name: str) -> str:
     return " ".join(f"{each}:{who}" for each, who in delta(lake, name, "engagement", "engagement_id, who_id"))
 
 
+LETTERS = {
+    "email_event": [
+        (("email_event.ingestion", "missing field org_id"), 1),
+        (("email_event.ingestion", "not JSON"), 1),
+        (("email_event.ingestion", "repeated"), 2),
+    ],
+    "meeting_event": [
+        (("meeting_event.ingestion", "not JSON"), 1),
+        (("meeting_event.ingestion", "repeated"), 1),
+        (("meeting_event.mutation", "not JSON"), 1),
+    ],
+    "voice_insight": [
+        (("voice_insight.ingestion", "not JSON"), 1),
+        (("voice_insight.ingestion", "repeated"), 1),
+    ],
+}
+"""Lake → topic and reason → its dead letters."""
+
+
 def test_open_batches_are_finished_once(unpack: Unpack, spark_server: str) -> None:
     lake = unpack("engagement", LAKE_SPARK_REMOTE=spark_server, LAKE_LAKES="email_event,meeting_event,voice_insight")
     turn(lake, "ingest", "email_event")
@@ -80,9 +99,13 @@ def test_open_batches_are_finished_once(unpack: Unpack, spark_server: str) -> No
     assert people(lake, "meeting_event") == "e0:w0 e1:c1 e2:w0 e3:w0 e4:c1 e5:w0"
     turn(lake, "retain", "voice_insight")
     assert people(lake, "voice_insight") == "e0:w0 e1:w1 e3:w0 e4:w1"
-    for name in ("email_event", "meeting_event", "voice_insight"):
-        print(delta(lake, name, "dead_letter", "topic, reason"))
-        print(delta(lake, name, "mutation_request", "request_id, status, attempts"))
+    letters = {name: Counter(delta(lake, name, "dead_letter", "topic, reason")) for name in LETTERS}
+    assert letters == {name: Counter(dict(right)) for name, right in LETTERS.items()}
+    assert delta(lake, "meeting_event", "mutation_request", "request_id, status, attempts") == [
+        ("convert-w1", "applied", 1),
+        ("convert-w9", "parked", 1),
+        ("merge-w2", "applied", 1),
+    ]
 
 
 COUNTED = "select number, count(*) as n, cast(sum(id) as bigint) as ids from {} group by number"
