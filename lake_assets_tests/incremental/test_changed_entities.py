@@ -8,11 +8,12 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING
 
+from lake_assets.base.columns import ENTITY
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
-from lake_assets.incremental.staging.entity_rows import CHANGED, ChangedEntities, differing, ids_of
+from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, signup
 from lake_assets_tests.membership.in_memory import in_order
@@ -146,7 +147,7 @@ def test_rows_are_told_by_entity_and_null_is_one(spark: SparkSession) -> None:
     before = frame(("a", 1), ("b", 2), ("b", 2), (None, 3), ("d", 4))
     after = frame(("a", 1), ("b", 2), ("c", 5), (None, 6), ("d", 4))
     changed = ChangedEntities("account", ids_of([differing(before, after), frame(("e", 7))], "account"))
-    found = {row[CHANGED] for row in changed.ids.collect()}
+    found = {row[ENTITY] for row in changed.ids.collect()}
     assert found == {"b", "c", "e", None}
     assert {tuple(row) for row in changed.of(after).collect()} == {("b", 2), ("c", 5), (None, 6)}
     assert {tuple(row) for row in changed.others(after).collect()} == {("a", 1), ("d", 4)}
