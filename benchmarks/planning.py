@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
-SOURCE = signup_fact.sources[0]
+SOURCE = PIPELINE.target(signup_fact.table).sources[0]
 REPEATS = 15
 NEW = (1, 10, 100)
 """Numbers of new snapshots for which a source is planned."""
