@@ -1,7 +1,7 @@
 # Every target brings the machine up to date first; what is done is not done again.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test journeys up down bench faults flights cluster cluster-faults

@@ -316,6 +316,8 @@ def main() -> int:
     given = parser.parse_args()
     if given.record is not None:
         return record(given.record)
+    if not (PACKAGE / given.part).exists():
+        parser.error(f"lake_assets has no {given.part}")
     chosen = drawn(given.part, given.number, given.seed)
     if given.list:
         print("\n".join(map(str, chosen)))

@@ -30,7 +30,6 @@ from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
-from lake_assets_tests.longest_files import seconds_of
 from lake_assets_tests.object_store import s3_server
 
 if TYPE_CHECKING:
@@ -72,6 +71,29 @@ SHARED = pytest.StashKey[str]()
 """The address of that server, in the process that keeps it."""
 
 
+LONGEST = (
+    "engagement/test_faults.py",
+    "incremental/test_equivalence.py",
+    "engagement/streams/test_turn.py",
+    "services/test_lifecycle.py",
+    "benchmarks/faults/test_faults.py",
+    "services/backup/test_engagement_goes_on.py",
+    "test_from_nothing.py",
+    "engagement/maintenance/test_executors.py",
+    "incremental/test_crashes.py",
+    "engagement/erasure/test_registry.py",
+    "examples/test_flights.py",
+    "engagement/dagster/test_assets.py",
+    "benchmarks/cluster/test_cluster.py",
+    "engagement/streams/settled/test_settling.py",
+    "services/backup/test_goes_on.py",
+    "engagement/test_upgrade.py",
+    "engagement/model/configuration/test_own_lake.py",
+    "engagement/deduplication/test_repeated.py",
+)
+"""Files whose tests take longest, in their order, which need not be exact."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with the longest tests first: of processes that each take the next file, one that began a long file last
     would be what the others wait for. Files that are not listed as long follow, ordered by what their tests need
@@ -80,9 +102,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     weights: Counter[Path] = Counter()
     for item in items:
         services = {"spark_server", "kafka"}.intersection(getattr(item, "fixturenames", ()))
-        marks = {"slow", "timeout"}.intersection(mark.name for mark in item.iter_markers())
+        marks = {"journey", "slow", "timeout"}.intersection(mark.name for mark in item.iter_markers())
         weights[item.path] = max(weights[item.path], len(services) + len(marks))
-    items.sort(key=lambda item: (-seconds_of(item.path), -weights[item.path]))
+    places = {Path(__file__).parent / file: place for place, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: (places.get(item.path, len(LONGEST)), -weights[item.path]))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ CANCELLED, DEPARTED, LANDED = STATUSES = ("cancelled", "departed", "landed")
     namespace="flights",
     mode=Stateful(load="changed"),
     sources=[
-        Source("flights.departure_fact", time_column="scheduled_at"),
+        Source("flights.departure_fact", time_column="scheduled_at", landed_column="landed_at"),
         Source("flights_raw.arrivals", time_column="scheduled_at", key="flight_id"),
     ],
     key="flight_id",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 
 from lake_assets.errors import InvalidHourKey
 
@@ -24,7 +25,11 @@ _CYCLE_YEARS = 400
 _CYCLE = 146_097 * 24
 """Hours after which the Gregorian calendar repeats, 400 years: Python knows the years 1 to 9999 only."""
 
+CACHED_HOURS = 1 << 17
+"""Hours whose keys are remembered: a state lists its pending hours one by one, and is read several times a session."""
 
+
+@lru_cache(CACHED_HOURS)
 def hour_key(hour: int) -> str:
     """Return the key of an hour: 490896 → `2026-01-01-00:00`."""
     return hour_text(hour, HOUR_FORMAT)
@@ -64,12 +69,16 @@ def parse_hour(key: str, *, where: str = "The hour") -> int:
         InvalidHourKey: It is not the key of an hour.
     """
     try:
-        moment = datetime.strptime(key, HOUR_FORMAT)
+        return _parsed(key)
     except (TypeError, ValueError):
         raise InvalidHourKey(where, key) from None
-    hour = hour_of(moment.replace(tzinfo=UTC))
+
+
+@lru_cache(CACHED_HOURS)
+def _parsed(key: str) -> int:
+    hour = hour_of(datetime.strptime(key, HOUR_FORMAT).replace(tzinfo=UTC))
     if hour_key(hour) != key:
-        raise InvalidHourKey(where, key)
+        raise ValueError(key)
     return hour
 
 
@@ -151,11 +160,10 @@ def format_hours(hours: Iterable[int], key: Callable[[int], str] = hour_key) -> 
 
 
 def hour_text(hour: int, pattern: str) -> str:
-    """Return the start of an hour by a pattern that begins with the year; one after 9999 has a sign, as in Spark."""
+    """Return the start of an hour by a pattern that begins with the year; one that Python lacks has a sign."""
     if is_hour(hour):
         return moment_text(hour_start(hour), pattern)
     cycles = (hour - FIRST_HOUR) // _CYCLE
     moment = hour_start(hour - cycles * _CYCLE)
     year = moment.year + cycles * _CYCLE_YEARS
-    sign = "+" if year > 0 else "-"
-    return moment.strftime(pattern.replace("%Y", f"{sign}{abs(year):04d}"))
+    return moment.strftime(pattern.replace("%Y", f"{year:+05d}" if year else "0000"))

@@ -97,7 +97,8 @@ def rebuild(
 ) -> None:
     """Rebuild the hours FROM to TO of TARGET from its sources as of the watermark, which does not move: a backfill.
 
-    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again.
+    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again. Of more than 2,000
+    hours the later ones are pending afterwards: `lake catch-up` builds them.
     The exit code is 1 if a failed audit held hours back.
     """
     engine = open_engine()

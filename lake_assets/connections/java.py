@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -36,6 +37,7 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
         ServiceError: Java did not start.
     """
     log = home / "logs" / "spark-in-process.log"
+    logging.getLogger().addFilter(_is_not_of_py4j)
     try:
         with _stderr_to(log):
             session: SparkSession = builder.getOrCreate()
@@ -45,6 +47,11 @@ def start_in_process(builder: Any, home: Path) -> SparkSession:
         found = explain_java(_java_version(), log)
         raise ServiceError(found.problem, remedy=found.remedy) from error
     return session
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leave out what py4j logs, with its traceback, if Java ends: the error that it raises then says the same."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def explain_java(version: str | None, log: Path) -> ErrorText:

@@ -43,6 +43,18 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "The database cannot be used: {message}.",
         "Correct the address of the catalog (LAKE_CATALOG_URI) or of the manifest.",
     ),
+    "sqlite3.Error": (
+        "A file of SQLite cannot be read or written: {message}.",
+        "Run `lake doctor`, which says more if it is the catalog; restore it from a backup if it is damaged.",
+    ),
+    "requests.exceptions.RequestException": (
+        "A server cannot be reached, or answers wrongly: {message}.",
+        "Correct its address (of a catalog: LAKE_CATALOG_URI), or look at its log.",
+    ),
+    "httpx.HTTPError": (
+        "A server cannot be reached, or answers wrongly: {message}.",
+        "Correct its address, or look at its log.",
+    ),
     "_duckdb.Error": ("DuckDB cannot read the rows: {message}.", f"{LOG_NAMES_IT} Correct it, or leave it out."),
     "pyarrow.lib.ArrowException": (
         "Values cannot be read or converted: {message}.",
@@ -62,6 +74,14 @@ KINDS: Mapping[str, tuple[str, str]] = {
         f"{LOG_NAMES_IT} `lake doctor` shows whether the lake is whole.",
     ),
     "yaml.error.YAMLError": ("A YAML file cannot be read: {message}.", "Correct the file that the log names."),
+    "json.decoder.JSONDecodeError": (
+        "A file or an answer is no JSON: {message}.",
+        f"{LOG_NAMES_IT} Restore it from a backup if it is damaged.",
+    ),
+    "builtins.OverflowError": (
+        "A number or a time is out of the range of its type: {message}.",
+        f"{LOG_NAMES_IT} Correct the value, or leave its row out with a rule of the source.",
+    ),
     "builtins.UnicodeDecodeError": (
         "A file is no UTF-8 text: {message}.",
         "Save it as UTF-8, such as by iconv -f LATIN1 -t UTF-8. The log of the error names the file.",

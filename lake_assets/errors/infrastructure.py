@@ -15,7 +15,7 @@ START = "Start it with `lake up`, or correct"
 
 SPARK: tuple[Fault, ...] = (
     (
-        r"java\.lang\.OutOfMemoryError|GC overhead limit exceeded",
+        r"java\.lang\.OutOfMemoryError|Java heap space|GC overhead limit exceeded",
         "Spark has too little memory.",
         "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then " + AGAIN,
     ),
@@ -42,11 +42,18 @@ SPARK: tuple[Fault, ...] = (
         "memory, set LAKE_SPARK_MEMORY to more. Then " + AGAIN,
     ),
     (
-        r"py4j\.protocol\.Py4JNetworkError|Answer from Java side is empty|Error while sending or receiving"
+        r"py4j\.protocol\.Py4J(?:Network)?Error\b|Answer from Java side is empty|Error while sending or receiving"
+        r"|An error occurred while calling \w+\.\w+\.?(?!\n:)(?:\n|\Z)"
         r"|SparkContext was shut ?down|stopped SparkContext",
         "The Java process of Spark ended, or cannot be reached any more.",
         "Read logs/spark-in-process.log in the data directory. If it had too little memory, set LAKE_SPARK_MEMORY to "
         "more. Then " + AGAIN,
+    ),
+    (
+        r"of RPC that terminated with:\s+status = StatusCode\.(?P<what>\w+)\s+details = \"(?P<why>[^\"\n]*)",
+        "Spark failed to answer a request ({what}: {why}).",
+        "Read logs/spark.log in the data directory; with too little memory, set LAKE_SPARK_MEMORY to more and restart "
+        "Spark (`lake down`, then `lake up`). Then " + AGAIN,
     ),
     (
         r"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|ExecutorLostFailure|FetchFailedException",
@@ -273,6 +280,17 @@ KNOWN: tuple[Fault, ...] = (
         "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
+        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED)"
+        r"|\(Service: S3, (?P<java>Status Code: 50[03])",
+        "The object store of LAKE_WAREHOUSE is overloaded, or fails: {what}.",
+        "If it does not pass, look at the store's own status. Then " + AGAIN,
+    ),
+    (
+        r"AWS Error (?P<what>[A-Z_]+[^\n]*)",
+        "The object store of LAKE_WAREHOUSE answers with an error: {what}.",
+        "Check the bucket of LAKE_WAREHOUSE, and LAKE_CATALOG__S3__ENDPOINT and LAKE_CATALOG__S3__REGION.",
+    ),
+    (
         r"Cannot initialize FileIO implementation (?P<what>[\w.]+)",
         "Spark cannot read or write the warehouse: it has no jar for {what}.",
         "Add the jar of this file system to the folder LAKE_JARS.",
@@ -282,7 +300,10 @@ KNOWN: tuple[Fault, ...] = (
 
 PASSING = re.compile(
     r"No Spark Connect server answers|StatusCode\.UNAVAILABLE|INVALID_HANDLE\.SESSION_|RetriesExceeded"
-    r"|\[NO_ACTIVE_SESSION\]"
+    r"|\[NO_ACTIVE_SESSION\]|Spark has ended the session|connection to Spark was lost|Java process of Spark ended"
+    r"|Py4JNetworkError|Spark failed to answer a request"
+    r"|No ZooKeeper answers|ZooKeeper[^\n]* stopped answering|Kafka at \S+ does not answer"
+    r"|(?:429 Client|5\d\d Server) Error: "
     r"|\[[Ee]rrno 28\]|No space left on device|database or disk is full|database is locked"
     r"|AWS Error NETWORK_CONNECTION|Unable to execute HTTP request|EndpointConnectionError"
     r"|Connection refused|Connection reset by peer|Broken pipe|[Tt]imed out|server closed the connection"

@@ -9,15 +9,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lake_assets.base.hours import format_hours, hour_key, hour_of, hour_start, parse_hour, parse_hours, ranges
+from lake_assets.base.hours import (
+    HOUR_MICROSECONDS,
+    format_hours,
+    hour_key,
+    hour_of,
+    hour_start,
+    is_hour,
+    moment_at,
+    parse_hour,
+    parse_hours,
+    ranges,
+    time_text,
+)
 from lake_assets.errors import InvalidHourKey
 
-hours = st.integers(-8_000_000, 70_000_000).filter(lambda h: hour_start(h).year >= 1000)
+FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)
+hours = st.integers(hour_of(FIRST), hour_of(LAST))
 
 
 def test_an_hour_counts_from_1970_as_icebergs_transform_does() -> None:
     assert (hour_key(0), hour_key(490_896)) == ("1970-01-01-00:00", "2026-01-01-00:00")
     assert hour_key(-1) == "1969-12-31-23:00"
+
+
+def test_a_key_has_four_digits_of_its_year_and_more_only_where_python_knows_no_year() -> None:
+    assert (hour_key(hour_of(FIRST)), hour_key(hour_of(LAST))) == ("0001-01-01-00:00", "9999-12-31-23:00")
+    assert (hour_key(hour_of(FIRST) - 1), hour_key(hour_of(LAST) + 1)) == ("0000-12-31-23:00", "+10000-01-01-00:00")
+    assert hour_key(490_899_000 - 2) == "+57971-06-29-22:00"
 
 
 @given(hours)
@@ -69,3 +88,19 @@ def test_hours_are_read_as_they_are_spelled(found: frozenset[int]) -> None:
 def test_a_run_that_ends_before_it_begins_is_refused(key: str) -> None:
     with pytest.raises(InvalidHourKey, match=r"HOURS is .*not an hour key"):
         parse_hours([key], where="HOURS")
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_time_that_a_table_stores_has_a_text_and_a_moment(microseconds: int) -> None:
+    hour = microseconds // HOUR_MICROSECONDS
+    shown = time_text(microseconds)
+    assert shown.startswith(hour_key(hour)[:-6])
+    assert moment_at(microseconds) <= moment_at(microseconds + 1)
+    if is_hour(hour):
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+        assert moment_at(microseconds) == moment
+        assert datetime.fromisoformat(shown + "+00:00") == moment
+        assert hour_of(hour_start(hour)) == hour
+    else:
+        assert hour_start(hour) in (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC))
+        assert shown[0] in "+-0"

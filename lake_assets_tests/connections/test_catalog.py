@@ -123,7 +123,7 @@ def test_concurrent_commits_of_both_sides_are_all_kept(spark: SparkSession, cata
     assert found == {"a.p1": 8, "a.p2": 8, "a.s1": 8, "a.s2": 8, "a.shared": 16}
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_all_that_open_a_new_catalog_at_once_succeed(home: Settings) -> None:
     opens = "import sys; from pathlib import Path; from lake_assets.settings import Settings; "
     opens += "from lake_assets.connections.catalog import open_catalog; open_catalog(Settings(home=Path(sys.argv[1])))"
@@ -133,7 +133,7 @@ def test_all_that_open_a_new_catalog_at_once_succeed(home: Settings) -> None:
     assert [process.wait(60) for process in processes] == [0] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_commits_of_both_sides_wait_for_a_locked_file(spark: SparkSession, catalog: Catalog, home: Settings) -> None:
     catalog.create_namespace("a")
     catalog.create_table("a.one", schema=NUMBERS)

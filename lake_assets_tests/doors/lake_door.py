@@ -52,10 +52,12 @@ class LakeDoor:
     Attributes:
         folder: Holds the data directory `home`, the folder `tables` of YAML files, and modules of Python.
         environment: Further variables of each command.
+        longest: Seconds that a command may take.
     """
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    longest: float = LONGEST
 
     @property
     def home(self) -> Path:
@@ -95,12 +97,12 @@ class LakeDoor:
         out, err = self.folder / "stdout", self.folder / "stderr"
         process = _forked.Process(target=_command, args=(list(map(str, words)), environment, self.folder, out, err))
         process.start()
-        process.join(LONGEST)
+        process.join(self.longest)
         if process.is_alive():
             process.kill()
             process.join()
             raise AssertionError(
-                f"lake {' '.join(map(str, words))} took over {LONGEST} s:\n{out.read_text()}{err.read_text()}"
+                f"lake {' '.join(map(str, words))} took over {self.longest} s:\n{out.read_text()}{err.read_text()}"
             )
         assert process.exitcode is not None
         return Done(process.exitcode, out.read_text(), err.read_text())

@@ -155,6 +155,27 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
     lake("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port)
 
 
+@pytest.mark.journey
+def test_an_object_store_that_says_no(lake_without_spark: LakeDoor) -> None:
+    lake = lake_without_spark
+    lake.declare(PAYMENT_FACT)
+    store = {
+        "LAKE_PIPELINES": "",
+        "LAKE_WAREHOUSE": "s3://lake/warehouse",
+        "LAKE_CATALOG__S3__ACCESS_KEY_ID": "somebody",
+        "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": "hidden-word",
+        "LAKE_CATALOG__S3__REGION": "us-east-1",
+    }
+    xml = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error>"
+    for status, code, answer in ((403, "AccessDenied", "ACCESS_DENIED"), (404, "NoSuchBucket", "NO_SUCH_BUCKET")):
+        with answering(status, xml.format(code).encode(), "application/xml") as address:
+            refused = lake.refused("init", LAKE_CATALOG__S3__ENDPOINT=address, **store)
+        problem, remedy = said(refused)
+        assert problem == f"The object store of LAKE_WAREHOUSE refuses access: {answer}."
+        assert remedy.startswith("Check the bucket of LAKE_WAREHOUSE")
+        assert "hidden-word" not in refused
+
+
 def test_files_of_people_that_cannot_be_read_are_no_faults_of_ours(lake_without_spark: LakeDoor) -> None:
     lake = lake_without_spark
     lake.declare(PAYMENT_FACT)
@@ -215,6 +236,7 @@ p2,2026-01-01T02:05:00Z
 ENDED = ("Spark has ended the session of this command", "Then run the command again")
 LOST = ("The connection to Spark was lost", "`lake status` shows whether it runs")
 NO_SERVER = ("No Spark Connect server answers at", "Start one with `lake up`")
+FAILED = ("Spark failed to answer a request (", "set LAKE_SPARK_MEMORY to more")
 NO_MEMORY = ("Spark has too little memory.", "Set LAKE_SPARK_MEMORY to more")
 NO_JAVA = ("The Java process of Spark ended", "logs/spark-in-process.log")
 
@@ -238,11 +260,11 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
         assert remedy.startswith("Correct the token in the address")
         problem, remedy = play("column")
         assert "in payment_fact() at own_tables.py:" in problem
-        assert "the column 'payd_at' does not exist." in problem
+        assert "the column 'payd_at' does not exist" in problem
         assert remedy.startswith("Did you mean 'paid_at'?")
         _is_one_of(play("end the session"), ENDED)
         _is_one_of(play("restart"), ENDED, LOST)
-        _is_one_of(play("memory"), NO_MEMORY, LOST, NO_SERVER)
+        _is_one_of(play("memory"), NO_MEMORY, LOST, FAILED, NO_SERVER)
         spark.start_again()
         _is_one_of(play("kill"), LOST, NO_SERVER)
         _is_one_of(said(lake.refused("catch-up", PLAY="")), NO_SERVER)

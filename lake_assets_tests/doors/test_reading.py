@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet as pq
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField, StringType, TimestamptzType
 
 from lake_assets_tests.doors.lake_door import LakeDoor
@@ -81,6 +84,8 @@ def test_a_file_that_spark_misreads_is_named_before_any_row_moves(lake: LakeDoor
         assert str(misread) in message, words
         assert "prod.visits" in message
         assert "milliseconds" in message
+    assert "milliseconds" in lake.run("doctor").out
+    lake("report")
     assert len(published(lake)) == 6
 
     # Once the files are written again, all rows are read.
@@ -177,6 +182,29 @@ def add_bookings(lake: LakeDoor, times: dict[str, int]) -> None:
             append.append_data_file(file)
 
 
+def add_int96_bookings(lake: LakeDoor, times: dict[str, int]) -> None:
+    """Add a file with INT96 times, and without field ids, which no bounds are known of."""
+    microseconds = pa.array(times.values(), pa.int64()).cast(pa.timestamp("us", "UTC"))
+    file = lake.folder / "int96.parquet"
+    rows = pa.table({"booking_id": list(times), "starts_at": microseconds})
+    pq.write_table(rows, file, use_deprecated_int96_timestamps=True)
+    table = lake.table("prod.bookings")
+    added = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{file}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=len(times),
+        file_size_in_bytes=file.stat().st_size,
+    )
+    added.spec_id = 0
+    mapping = [{"field-id": 1, "names": ["booking_id"]}, {"field-id": 2, "names": ["starts_at"]}]
+    with table.transaction() as transaction:
+        transaction.set_properties({"schema.name-mapping.default": json.dumps(mapping)})
+        with transaction.update_snapshot().fast_append() as append:
+            append.append_data_file(added)
+
+
 def test_times_that_no_calendar_has_stop_no_target(lake: LakeDoor) -> None:
     create_visits(lake)
     lake.declare_in_python(BOOKINGS)
@@ -218,8 +246,13 @@ def test_times_that_no_calendar_has_stop_no_target(lake: LakeDoor) -> None:
     # A later file with nothing but such times, and one that is sound.
     add_bookings(lake, {"again": TIMES["infinity"], "once more": TIMES["-infinity"]})
     add_bookings(lake, {"last": TIMES["good"] + SECOND})
+    # As Spark and Hive wrote times in former years, by `add_files`.
+    far = 43_012_080_300 * SECOND  # 3333-01-01T00:05:00Z
+    add_int96_bookings(lake, {"int96": TIMES["good"] + 2 * SECOND, "int96 before": TIMES["before"], "int96 far": far})
     lake("catch-up")
-    assert "last" in lake.values("core.booking_fact", "booking_id")
+    built = lake.values("core.booking_fact", "booking_id")
+    assert {"last", "int96", "int96 far"} <= set(built)
+    assert not {"again", "once more", "int96 before"} & set(built)
 
 
 MOVES = """

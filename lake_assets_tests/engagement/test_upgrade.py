@@ -1,7 +1,6 @@
 """An engagement lake and a served table of an earlier version go on with this one.
 
-`benchmarks/servers_before.py` has packed them, with the data of Kafka and ZooKeeper, of revision f1c2f99. A
-turn of ingestion had died.
+They are of revision f1c2f99, packed with the data of Kafka and ZooKeeper. A turn of ingestion had died.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.servers_before import TABLE
 from lake_assets.coordination import zookeeper_client
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
 from lake_assets.engagement.maintenance import maintain
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 PACKED = Path(__file__).with_name("home_before.tar.xz")
+TABLE = "numbers"
 SEEDS = (1, 2, 3)
 """Of the simulations that were processed, that were sent, and that come after the upgrade."""
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
 import pytest
+import yaml
+from deltalake import DeltaTable
+from py4j.protocol import Py4JNetworkError
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
 from lake_assets.errors import ServiceError, UsageError
 from lake_assets.errors.described import describe, has_details, is_machines_fault
@@ -62,6 +74,10 @@ FREE = (
     "Free some space on the disks of LAKE_HOME and of the temporary folder, then run the command again: "
     "it continues what was interrupted."
 )
+MEMORY = (
+    "Set LAKE_SPARK_MEMORY to more, such as 4g, and restart Spark (`lake down`, then `lake up`). Then run the command "
+    "again: it continues what was interrupted."
+)
 WRITABLE = "Set LAKE_HOME to a folder that you may write, or change the permissions of this one."
 
 FAULTS: dict[str, tuple[Exception, str, str]] = {
@@ -119,6 +135,23 @@ FAULTS: dict[str, tuple[Exception, str, str]] = {
         RuntimeError(JDBC.replace("jdbc:sqlite:/home/u/.lake/catalog.db", "jdbc:postgresql://db:5432/lake")),
         "Spark has no JDBC driver for PostgreSQL, which it needs for the catalog.",
         "Run `lake setup --with postgresql`. If `lake up` runs, restart it: `lake down`, then `lake up`.",
+    ),
+    "a Spark server without memory": (
+        RuntimeError(
+            "<_MultiThreadedRendezvous of RPC that terminated with:\n\tstatus = StatusCode.UNKNOWN\n\tdetails = "
+            '"Java heap space"'
+        ),
+        "Spark has too little memory.",
+        MEMORY,
+    ),
+    "a Spark server that fails": (
+        RuntimeError(
+            "<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.INTERNAL\n\tdetails = "
+            '"RST_STREAM closed stream"'
+        ),
+        "Spark failed to answer a request (INTERNAL: RST_STREAM closed stream).",
+        "Read logs/spark.log in the data directory; with too little memory, set LAKE_SPARK_MEMORY to more and restart "
+        "Spark (`lake down`, then `lake up`). Then run the command again: it continues what was interrupted.",
     ),
     "a read-only folder": (
         OSError(30, "Read-only file system", "/home/u/.lake"),
@@ -183,3 +216,49 @@ def test_an_error_of_the_project_keeps_its_lines() -> None:
     assert not has_details(error)
     assert not is_machines_fault(error)
     assert is_machines_fault(ServiceError("No Spark.", remedy="Start one."))
+
+
+WHAT_RAISES: dict[str, tuple[Callable[[], object], str]] = {
+    "a table that does not exist": (lambda: _catalog().load_table("raw.none"), "The catalog has no such table: "),
+    "a text that is no UTF-8": (lambda: b"\xff".decode(), "A file is no UTF-8 text: "),
+    "no file": (lambda: Path("/none/such").read_text(), "There is no file /none/such."),
+    "no folder": (lambda: Path("/etc/passwd/x").read_text(), "/etc/passwd/x is no folder."),
+    "a folder": (lambda: Path("/").read_text(), "/ is a folder and no file."),
+    "values of another type": (lambda: pa.array(["x"]).cast("int64"), "Values cannot be read or converted: "),
+    "a file that is no Parquet": (lambda: duckdb.sql("from read_csv('/none')"), "DuckDB cannot read the rows: "),
+    "no YAML": (lambda: yaml.safe_load("a: [b"), "A YAML file cannot be read: "),
+    "no JSON": (lambda: json.loads("{"), "A file or an answer is no JSON: "),
+    "a number that is too large": (lambda: (1 << 70).to_bytes(8, "big"), "A number or a time is out of the range "),
+    "no listener": (lambda: socket.create_connection(("127.0.0.1", 1)), "A service ended the connection or does not "),
+    "no such host": (lambda: socket.getaddrinfo("none.invalid", 1), "A host is not known: "),
+    "no Delta table": (lambda: DeltaTable("/none/such"), "A Delta table cannot be read or written: "),
+}
+
+
+def _catalog() -> Catalog:
+    catalog = SqlCatalog("any", uri="sqlite:///:memory:", warehouse="/none")
+    catalog.create_tables()
+    return catalog
+
+
+@pytest.mark.parametrize("fault", WHAT_RAISES)
+def test_faults_of_data_and_files_are_none_of_ours(fault: str) -> None:
+    what, problem = WHAT_RAISES[fault]
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - of many libraries
+        what()
+    found = describe(raised.value)
+    assert found.problem.startswith(problem)
+    assert "report it" not in found.remedy
+    assert not is_machines_fault(raised.value)
+
+
+class _AsksTheJvm(Exception):
+    def __str__(self) -> str:
+        raise Py4JNetworkError("An error occurred while trying to connect to the Java server")
+
+
+def test_an_error_whose_text_raises_is_two_lines() -> None:
+    error = ValueError("outer")
+    error.__cause__ = _AsksTheJvm()
+    assert describe(error).problem == "The Java process of Spark ended, or cannot be reached any more."
+    assert is_machines_fault(error)

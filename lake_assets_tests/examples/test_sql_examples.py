@@ -86,7 +86,7 @@ def test_no_row_has_the_key_and_the_time_of_another(example: Example) -> None:
     assert not rows.duplicated([KEYS[example.package], str(rows.columns[1])]).any()
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_every_table_is_as_pandas_has_it(example: Example, home: Settings) -> None:
     said: list[str] = []
     engine = open_engine(home, example.tables, example.start)

@@ -1,4 +1,4 @@
-"""A data directory of an earlier version goes on with this one. `benchmarks/home_before.py` has packed it."""
+"""A data directory of an earlier version, with its storage of Dagster, goes on with this one."""
 
 from __future__ import annotations
 

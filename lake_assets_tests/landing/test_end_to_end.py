@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.base.hours import hour_of
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
 from lake_assets.incremental.execution.catch_up import catch_up
@@ -24,6 +26,7 @@ FACTS = [target for target in PIPELINE.targets if target.table.endswith("_fact")
 SIMULATION = Simulation(Population(accounts=300, hours=4, opening=0.5), Arrival(tail=0.2, tail_hours=0.5))
 
 
+@pytest.mark.journey
 def test_facts_from_kafka_are_those_of_the_rows_that_were_sent(home: Settings, spark: SparkSession, kafka: str) -> None:
     landings, zones = list(generate(SIMULATION)), Landings(home, kafka)
     engine = Engine(zones.catalog, PIPELINE, clock=lambda: NOW, spark=lambda: spark)

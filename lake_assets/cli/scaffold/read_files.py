@@ -131,13 +131,25 @@ def open_file(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: 
     return _open_csv(file, kinds, schema, dialect)
 
 
-def _check_columns(file: Path, found: Sequence[str], wanted: Collection[str], ignored: Collection[str]) -> None:
-    """Raise `UsageError` unless a file has exactly the wanted columns, and others that are ignored."""
-    twice = [name for name in found if found.count(name) > 1 and name not in ignored]
-    if twice:
-        raise UsageError(f"{file} has the column {twice[0]} twice.", remedy="Rename or remove one.")
-    missing = [name for name in wanted if name not in found]
-    unknown = [name for name in found if name not in wanted and name not in ignored]
+def _check_columns(
+    file: Path, found: Sequence[str], wanted: Collection[str], ignored: Collection[str]
+) -> Mapping[str, str]:
+    """Return declared column → the column of the file that has its values.
+
+    Raises:
+        UsageError: The file lacks a wanted column, or has one twice, or one that is neither wanted nor ignored.
+    """
+    columns: dict[str, str] = {}
+    for name in found:
+        if name in ignored:
+            continue
+        column = name if name in wanted else _plain(name)
+        if column in columns:
+            both = name if name == columns[column] else f"{column} ({columns[column]!r} and {name!r})"
+            raise UsageError(f"{file} has the column {both} twice.", remedy="Rename or remove one.")
+        columns[column] = name
+    missing = [name for name in wanted if name not in columns]
+    unknown = [name for column, name in columns.items() if column not in wanted]
     also = f"; it has {', '.join(map(_name, unknown))}, which the table lacks" if unknown else ""
     if missing:
         raise UsageError(
@@ -150,6 +162,12 @@ def _check_columns(file: Path, found: Sequence[str], wanted: Collection[str], ig
             f"{file} has the column {', '.join(map(_name, unknown))}, which the table lacks.",
             remedy=f"Declare it, and run lake init. To leave it out, add {ignore}.",
         )
+    return columns
+
+
+def _plain(name: str) -> str:
+    """Return the name that a column can be declared by: `adj_close` for `Adj Close`."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or name
 
 
 def _name(column: str) -> str:
@@ -182,15 +200,15 @@ class _CsvFile:
 def _open_csv(file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect) -> OpenFile:
     candidates = (dialect.delimiter,) if dialect.delimiter else _DELIMITERS
     headers = {sign: _header(file, sign, dialect.quote) for sign in candidates}
-    delimiter = max(headers, key=lambda sign: (len(kinds.keys() & set(headers[sign])), len(headers[sign])))
+    delimiter = max(headers, key=lambda sign: (len(kinds.keys() & set(map(_plain, headers[sign]))), len(headers[sign])))
     names = headers[delimiter]
-    _check_columns(file, names, kinds, dialect.ignored)
+    columns = _check_columns(file, names, kinds, dialect.ignored)
     found = _CsvFile(file, names, delimiter, dialect.quote, dialect.escape or dialect.quote)
     if dialect.escape is None and dialect.quote:
         found = _with_escape(found)
     escape = "" if found.escape == found.quote else f", escape {found.escape!r}"
     description = f"{file.name}: delimiter {delimiter!r}, quote {dialect.quote!r}{escape}, {len(names)} columns"
-    return OpenFile(description, partial(_csv_batches, found, kinds, schema, dialect))
+    return OpenFile(description, partial(_csv_batches, found, columns, kinds, schema, dialect))
 
 
 def _header(file: Path, delimiter: str, quote: str) -> list[str]:
@@ -232,13 +250,13 @@ def _with_escape(found: _CsvFile) -> _CsvFile:
 
 
 def _csv_batches(
-    found: _CsvFile, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
+    found: _CsvFile, names: Mapping[str, str], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     casts = {name: cast(kind, text_only=True, zone=dialect.zone) for name, kind in kinds.items()}
-    cells = ", ".join(f"c{found.names.index(name)}" for name in schema.names)
+    cells = ", ".join(f"c{found.names.index(names[column])}" for column in schema.names)
     nulls = pa.array(dialect.nulls, pa.string())
     row = 0
     for batch in _query(found, f"SELECT {cells} FROM {found.relation}"):
@@ -258,7 +276,7 @@ def _query(found: _CsvFile, query: str) -> Iterator[pa.RecordBatch]:
     with _connect() as database:
         try:
             yield from database.sql(query).to_arrow_reader(_BATCH_ROWS)
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:  # pyarrow's, with DuckDB's words
             raise _csv_error(found, str(error)) from error
 
 
@@ -281,7 +299,7 @@ def _csv_error(found: _CsvFile, text: str) -> UsageError:
     sign = f"delimiter {found.delimiter!r}, quote {found.quote!r} and escape {found.escape!r}"
     return UsageError(
         f"{where} no CSV with {sign}, whose lines all end alike.",
-        remedy="Correct the file: let all lines end with a line feed. Or name --delimiter, --quote and --escape.",
+        remedy="Let all lines end with a line feed, such as by dos2unix. Or name --delimiter, --quote and --escape.",
     )
 
 
@@ -301,7 +319,7 @@ def _json_batches(
     import pyarrow as pa
 
     casts = {name: _required(cast(kind, zone=dialect.zone)) for name, kind in kinds.items()}
-    row, seen = 0, dict[str, None]()
+    row, seen, names = 0, dict[str, None](), dict.fromkeys(kinds, "")
     for texts in _json_texts(file):
         columns: dict[str, list[Any]] = {name: [] for name in schema.names}
         for text in texts:
@@ -312,10 +330,9 @@ def _json_batches(
                 raise UsageError(f"{file}, row {row:,}: {refused.reason}.", remedy=refused.remedy) from None
             if not fields.keys() <= seen.keys():
                 seen.update(dict.fromkeys(fields))
-                unknown = [*kinds, *(name for name in fields if name not in kinds)]
-                _check_columns(file, unknown, kinds, dialect.ignored)
+                names = _json_names(file, [*seen], kinds, dialect)
             for name, read in casts.items():
-                given = fields.get(name)
+                given = fields.get(names[name])
                 try:
                     columns[name].append(None if given is None else read(given))
                 except Refused as refused:
@@ -323,6 +340,13 @@ def _json_batches(
         yield pa.record_batch([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
     if row:
         _check_columns(file, [*seen], kinds, dialect.ignored)
+
+
+def _json_names(file: Path, seen: Sequence[str], kinds: Mapping[str, str], dialect: Dialect) -> dict[str, str]:
+    """Return column → its key in the objects, by the keys that were seen so far. A key that is missing is null."""
+    known = {name if name in kinds else _plain(name) for name in seen if name not in dialect.ignored}
+    later = [column for column in kinds if column not in known]
+    return dict(_check_columns(file, [*seen, *later], kinds, dialect.ignored))
 
 
 def _json_texts(file: Path) -> Iterator[list[str]]:
@@ -335,7 +359,7 @@ def _json_texts(file: Path) -> Iterator[list[str]]:
         try:
             for batch in database.sql(f"SELECT json::VARCHAR FROM {source}").to_arrow_reader(_BATCH_ROWS):
                 yield batch.column(0).to_pylist()
-        except (duckdb.Error, pa.ArrowException) as error:
+        except (duckdb.Error, pa.ArrowException, OSError) as error:  # pyarrow's, with DuckDB's words
             text = first_line(str(error)).partition(": ")[2].partition(". Try")[0]
             raise UsageError(
                 f"{file} is no JSON: {text}.",
@@ -355,9 +379,9 @@ def _open_parquet(file: Path, kinds: Mapping[str, str], schema: pa.Schema, diale
             found = opened.schema_arrow
     except (pa.ArrowException, OSError) as error:
         raise _no_parquet(file) from error
-    _check_columns(file, found.names, kinds, dialect.ignored)
+    columns = _check_columns(file, found.names, kinds, dialect.ignored)
     description = f"{file.name}: Parquet, {len(found.names)} columns"
-    return OpenFile(description, partial(_parquet_batches, file, kinds, schema, dialect))
+    return OpenFile(description, partial(_parquet_batches, file, columns, kinds, schema, dialect))
 
 
 def _no_parquet(file: Path) -> UsageError:
@@ -365,14 +389,14 @@ def _no_parquet(file: Path) -> UsageError:
 
 
 def _parquet_batches(
-    file: Path, kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
+    file: Path, names: Mapping[str, str], kinds: Mapping[str, str], schema: pa.Schema, dialect: Dialect
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyarrow import parquet
 
     row = 0
     with parquet.ParquetFile(file, buffer_size=1 << 20) as opened:
-        batches = opened.iter_batches(_BATCH_ROWS, columns=schema.names)
+        batches = opened.iter_batches(_BATCH_ROWS, columns=[names[column] for column in schema.names])
         while True:
             try:
                 batch = next(batches, None)
@@ -385,7 +409,7 @@ def _parquet_batches(
                 kind = kinds[field.name]
                 read = cast(kind, zone=dialect.zone)
                 where = _Where(file, row, field.name)
-                columns.append(_cast_array(batch.column(field.name), kind, read, field.type, where))
+                columns.append(_cast_array(batch.column(names[field.name]), kind, read, field.type, where))
             yield pa.record_batch(columns, schema=schema)
             row += batch.num_rows
 

@@ -130,7 +130,8 @@ class SessionStep:
         left_out = chosen - rebuilt
         if left_out:
             self.context.log.warning(
-                "These hours are not marked, because audits hold them back or a source is not complete: %s",
+                "These hours are not marked, because audits hold them back, a source is not complete, or the next"
+                " session builds them: %s",
                 format_hours(left_out),
             )
             yield from self._materializations(outcome, rebuilt)

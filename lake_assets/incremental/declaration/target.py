@@ -175,7 +175,9 @@ class Target:
 
     def copies(self, column: str) -> bool:
         """Whether a column is that of the same name in a source, as far as lineage knows."""
-        return column in self.columns and column not in self.lineage and column not in self.unknown_lineage
+        if column not in self.columns or column in self.unknown_lineage:
+            return False
+        return [origin.rpartition(".")[2] for origin in self.lineage.get(column, [column])] == [column]
 
     @property
     def source_tables(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 
 from lake_assets.base.findings import Finding, Repair
 from lake_assets.base.hours import hour_key
-from lake_assets.errors import InvalidCompleteThrough, TableDamaged, WriteAuditPublishDisabled
+from lake_assets.errors import InvalidCompleteThrough, SourceError, TableDamaged, WriteAuditPublishDisabled
 from lake_assets.incremental.diagnosis.context import Context
 from lake_assets.incremental.diagnosis.forget import STARTED_AGAIN
 from lake_assets.incremental.diagnosis.lost_tables import LostTable, lost_table, register
@@ -17,6 +17,8 @@ from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import damaged_file
+from lake_assets.incremental.metadata.misread_files import check_head
+from lake_assets.incremental.metadata.source_tables import load_existing
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
 
 CHECK = "tables"
@@ -47,9 +49,21 @@ def _check_table(context: Context, name: str) -> Iterator[Finding]:
     table = tables.load(context.catalog, name)
     yield from _check_properties(context, name, table)
     yield from _check_complete_through(context, name, table)
+    yield from _check_of_another_program(context, name)
     former = former_tables(table)
     if former:
         yield _former_table(context, name, table, sorted(former.values()))
+
+
+def _check_of_another_program(context: Context, name: str) -> Iterator[Finding]:
+    """Yield why a table that another program has created cannot be read; its sessions would stop."""
+    raw = context.pipeline.raw_table(name) if context.pipeline else None
+    if raw is None or not raw.exists_already:
+        return
+    try:
+        check_head(load_existing(context.catalog, raw), name)
+    except SourceError as error:
+        yield Finding(CHECK, "error", error.problem, error.remedy)
 
 
 def _former_table(context: Context, name: str, table: Table, files: Sequence[str]) -> Finding:

@@ -16,8 +16,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask, Table
 
 from lake_assets.base.progress import Progress, unseen
-from lake_assets.errors import LakeError, TableMissing, TargetDropped
+from lake_assets.errors import TableMissing, TargetDropped
 from lake_assets.errors.described import describe
+from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.column_lineage import column_sources
 from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
@@ -224,7 +225,7 @@ def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> _Raw:
         if raw.exists_already:
             check_time_columns(table, raw)
         return _Raw(progress, arrivals_of(table, raw, start=pipeline.start_hour))
-    except (LakeError, OSError) as error:  # concerns only this table
+    except Exception as error:  # whatever another program's table makes its reader raise concerns only this table
         text = describe(error)
         return _Raw(TableProgress(raw.table, "raw", None, text.problem, text.remedy), None)
 
@@ -238,8 +239,9 @@ def _target_progress(
             table = _built_table(catalog, states[target.table])
             through = tables.complete_through(table, target.table) if table else None
             yield TableProgress(target.table, kind, through)
-        except LakeError as error:  # concerns only this target
-            yield TableProgress(target.table, kind, None, error.problem, error.remedy)
+        except Exception as error:  # concerns only this target
+            text = describe(error)
+            yield TableProgress(target.table, kind, None, text.problem, text.remedy)
 
 
 def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
@@ -274,13 +276,14 @@ def _target_overview(
     )
 
 
-def _target_table(catalog: Catalog, target: Target, state: ProcessState) -> tuple[Table | None, LakeError | None]:
+def _target_table(catalog: Catalog, target: Target, state: ProcessState) -> tuple[Table | None, ErrorText | None]:
     """Return a target's table, if there is one, and in which way it is not as its sessions left it."""
     try:
         found = target_table(catalog, state)
-        return found, find_problem(catalog, target, state)
-    except LakeError as error:
-        return None, error
+        problem = find_problem(catalog, target, state)
+        return found, None if problem is None else ErrorText(problem.problem, problem.remedy)
+    except Exception as error:  # concerns only this target
+        return None, describe(error)
 
 
 def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.sql_text import is_true, is_understood
 from lake_assets.connections.query_functions import functions_in_sql
+from lake_assets.connections.row_order import REMEDY, order_dependent_in_sql, sums_of_floats
 from lake_assets.errors import ConfigurationError
 from lake_assets.errors.refusals import UNRESOLVED_COLUMN, Refusal, explain, find_refusal
 from lake_assets.incremental.declaration import Pipeline
@@ -368,6 +369,16 @@ def _warnings(table: SqlTable, stored: StoredColumns) -> list[str]:
     if functions:
         called = ", ".join(f"{name}()" for name in functions)
         found.append(f"{called}: the value changes with every run, so a rebuilt hour never equals the published one")
+    key = table.attributes.key
+    keys = {*([key] if isinstance(key, str) else key), *(each.key for each in table.attributes.sources if each.key)}
+    for name in sorted(order_dependent_in_sql(table.sql.text, keys)):
+        found.append(f"{name}: the result depends on the order of rows, which Spark does not keep; {REMEDY[name]}")
+    floats = [column for column, type_ in stored.columns.items() if type_ in ("double", "float")]
+    if floats and sums_of_floats(table.sql.text):
+        found.append(
+            f"{', '.join(floats)}: the last digits of a sum of floating point numbers depend on the order of rows, so"
+            " values that differ by a billionth count as equal; sum decimals for exact ones"
+        )
     for column, type_ in stored.columns.items():
         if type_ == NO_TIME_ZONE:
             found.append(f"{column} is TIMESTAMP_NTZ, which has no time zone; to_timestamp_ltz or CAST gives it one")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame
 
 from lake_assets.connections.query_functions import nondeterministic_functions
+from lake_assets.connections.row_order import REMEDY, order_dependent
 from lake_assets.errors import FunctionFailed, LakeError
 from lake_assets.errors.described import is_machines_fault
 from lake_assets.errors.refusals import explain, find_refusal
@@ -23,6 +24,10 @@ from lake_assets.incremental.user_code.places import definition, shown_place, us
 
 class NondeterministicFunction(UserWarning):
     """The function of a target calls a function whose value differs between two calls."""
+
+
+class OrderDependentFunction(UserWarning):
+    """The result of the function of a target depends on the order of rows."""
 
 
 def call_function(target: Target, context: SessionContext, inputs: Sequence[DataFrame]) -> DataFrame:
@@ -46,6 +51,7 @@ def call_function(target: Target, context: SessionContext, inputs: Sequence[Data
     if found is not None:
         raise FunctionFailed(target.table, target.transform.__name__, definition(target.transform), found)
     _warn_of_nondeterministic(target, rows, inputs)
+    _warn_of_order(target, rows, inputs)
     return rows.select(*target.columns)
 
 
@@ -97,6 +103,17 @@ def _warn_of_nondeterministic(target: Target, rows: DataFrame, inputs: Sequence[
             "Compute the column from the rows of the source: otherwise a rebuilt hour never equals the published one.",
         )
         warnings.warn(str(message), NondeterministicFunction, stacklevel=2)
+
+
+def _warn_of_order(target: Target, rows: DataFrame, inputs: Sequence[DataFrame]) -> None:
+    keys = {*target.key, *(source.key for source in target.sources if source.key is not None)}
+    for name in order_dependent(rows, inputs, keys):
+        message = ErrorText(
+            f"{target.table}: its function {target.transform.__name__}() at {definition(target.transform)} calls "
+            f"{name}(), whose result depends on the order of rows, which Spark does not keep.",
+            f"{REMEDY[name][:1].upper()}{REMEDY[name][1:]}.",
+        )
+        warnings.warn(str(message), OrderDependentFunction, stacklevel=2)
 
 
 def _kind(value: object) -> str:

@@ -21,6 +21,7 @@ from confluent_kafka import (
 
 from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, offsets
 from lake_assets.errors import ServiceError
+from lake_assets.errors.infrastructure import recognise
 from lake_assets.landing.files.records import Record
 
 QUEUED_KILOBYTES = 1 << 10
@@ -211,10 +212,12 @@ class Reader:
         self._on_unreadable(place, error)
 
     def _not_given(self, place: Place, error: KafkaError) -> ServiceError:
+        refused = recognise(f"KafkaError{{code={error.name()}, {error.str()}")
+        missing = "Restore what is missing, or send it again to a topic of another name; lengthen its retention."
         return ServiceError(
             f"Kafka at {self._servers} does not give partition {place.partition} of {place.topic} "
             f"from offset {self._starts.get(place)} on: {error.str()}.",
-            remedy="Restore what is missing, or send it again to a topic of another name; lengthen its retention.",
+            remedy=refused.remedy if refused is not None else missing,
         )
 
 

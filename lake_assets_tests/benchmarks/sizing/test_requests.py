@@ -16,6 +16,7 @@ from benchmarks.sizing.curves import SMALL, Size
 from benchmarks.sizing.lake import LATE_HOURS, SizedLake, Store
 from lake_assets.incremental.planning.session import SessionReport
 from lake_assets.services.service import free_port, running
+from lake_assets_tests.journeys import one_now
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ def requests(home: Settings, store: Store, size: Size) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [FEW, replace(FEW, rows=50_000, partitions=700, snapshots=1_000)])
+@pytest.mark.parametrize("size", one_now([FEW, replace(FEW, rows=50_000, partitions=700, snapshots=1_000)]))
 def test_requests_of_a_session_are_bounded(home: Settings, store: Store, size: Size) -> None:
     found = requests(home, store, size)
     assert found["PUT"] == LATE_HOURS + WRITES

@@ -71,7 +71,7 @@ GOOD = f"{HEADER}p1,1.00,2026-01-01T00:05:00Z\n"
         ("payment_id,amount\np1,1.00\n", None, "raw.payments", r"one\.csv has no column paid_at\.\n"),
         ("payment_id,amount,at,by\np1,1.00,,\n", None, "raw.payments", r"no column paid_at; it has at, by, which"),
         (f"shop,{HEADER}", None, "raw.payments", r"has the column shop, which the table lacks(.|\n)*--ignore shop"),
-        (f"PAYMENT_ID,{HEADER}", None, "raw.payments", "has the column PAYMENT_ID, which the table lacks"),
+        (f"Payment ID,{HEADER}", None, "raw.payments", r"column payment_id \('Payment ID' and 'payment_id'\) twice"),
         (f"{HEADER}p1,much,2026-01-01T00:05:00Z\n", None, "raw.payments", r"row 1: amount is 'much'(.|\n)*--null much"),
         (f'{HEADER}p1,"",2026-01-01T00:05:00Z\n', None, "raw.payments", r"row 1: amount is ''(.|\n)*--null ''"),
         (f"{HEADER}p1,1.00,2026-01-01 00:05\n", None, "raw.payments", r"has no time zone(.|\n)*--zone UTC"),
@@ -101,9 +101,9 @@ def test_what_cannot_be_landed_is_refused_as_a_whole(
         bad.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(UsageError, match=culprit):
         land(catalog, good, bad, through=through, table=table)
-    table = load(catalog, "raw.payments")
-    assert table.current_snapshot() is None
-    assert not list(Path(table.location().removeprefix("file://")).rglob("*.parquet"))
+    landed = load(catalog, "raw.payments")
+    assert landed.current_snapshot() is None
+    assert not list(Path(landed.location().removeprefix("file://")).rglob("*.parquet"))
 
 
 @pytest.mark.parametrize(

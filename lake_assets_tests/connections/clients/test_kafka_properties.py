@@ -98,5 +98,5 @@ def test_clients_log_in_to_a_broker_with_sasl(bare_home: Settings, monkeypatch: 
         settings.cache_clear()
         monkeypatch.setattr("lake_assets.engagement.model.kafka_topic.TIMEOUT_SECONDS", 2)
         assert client(servers)["sasl.password"] == "wrong"
-        with pytest.raises(ServiceError, match="does not answer about topic guarded"):
+        with pytest.raises(ServiceError, match="refuses the login: "):
             topic.state()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.demo.engagement_simulator import Simulation, generate, org_names, send
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT
 from lake_assets.engagement.model.tables import open_tables
@@ -23,6 +25,7 @@ SIMULATION = Simulation(orgs=3, people=60, touches=600, requests=0.4, late=0.1, 
 BOTH: tuple[StreamName, ...] = ("ingestion", "mutation")
 
 
+@pytest.mark.journey
 def test_spark_leaves_the_rows_and_dead_letters_of_a_sequential_replay(
     home: Settings, spark: SparkSession, kafka: str, lake: EngagementLake
 ) -> None:

@@ -6,6 +6,8 @@ import random
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.requests.identity import MutationRequest
 from lake_assets_tests.engagement.requests.test_aliases import since
 from lake_assets_tests.engagement.scenario import ORGS, START, Traffic, email
@@ -20,6 +22,7 @@ MINUTES = 12
 SEED = 0
 
 
+@pytest.mark.journey
 def test_requests_act_in_their_order_of_time_in_whatever_batch_they_come(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

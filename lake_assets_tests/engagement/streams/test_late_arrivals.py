@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.maintenance.maintain import maintain
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT
 from lake_assets.engagement.streams.batch import run_batch
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 
+@pytest.mark.journey
 def test_d3_the_first_request_is_applied_though_maintenance_has_removed_the_feed_since_the_last_batch(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

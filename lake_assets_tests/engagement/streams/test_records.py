@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST, NOTIFICATION
 from lake_assets.engagement.streams.records import REPLACED
 from lake_assets_tests.engagement.scenario import START, Traffic, email
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 
+@pytest.mark.journey
 def test_records_replace_rows_or_become_rows_and_what_comes_later_does_not_double_them(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

@@ -6,6 +6,8 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.erasure.certificate import certify
 from lake_assets.engagement.erasure.registry import ERASED
 from lake_assets.engagement.model.table_schemas import DEAD_LETTER, ENGAGEMENT, MUTATION_REQUEST
@@ -26,6 +28,7 @@ TWIN = b'{"org_id": "acme", "request_id": "twin", "op": "gdpr", "who_id": "conta
 KEPT = b'{"org_id": "globex", "who_id": "a/b"}'
 
 
+@pytest.mark.journey
 def test_an_erasure_takes_messages_in_any_spelling_and_leaves_that_a_record_is_in_place(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

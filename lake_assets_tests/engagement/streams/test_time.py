@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
 from lake_assets_tests.engagement.scenario import START, Traffic
 
@@ -19,6 +21,7 @@ AFTER = (START + timedelta(days=2)).isoformat()
 """After all requests."""
 
 
+@pytest.mark.journey
 def test_a_row_that_engaged_after_a_request_stays_in_whatever_batch_both_come(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_g1_g3_g4_a_failed_audit_is_red_and_marks_nothing_until_the_source_is_re
     assert daemon.catch_up("signup_fact") == {"signup_fact": [[8]]}
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_backfill_rebuilds_what_was_chosen_and_leaves_the_watermark(
     assert daemon.catch_up("signup_fact") == {"signup_fact": [[2, 3, 6]]}
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_a_backfill_marks_no_hour_beyond_complete_through(
     daemon: InProcessDaemon, catalog: Catalog, spark: SparkSession
 ) -> None:

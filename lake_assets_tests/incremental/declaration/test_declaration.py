@@ -150,13 +150,16 @@ def test_a_stateless_source_has_the_key_of_its_target() -> None:
             r"the timezone 'Australia/Lord_Howe', where the day 2020-04-06 begins within an hour of UTC",
         ),
         (lambda: Source("clicks", time_column="at"), r"The source table is called 'clicks'"),
-        (lambda: Source("raw.clicks", time_column="at time"), r"The time column of raw\.clicks is called 'at time'"),
-        (lambda: Source("raw.clicks", time_column="at", key="id; --"), r"The key of raw\.clicks is called 'id; --'"),
+        (lambda: Source("raw.clicks", time_column=""), r"The time column of raw\.clicks is ''"),
+        (
+            lambda: Source("raw.clicks", time_column="at", key="_LAKE_id"),
+            r"The key of raw\.clicks is called '_LAKE_id'",
+        ),
         (lambda: RawTable("clicks", {}, time_column="at"), r"The raw table is called 'clicks'"),
         (lambda: RawTable("a.b.clicks", time_column="at"), r"'a\.b\.clicks', which has 2 namespaces"),
         (lambda: RawTable("prod.clicks"), r"prod\.clicks has no time column"),
         (lambda: RawTable("prod.clicks", ["id"], time_column="at"), r"columns= of prod\.clicks is \['id'\]"),  # type: ignore[arg-type]
-        (lambda: RawTable("prod.clicks", time_column="at;"), r"The time column of prod\.clicks is called 'at;'"),
+        (lambda: RawTable("prod.clicks", time_column="_lake_at"), r"time column of prod\.clicks is called '_lake_at'"),
         (lambda: Stateful("all"), r"The load type is 'all'"),  # type: ignore[arg-type]
         (lambda: Stateful(entity="Account"), r"The entity is called 'Account'"),
         (lambda: Stateful(catchup_threshold=0), r"The catch-up threshold is 0 hours"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField, StringType, TimestampType
 
@@ -15,7 +16,7 @@ from lake_assets.base.hours import hour_start
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard, holders
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.metadata.erasure_registry import Erasures, create_table
+from lake_assets.incremental.metadata.erasure_registry import ERASURE, Erasures, KeyedHash, create_table
 from lake_assets.incremental.metadata.publish import main_id
 from lake_assets.incremental.planning.session import NoSession, SessionPlan, SourceRange
 from lake_assets.membership import PIPELINE
@@ -115,6 +116,35 @@ def test_a_plan_of_which_history_does_not_show_what_was_read_is_searched_as_a_wh
     unknown = bad + 1
     assert guard.delete_erased_rows(plan_of(unknown, bad))
     assert left(guard) == set()
+
+
+def test_a_file_may_have_thousands_of_ids_that_were_erased_at_many_times(guard: ErasureGuard) -> None:
+    moments = {f"gone{number}": ERASED_AT + timedelta(seconds=number % 20) for number in range(3_000)}
+    signups = [
+        signup(1, 1, signup_id=f"{account} {seconds}", account_id=account, event_ts=at, landed_at=at)
+        for account, moment in moments.items()
+        for seconds in (0, 1)
+        for at in [moment + timedelta(seconds=seconds)]
+    ]
+    table = tables.load(guard.catalog, SIGNUPS.table)
+    schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS[SIGNUPS.table].items()])
+    table.append(pa.Table.from_pylist(signups, schema=schema).cast(table.schema().as_arrow()))
+    erased = [
+        {
+            "subject": "account",
+            "id_hash": guard.erasures.hash("account", account),
+            "key_id": KeyedHash(lambda: b"key").key_id,
+            "state": "requested",
+            "erased_at": moment,
+            "recorded_at": AFTER,
+        }
+        for account, moment in moments.items()
+    ]
+    erasures = tables.load(guard.catalog, ERASURE)
+    schema = schema_to_pyarrow(erasures.schema(), include_field_ids=False)
+    erasures.append(pa.Table.from_pylist(erased, schema=schema))
+    assert guard.delete_erased_rows(plan_of(None, head(guard)))
+    assert left(guard) == {f"{account} 1" for account in moments}
 
 
 def test_a_table_of_another_program_is_swept_by_the_columns_that_it_has(catalog: Catalog) -> None:

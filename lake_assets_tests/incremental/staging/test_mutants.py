@@ -17,13 +17,14 @@ from pyspark.sql import functions as F
 
 from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import AuditFailed
+from lake_assets.errors import AuditFailed, RowsUnread
 from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.audit_rows import audit_rows, failures
 from lake_assets.incremental.execution.steps.run_context import RunContext
 from lake_assets.incremental.execution.steps.stage_rows import StagingOptions, stage_rows, write_rows
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.least_rows import LeastRows
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
 
@@ -206,9 +207,22 @@ def uncaught(lake: Lake, name: str, mutants: list[Mutant]) -> Iterator[tuple[str
     for mutant in mutants:
         with pytest.MonkeyPatch.context() as patch:
             apply(mutant, patch)
+            # Else most faults of readers come no further.
+            patch.setattr(LeastRows, "check", lambda *args, **counts: None)
             failed = blocking_failures(lake, name)
         if not failed >= mutant.caught_by:
             yield mutant.name, failed
+
+
+def assert_stopped_before_staging(lake: Lake, name: str, mutants: list[Mutant]) -> None:
+    """The metadata of a source tell how many rows a reader has lost."""
+    readers = [mutant for mutant in mutants if mutant.name.startswith("reader drops")]
+    assert readers
+    for mutant in readers:
+        with pytest.MonkeyPatch.context() as patch:
+            apply(mutant, patch)
+            with pytest.raises(RowsUnread, match="of at least"):
+                blocking_failures(lake, name)
 
 
 def test_a_fault_in_an_append_is_stopped(catalog: Catalog, spark: SparkSession) -> None:
@@ -219,9 +233,13 @@ def test_a_fault_in_an_append_is_stopped(catalog: Catalog, spark: SparkSession) 
     lake.append("raw.signups", [signup(1, 2, landed_at=late), signup(1, 3), signup(0, 4), signup(0, 4, landed_at=late)])
     lake.append("raw.signups", [signup(2, 6), signup(3, 6, plan="gold")])
     assert list(uncaught(lake, "signup_fact", APPENDED)) == []
+    assert_stopped_before_staging(lake, "signup_fact", APPENDED)
 
     with pytest.MonkeyPatch.context() as patch:
         apply(APPENDED[3], patch)
+        with pytest.raises(RowsUnread, match=r"reads 0 of at least 6 rows of raw\.signups"):
+            lake.run("signup_fact")
+        patch.setattr(LeastRows, "check", lambda *args, **counts: None)
         with pytest.raises(AuditFailed, match="6 in source, 0 read"):
             lake.run("signup_fact")
     report = lake.engine.run(lake.target("signup_fact"), again=True)
@@ -241,6 +259,7 @@ def test_a_fault_in_an_overwrite_is_stopped(catalog: Catalog, spark: SparkSessio
         lake.complete(table, START + 7)
     lake.catch_up("cancel_request_fact")
     assert list(uncaught(lake, "cancel_fact", REBUILT)) == []
+    assert_stopped_before_staging(lake, "cancel_fact", REBUILT)
 
     report = lake.session("cancel_fact")
     lake.assert_true("cancel_fact")

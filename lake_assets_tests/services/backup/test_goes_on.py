@@ -20,7 +20,6 @@ from lake_assets.services.service import free_port, running
 from lake_assets.services.zookeeper import zookeeper as zookeeper_service
 from lake_assets.settings import Settings
 from lake_assets_tests.incremental.scenario import START, hour_start
-from lake_assets_tests.journeys import one_now
 from lake_assets_tests.landing.kafka_scenario import sent
 from lake_assets_tests.membership import oracle
 from lake_assets_tests.object_store import on_s3
@@ -58,8 +57,9 @@ def on_servers(home: Settings, kafka: str, s3: str, postgres: PostgresServer, tm
     return MovingLake(settings, kafka, f"t{uuid4().hex}.", storage, Servers(address, names, s3), tmp_path / "backups")
 
 
+@pytest.mark.journey
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("place", one_now(["on_one_machine", "on_servers"]))
+@pytest.mark.parametrize("place", ["on_one_machine", "on_servers"])
 def test_a_restored_lake_goes_on(place: str, request: pytest.FixtureRequest) -> None:
     lake: MovingLake = request.getfixturevalue(place)
     landings = list(generate(SIMULATION))

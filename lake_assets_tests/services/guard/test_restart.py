@@ -35,7 +35,7 @@ def test_the_records_stay_if_the_services_do_not_start(home: Path) -> None:
     assert addresses.read_records(home) == RECORDS
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_the_guard_tries_again_until_somebody_calls_down(home: Path) -> None:
     addresses.write_records(home, RECORDS)
     steady = Service("steady", ("sleep", "600"), home, ready=lambda: True)

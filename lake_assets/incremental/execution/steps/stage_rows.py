@@ -120,14 +120,15 @@ def _prepare_rows(context: RunContext, attempt: Attempt, table: Table, options: 
     from lake_assets.incremental.staging.stage import Stager  # a session without rows needs no Spark
 
     committed = attempt.state.committed
+    overdue = committed.pending | committed.skipped | committed.held_hours
     stager = Stager(
         context.spark(),
         attempt.target,
         start=context.start_hour,
         main=publish.main_id(table),
         complete_through=committed.complete_through,
-        last_built=_last_built(attempt) if options.leave_out_unchanged else None,
-        overdue=committed.pending | committed.skipped | committed.held_hours,
+        last_built=_last_built(attempt, table, overdue) if options.leave_out_unchanged else None,
+        overdue=overdue,
         max_rows=_estimated_rows(attempt, table),
         index=KeyIndex(context.catalog),
         catalog=context.catalog,
@@ -171,11 +172,15 @@ def _hours_written(target: Target, prepared: PreparedRows, added: set[int]) -> t
     return tuple(sorted(target.grain.whole(added)))
 
 
-def _last_built(attempt: Attempt) -> float | None:
-    """Return the last hour of the target that may have been built before this session."""
-    if isinstance(attempt.target.mode, Stateless):
-        return inf
-    return attempt.state.committed.last_built
+def _last_built(attempt: Attempt, table: Table, overdue: Collection[int]) -> float | None:
+    """Return the last hour of the target that may have been built before this session; None if none was."""
+    if not isinstance(attempt.target.mode, Stateless):
+        return attempt.state.committed.last_built
+    plan = attempt.plan
+    # Overdue hours are built even if they are empty. So without published rows, a comparison would leave none out.
+    if plan.envelope and set(plan.hour_numbers).issubset(overdue):
+        return inf if rows_between(table, attempt.target.time_column, *plan.envelope) else None
+    return inf
 
 
 def _plan_as_valid_now(attempt: Attempt, table: Table) -> SessionPlan:

@@ -95,6 +95,8 @@ def first_chunk(found: HoursToRebuild, inputs: PlanningInput, mode: RangeMode) -
         return Chunk(due)
     limit = grain.rounded_up(mode.chunk_hours)
     if isinstance(mode, Sequential):
+        if changed.issuperset(old):
+            return Chunk(due)  # all must be built anyway, so a smaller chunk would find out nothing
         size = min(limit, _least_size(inputs, min(due), limit))
         return _sequential_chunk(due, old, changed, grain, size, limit)
     if len(grain.firsts(due)) <= limit:

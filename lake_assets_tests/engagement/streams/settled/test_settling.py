@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 CHAIN = ("lead 0", "contact 0", "contact 00")
 
 
+@pytest.mark.journey
 def test_what_is_settled_is_found_behind_a_log_that_was_pruned(home: Settings, spark: SparkSession, kafka: str) -> None:
     mail = Traffic(home, spark, kafka)
     mail.send(range(21))

@@ -132,6 +132,8 @@ def cut(
     if most is None or not old or (isinstance(mode, Sequential) and mode.load == "all"):
         return due, set(), set()
     if isinstance(mode, Sequential):  # from the earliest on, whatever is new
+        if changed >= set(old):  # no smaller chunk would leave one of them out
+            return due, set(), set()
         now = set(old[: min(most, smallest(q, min(due)))])
         gap = len(now)
         while behind := sorted((due - now) & (changed | new)):  # on to what must be built anyway

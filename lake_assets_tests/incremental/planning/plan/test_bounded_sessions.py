@@ -59,7 +59,7 @@ def test_a_day_is_never_cut() -> None:
 
 
 def test_a_backfill_of_many_hours_is_cut() -> None:
-    for mode in (Stateless(), Stateful(), Sequential()):
+    for mode in (Stateless(), Stateful(), Sequential(chunk_hours=2)):
         world = loaded(["raw.a"], mode, 13)
         world.max_hours = 5
         decision = plan_rebuild(world.inputs(to_watermark=True), late(*range(14)), present=(), token="t")
@@ -67,5 +67,5 @@ def test_a_backfill_of_many_hours_is_cut() -> None:
         assert numbers(decision.hour_numbers) == list(range(5))
         assert numbers(decision.pending) == list(range(5, 14))
         rebuild(world, late(*range(14)), "t")
-        played(world)
+        assert [hours for hours, _, _ in played(world)] == [[*range(5, 10)], [*range(10, 14)]]
         assert not world.committed.pending

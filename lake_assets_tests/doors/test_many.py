@@ -1,0 +1,110 @@
+"""As many hours, rules and columns as the data has: conditions, plans and files of a session grow with them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lake_assets_tests.doors.lake_door import LakeDoor
+
+FIRST = datetime(2026, 1, 1, tzinfo=UTC)
+COLUMNS = {"payment_id": "string", "event_ts": "timestamptz"}
+WIDE = {"reading_id": "string", "read_at": "timestamptz", **{f"c{number}": "string" for number in range(70)}}
+
+
+def fact(table: str, raw: str, columns: dict[str, str], *, checked: list[str]) -> dict[str, Any]:
+    """A table of the rows of a raw table, with a rule and a `not_null` for each of some columns."""
+    key, time = list(columns)[:2]
+    source = {
+        "table": raw,
+        "time_column": time,
+        "key": key,
+        "rules": {f"{column} is bad": f"{column} = 'bad'" for column in checked},
+        "columns": columns,
+    }
+    return {
+        "table": table,
+        "mode": "stateless",
+        "sources": [source],
+        "key": key,
+        "time_column": time,
+        "sql": f"SELECT {', '.join(columns)} FROM {raw.partition('.')[2]}",
+        "audits": ["source_target_counts", "no_missing_events", "unique_key", {"not_null": [key, *checked]}],
+    }
+
+
+BY_EVENT = fact("core.payment_fact", "raw.payments", COLUMNS, checked=[])
+OF_READINGS = fact("core.reading_fact", "raw.readings", WIDE, checked=list(WIDE)[2:])
+BY_HOUR = {
+    "table": "core.payments_hourly",
+    "mode": {"stateful": {"load": "changed", "chunk_hours": None}},
+    "sources": [{"table": "core.payment_fact", "time_column": "event_ts", "name": "facts"}],
+    "key": "hour",
+    "time_column": "hour",
+    "sql": "SELECT date_trunc('HOUR', event_ts) AS hour, count(*) AS payments FROM facts GROUP BY 1",
+}
+
+
+def payments(hours: range, kind: str) -> str:
+    """One row in each of the hours."""
+    moments = {hour: FIRST + timedelta(hours=hour, minutes=5) for hour in hours}
+    rows = [f"{kind}{hour},{moment:%Y-%m-%dT%H:%M:%SZ}" for hour, moment in moments.items()]
+    return "\n".join(["payment_id,event_ts", *rows, ""])
+
+
+def found(lake: LakeDoor) -> tuple[list[str], dict[int, int]]:
+    """The ids of the payments, and hour → number of them as the table by hour has it."""
+    by_hour = lake.rows("core.payments_hourly", "hour", "payments")
+    return (
+        lake.values("core.payment_fact", "payment_id"),
+        {(row["hour"] - FIRST) // timedelta(hours=1): row["payments"] for row in by_hour},
+    )
+
+
+def test_late_rows_of_500_hours_that_do_not_adjoin(lake: LakeDoor) -> None:
+    lake.declare(BY_EVENT, BY_HOUR)
+    lake("init")
+    lake.land("raw.payments", payments(range(0, 1000, 990), "p"), through="2026-02-11-15:00")
+    lake("catch-up")
+    late = range(0, 1000, 2)
+    lake.land("raw.payments", payments(late, "late"))
+    assert "2026-02-11-14:00" in lake("plan", "payment_fact")
+    lake("catch-up")
+    ids = sorted(["p0", "p990", *(f"late{hour}" for hour in late)])
+    assert found(lake) == (ids, {hour: 1 + (hour in (0, 990)) for hour in late})
+    # Rows of some of them once more: each is compared with what its hour has.
+    lake.land("raw.payments", payments(late[:80], "late"))
+    lake("catch-up")
+    assert lake.values("core.payment_fact", "payment_id") == ids
+    assert lake.values("etl.quarantine", "reason") == []
+
+
+def test_rules_and_audits_of_70_columns(lake: LakeDoor) -> None:
+    lake.declare(OF_READINGS)
+    lake("init")
+    good = ["r1", "2026-01-01T00:05:00Z", *["x"] * 70]
+    bad = ["r2", "2026-01-01T00:06:00Z", *["x"] * 69, "bad"]
+    rows = "\n".join(",".join(row) for row in (list(WIDE), good, bad))
+    lake.land("raw.readings", rows + "\n", through="2026-01-01-00:00")
+    lake("catch-up")
+    assert lake.values("core.reading_fact", "reading_id") == ["r1"]
+    assert lake.values("etl.quarantine", "reason") == ["c69 is bad"]
+
+
+@pytest.mark.journey
+def test_a_first_load_of_a_year_goes_in_sessions(lake_without_spark: LakeDoor) -> None:
+    """A row in each hour, and Spark in the process with its default heap."""
+    lake = lake_without_spark
+    lake.longest = 1800
+    year = range(8760)
+    lake.declare(BY_EVENT, BY_HOUR)
+    lake("init")
+    lake.land("raw.payments", payments(year, "p"), through="2026-12-31-23:00")
+    lake("catch-up")
+    ids, by_hour = found(lake)
+    assert ids == sorted(f"p{hour}" for hour in year)
+    assert by_hour == dict.fromkeys(year, 1)
+    sessions = lake.rows("etl.session", "built_hours")
+    assert max(row["built_hours"].count(":00") for row in sessions) == 2_000
