@@ -360,7 +360,7 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
         moments.insert(0, table.start + table.reach * HOUR + 5)
     rows = [_row(table, key=table.added, moment=moment) for moment in moments]
     known = [row for row in table.rows if row[table.time.name] is not None and row[table.key.name] is not None]
-    rows += [_again(table, row) for row in rng.sample(known, min(len(known), rng.randint(0, 2)))]
+    rows += [_again(table, row) for row in rng.sample(known, min(len(known), rng.randint(1, 3)))]
     rows += [_flawed(table, flaw) for flaw in _flaws(table) if rng.random() < 0.25]
     if table.writer == "ms":
         kinds = {column.name for column in table.columns if column.kind in ("timestamp", "timestamptz")}
