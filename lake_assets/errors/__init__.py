@@ -17,6 +17,7 @@ LakeError
 │   │   └── SourceTableMissing
 │   ├── TimeColumnUnusable
 │   ├── ColumnNameTaken
+│   ├── ColumnUnreadable
 │   ├── ColumnMismatch
 │   ├── InvalidHourKey
 │   │   └── InvalidCompleteThrough
@@ -96,6 +97,7 @@ from lake_assets.errors.incremental import (
     AuditFailed,
     ColumnMismatch,
     ColumnNameTaken,
+    ColumnUnreadable,
     FilesMisread,
     HistoryCut,
     HoursHeld,
@@ -148,6 +150,7 @@ __all__ = [
     "ClaimRefused",
     "ColumnMismatch",
     "ColumnNameTaken",
+    "ColumnUnreadable",
     "ConfigurationError",
     "CoordinationError",
     "CountsDiffer",

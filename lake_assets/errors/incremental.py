@@ -58,6 +58,16 @@ class ColumnNameTaken(SourceError):
         )
 
 
+class ColumnUnreadable(SourceError):
+    """A table that another program has created has a column that Spark cannot read, nor any other column beside it."""
+
+    def __init__(self, table: str, column: str, *, why: str) -> None:
+        super().__init__(
+            f"{table} has the column {column!r}: {why}.",
+            remedy=f"Drop the column, or let {table} be written with it as text, such as 23:59:59.",
+        )
+
+
 class ColumnMismatch(SourceError):
     """A table lacks a declared column, or has it with another type (`found`)."""
 

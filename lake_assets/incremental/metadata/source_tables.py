@@ -5,15 +5,22 @@ A raw table that declares no columns exists: another program has created it, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import NoSuchNamespaceError
-from pyiceberg.types import IcebergType, TimestampType, TimestamptzType
+from pyiceberg.types import IcebergType, TimestampType, TimestamptzType, TimeType
 
 from lake_assets.base.columns import PREFIX, is_own
-from lake_assets.errors import ColumnNameTaken, ConfigurationError, SourceTableMissing, TimeColumnUnusable
+from lake_assets.errors import (
+    ColumnNameTaken,
+    ColumnUnreadable,
+    ConfigurationError,
+    SourceTableMissing,
+    TimeColumnUnusable,
+)
+from lake_assets.incremental.declaration import RawTable
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.misread_files import check_head
 
@@ -21,7 +28,18 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from lake_assets.incremental.declaration import Pipeline, RawTable, Source, Subject
+    from lake_assets.incremental.declaration import Pipeline, Source, Subject
+
+RESERVED_BY_ICEBERG = {
+    "_file",
+    "_pos",
+    "_deleted",
+    "_spec_id",
+    "_partition",
+    "_row_id",
+    "_last_updated_sequence_number",
+}
+"""The columns that each table has for Spark besides its own (Iceberg's `MetadataColumns`)."""
 
 TIMESTAMPS = (TimestampType, TimestamptzType)
 """The types of a time column. A timestamp without a zone is taken as UTC."""
@@ -34,10 +52,12 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
         SourceError: It does not exist, lacks a declared column, or its time column is no timestamp.
     """
     raw = pipeline.raw_table(source.table)
+    if raw is None and all(target.table != source.table for target in pipeline.targets):
+        raw = RawTable(source.table, time_column=source.time_column)
     if raw is None or not raw.exists_already:
         table = tables.load(catalog, source.table)
-        _check_names(source.table, _types(table))
-        tables.check_columns(table, source.table, _declared_columns(pipeline, raw, source))
+        _check_columns(source.table, _types(table))
+        tables.check_columns(table, source.table, _declared_columns(pipeline, raw, source.table))
         return table
     landed_column = source.landed_column or raw.landed_column
     table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
@@ -85,7 +105,7 @@ def check_time_columns(table: Table, raw: RawTable) -> None:
         ColumnNameTaken: A column has a name of the engine's own, or that of another column but for its case.
     """
     types = _types(table)
-    _check_names(raw.table, types)
+    _check_columns(raw.table, types)
     timestamps = [name for name, found in types.items() if isinstance(found, TIMESTAMPS)]
     found = types.get(raw.time_column)
     if not isinstance(found, TIMESTAMPS):
@@ -117,28 +137,26 @@ def subject_columns(catalog: Catalog, raw: RawTable, subject: Subject) -> tuple[
     return columns
 
 
-def _check_names(table: str, names: Iterable[str]) -> None:
+def _check_columns(table: str, types: Mapping[str, IcebergType]) -> None:
+    """Refuse columns because of which Spark could not read the table, or not tell them from others."""
     known: dict[str, str] = {}
-    for name in names:
+    for name, found in types.items():
         other = known.setdefault(name.casefold(), name)
+        if isinstance(found, TimeType):
+            raise ColumnUnreadable(table, name, why="Spark cannot read a table with a column of type time")
+        if name in RESERVED_BY_ICEBERG:
+            raise ColumnNameTaken(table, name, why="Iceberg has a column of this name itself")
         if is_own(name):
             raise ColumnNameTaken(table, name, why=f"names that begin with {PREFIX} belong to lake-assets")
         if other != name:
             raise ColumnNameTaken(table, name, why=f"Spark does not tell it from {other!r}")
 
 
-def _declared_columns(pipeline: Pipeline, raw: RawTable | None, source: Source) -> dict[str, str | None]:
+def _declared_columns(pipeline: Pipeline, raw: RawTable | None, table: str) -> dict[str, str | None]:
     if raw is not None:
         return dict(raw.all_columns)
-    for target in pipeline.targets:
-        if target.table == source.table:
-            return dict(target.columns)
-    columns: dict[str, str | None] = {source.time_column: "timestamptz"}
-    if source.landed_column is not None:
-        columns.setdefault(source.landed_column, "timestamptz")
-    for column in source.named_columns:
-        columns.setdefault(column, None)
-    return columns
+    (target,) = (target for target in pipeline.targets if target.table == table)
+    return dict(target.columns)
 
 
 def _types(table: Table) -> Mapping[str, IcebergType]:

@@ -201,11 +201,16 @@ def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
         rows.schema  # noqa: B018 - a Connect client looks for the table when its columns are asked for
     except Exception as error:
         found = explain_refusal(table.sql, error)
-        if found is None or NO_TABLE not in str(error):
+        if found is None:
             raise
+        reads = f"{table.declaration.place('sources', number)}: {table.table} reads {source.table}, which"
+        if NO_TABLE not in str(error):
+            raise ConfigurationError(
+                f"{reads} Spark cannot read: {found[1].problem}.",
+                remedy=f"Rename or drop that column in {source.table}, or let the table be written without it.",
+            ) from None
         raise ConfigurationError(
-            f"{table.declaration.place('sources', number)}: {table.table} reads {source.table}, which is neither"
-            " declared nor in the catalog.",
+            f"{reads} is neither declared nor in the catalog.",
             remedy="Correct the name, or declare the raw table: add `columns:` to the source.",
         ) from None
     return rows
