@@ -318,6 +318,7 @@ def _message(table: Hostile, text: str) -> str:
 
 PERMITTED: tuple[tuple[str, Callable[[Hostile], bool]], ...] = (
     (r"does not read .* rightly", lambda table: table.writer == "ms"),
+    (r"no finite number", lambda table: table.origin == "raw"),
     (r"belong to lake-assets", lambda table: any(column.name.lower().startswith("_lake_") for column in table.columns)),
     (r"(does not exist|should have the column|has no column|is gone)", lambda table: "rename used" in table.done),
     (
