@@ -113,6 +113,7 @@ def balances(lake: GoldenLake) -> dict[str, dict[str, tuple[str, int]]]:
     return found
 
 
+@pytest.mark.journey
 def test_an_engine_goes_on_where_it_stopped(engine: GoldenLake) -> None:
     lake = engine
     # A program has staged too few rows for its session, and another one none: the engine refuses and builds them.
