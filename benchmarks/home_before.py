@@ -336,7 +336,7 @@ def _land_readings(lake: Revision) -> None:
 
 
 def _write_externally(lake: Revision, wap_id: str) -> None:
-    """Stage what another program writes for its session."""
+    """Stage some of the rows that another program has to write for its session: p1 and p2 are missing."""
     table = lake.catalog().load_table("core.written_fact")
     found = lake.catalog().load_table(PAYMENTS).scan("payment_id in ('p7', 'p8', 'p9')").to_arrow()
     rows = found.select(["payment_id", "account_id", "amount", "event_ts"])
