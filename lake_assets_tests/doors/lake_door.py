@@ -164,7 +164,9 @@ def _command(words: list[str], environment: dict[str, str], folder: Path, out: P
     sys.argv = ["lake", *words]
 
     from lake_assets.cli.main import main
+    from lake_assets.settings import settings
 
+    settings.cache_clear()  # the process that this one was forked from may have read its own environment
     try:
         main()
         code = 0
