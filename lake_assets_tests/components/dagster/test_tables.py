@@ -159,7 +159,7 @@ def test_a_run_that_a_sensor_requests_publishes_the_rows_of_a_project(
         "status": "SUCCESS",
         "hours": ["2026-01-01-00:00", "2026-01-01-02:00"],
         "failed checks": ["quarantine"],
-        "checks": 7,
+        "checks": 8,
     }
     found = catalog.load_table("core.payment_fact").scan().to_arrow().sort_by("payment_id")
     assert found.column("payment_id").to_pylist() == ["p1", "p2"]
