@@ -73,7 +73,7 @@ def published(lake: LakeDoor) -> list[str]:
     return lake.values("core.visit_fact", "visit_id")
 
 
-def test_a_file_that_spark_misreads_is_named_before_any_row_moves(lake: LakeDoor) -> None:
+def test_p13_a_file_that_spark_misreads_is_named_before_any_row_moves(lake: LakeDoor) -> None:
     create_visits(lake)
     add_file(lake, "a.parquet", visits(0))
     lake("init")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import count
 
@@ -94,9 +95,12 @@ def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
     if not isinstance(decision, SessionPlan):
         return decision
     newest = _newest_row(decision)
-    beyond = _hours_beyond(decision, newest, grain)
+    beyond = _hours_beyond(decision.hour_numbers, newest, grain)
     if newest is None or len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
         return decision
+    complete = min(source.complete_through or 0 for source in decision.sources)
+    left = [hour for hour in decision.pending if hour <= complete]  # for later sessions: one builds so many at most
+    beyond = sorted({*beyond, *_hours_beyond(left, newest, grain)})
     return NoSession(
         "beyond",
         f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
@@ -113,11 +117,11 @@ def _newest_row(decision: SessionPlan) -> int | None:
     return max(hours, default=None)
 
 
-def _hours_beyond(decision: SessionPlan, newest: int | None, grain: Grain) -> list[int]:
+def _hours_beyond(hours: Iterable[int], newest: int | None, grain: Grain) -> list[int]:
     if newest is None:
         return []
     filled = grain.last(newest)
-    return [hour for hour in decision.hour_numbers if hour > filled]
+    return [hour for hour in hours if hour > filled]
 
 
 def _completeness(decision: SessionPlan) -> str:

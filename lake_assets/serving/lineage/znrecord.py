@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from lake_assets.base.timestamps import milliseconds, moment
+from lake_assets.base.timestamps import is_moment, milliseconds, moment
 from lake_assets.errors import UsageError
 from lake_assets.serving.errors import LineageDamaged
 from lake_assets.serving.lineage.lineage import LineageEntry, SegmentLineage, State
@@ -160,7 +160,7 @@ def decode_segment(data: bytes, path: str) -> SegmentInfo:
             rows=int(fields[ROWS]),
             size_bytes=int(fields[SIZE_BYTES]),
             sha256=fields[SHA256],
-            as_of=moment(int(fields[AS_OF])),
+            as_of=_moment(fields[AS_OF]),
             entry_id=fields[LINEAGE_ENTRY],
             head=fields.get(HEAD),
         )
@@ -183,7 +183,7 @@ def _decode_entry(entry_id: str, sources: str, targets: str, state: str, timesta
         segments_from=_split(sources),
         segments_to=_split(targets),
         state=State(state),
-        timestamp=moment(int(timestamp)),
+        timestamp=_moment(timestamp),
     )
 
 
@@ -222,3 +222,10 @@ def _decode(data: bytes, path: str) -> dict[str, Any]:
 
 def _no_record(data: bytes, path: str) -> LineageDamaged:
     return LineageDamaged(path, f"contains {data[:SHOWN_BYTES]!r}, which is not a record")
+
+
+def _moment(text: str) -> datetime:
+    """Return the moment of milliseconds. Raises `ValueError` if they are none, or beyond the years 1 to 9999."""
+    if not is_moment(int(text)):
+        raise ValueError(text)
+    return moment(int(text))

@@ -94,6 +94,7 @@ def test_each_audit_counts_and_names_what_should_not_be(
         "cheap": (True, {"offending": 0}, ()),
         "quarantine": (True, {"quarantined": 0}, ()),
         "quarantine_limit": (True, {"quarantined": 0, "limit": 100}, ()),
+        "ties": (True, {"tied": 0}, ()),
     }
 
     lake.engine = lake.engine_of(judging(*AUDITS, transform=broken))
@@ -110,6 +111,7 @@ def test_each_audit_counts_and_names_what_should_not_be(
         "cheap": (False, {"offending": 1}, ("s06-27",)),
         "quarantine": (True, {"quarantined": 0}, ()),
         "quarantine_limit": (True, {"quarantined": 0, "limit": 100}, ()),
+        "ties": (True, {"tied": 0}, ()),
     }
 
 

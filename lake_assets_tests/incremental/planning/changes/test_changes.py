@@ -339,13 +339,12 @@ def test_r5_missing_bounds_mean_all_hours_up_to_the_landing(events: Table) -> No
     assert touched(read(events, since)) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_missing_bounds_without_landing_mean_all_hours_up_to_the_commit(catalog: Catalog) -> None:
+def test_hours_without_bounds_and_without_landing_are_read_from_the_file(catalog: Catalog) -> None:
     tables.create(catalog, "core.plain", {"at": "timestamptz"}, {}, {"write.metadata.metrics.default": "none"})
     table = tables.load(catalog, "core.plain")
     table.append(arrow_of(table, "at", [3]))
     found = changes(table, Source("core.plain", time_column="at"), None, start=START)
-    committed = found.head.timestamp_ms // 3_600_000
-    assert found.snapshots[0].hours == ((START, max(START, committed)),)
+    assert found.snapshots[0].hours == ((START + 3, START + 3),)
 
 
 def test_rows_without_landing_have_the_hours_of_their_times_even_without_bounds_or_after_the_commit(
