@@ -114,6 +114,7 @@ def balances(lake: GoldenLake) -> dict[str, dict[str, tuple[str, int]]]:
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_an_engine_goes_on_where_it_stopped(engine: GoldenLake) -> None:
     lake = engine
     # A program has staged too few rows for its session, and another one none: the engine refuses and builds them.

@@ -156,6 +156,7 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_an_object_store_that_says_no(lake_without_spark: LakeDoor) -> None:
     lake = lake_without_spark
     lake.declare(PAYMENT_FACT)
@@ -242,6 +243,7 @@ NO_JAVA = ("The Java process of Spark ended", "logs/spark-in-process.log")
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A Spark that is killed, restarted, or has too little memory. A wrong query stays the user's fault."""
     lake = lake_without_spark
@@ -274,6 +276,7 @@ def test_spark_that_says_no(lake_without_spark: LakeDoor, tmp_path_factory: pyte
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_a_spark_in_the_process_that_ends(lake_without_spark: LakeDoor) -> None:
     """The text of an error asks the Java process, which is gone."""
     lake = lake_without_spark
@@ -287,6 +290,7 @@ def test_a_spark_in_the_process_that_ends(lake_without_spark: LakeDoor) -> None:
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_kafka_that_says_no(lake_without_spark: LakeDoor, kafka: str) -> None:
     lake = lake_without_spark
     for servers, variables, problem, remedy in (
@@ -313,6 +317,7 @@ def test_kafka_that_says_no(lake_without_spark: LakeDoor, kafka: str) -> None:
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_zookeeper_that_says_no(lake_without_spark: LakeDoor, zookeeper: str) -> None:
     lake = lake_without_spark
     assert said(lake.refused("serving", "list", LAKE_ZOOKEEPER="127.0.0.1:1")) == (

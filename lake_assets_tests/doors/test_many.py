@@ -94,6 +94,7 @@ def test_rules_and_audits_of_70_columns(lake: LakeDoor) -> None:
 
 
 @pytest.mark.journey
+@pytest.mark.timeout(1800)
 def test_a_first_load_of_a_year_goes_in_sessions(lake_without_spark: LakeDoor) -> None:
     """A row in each hour, and Spark in the process with its default heap."""
     lake = lake_without_spark
