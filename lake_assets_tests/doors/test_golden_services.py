@@ -19,7 +19,7 @@ from deltalake import DeltaTable, QueryBuilder
 from lake_assets_tests.doors.golden_home import GoldenLake
 from lake_assets_tests.packed_servers import servers_of
 
-pytestmark = pytest.mark.journey
+pytestmark = [pytest.mark.journey, pytest.mark.timeout(1800)]
 Unpack = Callable[..., GoldenLake]
 
 
