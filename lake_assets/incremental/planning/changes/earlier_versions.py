@@ -86,7 +86,7 @@ class _Lookup:
         """Return the keys of the rows of some files, each once, without null."""
         found = []
         for batch in self._read(files, [self.key]):
-            found.append(batch.column(self.key).unique())
+            found.append(_plain(batch.column(self.key)).unique())
         if not found:
             return pa.array([])
         return pa.chunked_array(found).unique().drop_null()
@@ -133,9 +133,14 @@ class _Lookup:
         return bool(first <= greatest and least <= last)
 
 
+def _plain(values: pa.Array) -> pa.Array:
+    """Return values as they are stored: Arrow cannot compare those of an extension type, as a uuid is."""
+    return values.storage if isinstance(values.type, pa.BaseExtensionType) else values
+
+
 def _with_keys(batches: Iterable[pa.RecordBatch], column: str, keys: pa.Array) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        found = batch.column(column).cast(keys.type)
+        found = _plain(batch.column(column)).cast(keys.type)
         yield batch.filter(pc.is_in(found, value_set=keys))
 
 
