@@ -72,6 +72,10 @@ SHARED = pytest.StashKey[str]()
 
 
 LONGEST = (
+    "doors/test_golden_homes.py",
+    "doors/test_hostile.py",
+    "doors/test_infrastructure.py",
+    "doors/test_rows.py",
     "engagement/test_faults.py",
     "incremental/test_equivalence.py",
     "engagement/streams/test_turn.py",

@@ -13,7 +13,7 @@ from lake_assets_tests.doors.hostile.world import Outcome, play, tables_of
 SEED = int(os.environ.get("LAKE_HOSTILE_SEED", "1"))
 """Of the first data directory of the long run."""
 
-TABLES = int(os.environ.get("LAKE_HOSTILE_TABLES", "35"))
+TABLES = int(os.environ.get("LAKE_HOSTILE_TABLES", "15"))
 """Tables of the long run."""
 
 EACH = 5
