@@ -1,6 +1,6 @@
 """What a value may be, for each declared type. The same on each way in: CSV, JSON lines, Parquet and Kafka. Pure.
 
-`docs/landing.md` has the rules as one table. A cast returns the value, or raises `Refused`; it never rounds, guesses a
+`docs/files.md` has the rules as one table. A cast returns the value, or raises `Refused`; it never rounds, guesses a
 time zone, or takes a number for a time. A cell of CSV is text whatever it means; a value of JSON or Parquet has a type
 of its own, so there a text is no int, no double and no boolean.
 """

@@ -58,8 +58,8 @@ def land_files(
         through: The last complete hour, inclusive; None to leave it as it is.
         force: Also take an hour that is more than a day beyond the newest row.
         dialect: How the files are written.
-        describe: Is told what was found out about each file, before its rows are read.
-        count: Is told, again and again, how many further rows were read.
+        describe: Called with what was found out about each file, before its rows are read.
+        count: Called repeatedly with the number of further rows that were read.
 
     Returns:
         The number of rows.

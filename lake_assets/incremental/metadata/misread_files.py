@@ -117,7 +117,7 @@ def _flaw(table: Table, path: str) -> str:
     if known is None:
         try:
             known = next(_flaws(table, path), "")
-        except (OSError, ValueError):  # whoever reads its rows reports a file that is missing or damaged
+        except (OSError, ValueError):  # reading its rows reports a missing or damaged file
             return ""
         _checked.keep(key, known)
     return known
