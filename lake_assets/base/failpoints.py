@@ -12,19 +12,7 @@ from collections.abc import Iterable
 
 from lake_assets.settings import settings
 
-SESSION_POINTS = (
-    "before-planned",
-    "after-planned",
-    "after-staged",
-    "after-audits",
-    "after-staged-recorded",
-    "after-quarantine",
-    "before-published",
-    "after-published",
-    "after-published-recorded",
-    "after-watermark",
-    "after-committed",
-)
+SESSION_POINTS = ("after-planned", "after-staged", "before-committed", "after-committed")
 """In the order of a session."""
 
 TICK_POINTS = ("tick-started", "tick-decided", "tick-answered")

@@ -221,7 +221,7 @@ def sessions(
     from lake_assets.pages.terminal import sessions as views
 
     engine = open_engine()
-    history = engine.store.history(engine.pipeline.target(target).table, newest=last)
+    history = engine.history(engine.pipeline.target(target), newest=last)
     render(history, views.sessions, as_json=as_json)
 
 
@@ -232,5 +232,5 @@ def why(target: TargetName, hour: Hour, as_json: AsJson = False) -> None:
 
     engine = open_engine()
     number = parse_hour(hour, where="HOUR")
-    built = engine.store.builds(engine.pipeline.target(target).table, number)
+    built = engine.log.builds(engine.pipeline.target(target).table, number)
     render(built, lambda records: views.why(records, number), as_json=as_json, document=built[-1:])

@@ -20,10 +20,14 @@ from lake_assets.incremental.planning.session import SessionPlan
 
 if TYPE_CHECKING:
     from lake_assets.demo.stage import Stage
-    from lake_assets.incremental.execution.session_log import SessionRecord
+    from lake_assets.incremental.execution.log import SessionRecord
+    from lake_assets.incremental.execution.state import State
 
 DAY_PREFIX = f"{START[:10]}-"
 """Start of every hour key of the demo's only day."""
+
+NEWEST_SESSIONS = 50
+"""Sessions of a target that are looked at in one look."""
 
 POLL_SECONDS_ON_SERVERS = 3
 """Seconds between two looks if the catalog is a server: each look reads metadata of all targets through it."""
@@ -43,6 +47,11 @@ def wait_until_idle(stage: Stage) -> None:
         partial(_print_new_sessions, stage),
         poll_seconds=POLL_SECONDS_ON_SERVERS if is_server else services.POLL_SECONDS,
     )
+
+
+def state_of(stage: Stage, name: str) -> State:
+    """Return the present state of a target."""
+    return stage.engine.state(stage.engine.pipeline.target(name))
 
 
 def built_hours(stage: Stage, name: str) -> list[list[int]]:
@@ -70,7 +79,7 @@ def _busy_targets(stage: Stage) -> list[str]:
 def _print_new_sessions(stage: Stage) -> None:
     for target in stage.engine.pipeline.in_order():
         for record in _new_sessions(stage, target.table):
-            stage.printed[target.table] = record.revision
+            stage.printed[target.table] = _place(record)
             stage.played.setdefault(target.table, []).append(record)
             _print_session(stage, record)
 
@@ -78,12 +87,13 @@ def _print_new_sessions(stage: Stage) -> None:
 def _new_sessions(stage: Stage, table: str) -> list[SessionRecord]:
     """Return the sessions that ended since the last one that was printed, ascending by revision."""
     printed = stage.printed.get(table, 0)
-    newest = stage.engine.store.state(table).session
-    if newest is None or newest.is_open or newest.revision == printed:
-        return []
-    history = stage.engine.store.history(table, after=printed)
-    new = [record for record in history if not record.is_open]
-    return sorted(new, key=lambda record: record.revision)
+    history = stage.engine.history(stage.engine.pipeline.target(table), newest=NEWEST_SESSIONS)
+    return [record for record in history if _place(record) > printed]
+
+
+def _place(record: SessionRecord) -> int:
+    """Return a number that grows from session to session. One that an audit has stopped is run again as the same."""
+    return 2 * record.revision + (record.state == "committed")
 
 
 def _print_session(stage: Stage, record: SessionRecord) -> None:

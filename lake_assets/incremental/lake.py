@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Pipeline, Target
     from lake_assets.incremental.execution.catch_up import Outcome
     from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.session_log import SessionRecord
+    from lake_assets.incremental.execution.log import SessionRecord
     from lake_assets.incremental.monitoring.verify import Comparison
     from lake_assets.incremental.planning.session import Decision
     from lake_assets.settings import Settings
@@ -155,7 +155,7 @@ class Lake:
         Args:
             newest: How many of them: those that moved last. None for all, which takes longer from year to year.
         """
-        return self._engine.store.history(self.pipeline.target(target).table, newest=newest)
+        return self._engine.history(self.pipeline.target(target), newest=newest)
 
     def why(self, target: str, hour: str) -> list[HourBuild]:
         """Return which sessions built an hour of a target, and why; the published rows are those of the last one.
@@ -167,7 +167,7 @@ class Lake:
             InvalidHourKey: It is not the key of an hour.
         """
         number = parse_hour(hour)
-        built = self._engine.store.builds(self.pipeline.target(target).table, number)
+        built = self._engine.log.builds(self.pipeline.target(target).table, number)
         return [HourBuild(record, _reason(record, number)) for record in built]
 
     def close(self) -> None:

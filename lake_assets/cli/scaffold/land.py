@@ -16,7 +16,7 @@ from lake_assets.cli.common import require_begun
 from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
-from lake_assets.incremental.execution.decisions import MAX_HOURS_BEYOND
+from lake_assets.incremental.execution.planner import MAX_HOURS_BEYOND
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, complete_through, load
 
 if TYPE_CHECKING:

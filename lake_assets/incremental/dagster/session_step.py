@@ -88,7 +88,6 @@ class SessionStep:
         if SESSION_TAG in self.context.run.tags:
             yield from self._session_events()
         else:
-            yield from self._interrupted_session_events()
             yield from self._rebuild_events()
 
     def _session_events(self) -> Iterator[StepEvent]:
@@ -109,15 +108,6 @@ class SessionStep:
         self._log(outcome)
         yield from self._materializations(outcome, outcome.hours_built)
         yield from self._check_events(outcome)
-
-    def _interrupted_session_events(self) -> Iterator[StepEvent]:
-        """Finish an interrupted session before a rebuild. Its checks are left out: a step shows each check once."""
-        if not self.engine.store.state(self.target.table).open_session:
-            return
-        finished = self.engine.run(self.target, run_id=self.context.run_id)
-        if isinstance(finished, SessionReport):
-            self._log(finished)
-            yield from self._materializations(finished, finished.hours_built)
 
     def _rebuild_events(self) -> Iterator[StepEvent]:
         """Rebuild the chosen hours and mark them, also those that are empty."""
@@ -170,7 +160,7 @@ class SessionStep:
         The evaluations are logged: a step without its asset cannot yield results of a target that depends on itself.
         """
         selected = {key.name for key in self.context.selected_asset_check_keys}
-        committed = self.engine.store.state(self.target.table).committed
+        committed = self.engine.state(self.target).committed
         for evaluation in self._state_evaluations():
             if evaluation.check_name in selected:
                 self.context.log_event(evaluation)
@@ -191,7 +181,7 @@ class SessionStep:
             raise HoursHeld(self.target.table, in_words(report.held))
 
     def _audit_events(self, report: SessionReport) -> Iterator[StepEvent]:
-        held = self.engine.store.state(self.target.table).committed.held
+        held = self.engine.state(self.target).committed.held
         failed = {audit.name for audit in report.audits if not audit.passed}
         for evaluation in audit_evaluations(self.key, self.target.grain, report, held):
             yield from self._shown(evaluation, stops_run=evaluation.check_name in failed)
@@ -199,7 +189,7 @@ class SessionStep:
     def _state_evaluations(self) -> Iterator[dg.AssetCheckEvaluation]:
         """Yield the checks that need no rows: skipped and pending hours."""
         if has_catchup_threshold(self.target):
-            skipped = self.engine.store.state(self.target.table).committed.skipped
+            skipped = self.engine.state(self.target).committed.skipped
             yield skipped_hours_evaluation(self.key, skipped)
         yield pending_hours_evaluation(self.key, self.target.grain, self.engine.pending(self.target))
 

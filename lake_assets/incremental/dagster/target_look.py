@@ -26,7 +26,7 @@ from lake_assets.incremental.dagster.session_runs import (
     retry_remedy,
     run_request,
 )
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.planning.plan.pending_hours import pending_hours
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 
@@ -154,8 +154,7 @@ class TargetLook:
 
     def _state(self, decision: NoSession) -> Seen:
         """Report what Dagster does not show yet: pending hours, and sessions that no run of it has shown."""
-        newest = self.engine.store.state(self.target.table).session
-        revision = newest.revision if newest else 0
+        revision = self.engine.state(self.target).highest
         unmarked = [] if revision in (0, self.shown_revision) else self._unmarked_sessions()
         materialized = [event for record in unmarked for event in self._session_events(record)]
         events = (*materialized, *self._pending_events(decision))
@@ -164,7 +163,7 @@ class TargetLook:
 
     def _pending_events(self, decision: Decision, *, stuck: str = "") -> tuple[dg.AssetCheckEvaluation, ...]:
         """Return the evaluation of pending hours, if it differs from the one that Dagster shows."""
-        committed = self.engine.store.state(self.target.table).committed
+        committed = self.engine.state(self.target).committed
         pending = pending_hours(committed, decision, stuck=stuck)
         found = pending_hours_evaluation(self.key, self.target.grain, pending)
         shown = shown_evaluation(self.instance, found.asset_check_key)
@@ -174,7 +173,7 @@ class TargetLook:
 
     def _unmarked_sessions(self) -> list[SessionRecord]:
         """Return the newest committed sessions that Dagster has no materialization of, oldest first."""
-        newest = self.engine.store.history(self.target.table, newest=SESSIONS_PER_LOOK)
+        newest = self.engine.history(self.target, newest=SESSIONS_PER_LOOK)
         built = [record for record in newest if record.state == "committed" and record.built]
         return [record for record in built if not self._is_marked(record)]
 
@@ -183,7 +182,7 @@ class TargetLook:
         report = record.report()
         rows = rows_of_session(self.engine.catalog, self.target, report, record.built)
         yield from materializations(self.target, report, record.built, rows)
-        held = self.engine.store.state(self.target.table).committed.held
+        held = self.engine.state(self.target).committed.held
         for audit in report.audits:
             yield audit_evaluation(self.key, audit, held)
 

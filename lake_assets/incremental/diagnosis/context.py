@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 
 from pyiceberg.catalog import Catalog
@@ -15,15 +15,6 @@ from lake_assets.incremental.diagnosis.forget import LOGS
 from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
 from lake_assets.settings import Settings
-
-EXTERNAL_RUN = "lake session"
-"""The run id of a session that a program of somebody else writes."""
-
-QUIET_HERE = timedelta(hours=1)
-"""A session that began longer ago is dead, if no process of the lake runs on this machine."""
-
-QUIET_ELSEWHERE = timedelta(days=1)
-"""The same for a catalog that other machines may use."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +61,3 @@ class Context:
         """The tables that `lake init` creates."""
         raw = {raw.table for raw in self.pipeline.raw} if self.pipeline else set()
         return self.targets.union(raw, ENGINE_TABLES)
-
-    def is_dead(self, run_id: str, started_at: datetime) -> bool:
-        """Return whether nobody can be working on a session any more."""
-        if run_id == EXTERNAL_RUN or self.is_busy():
-            return False
-        is_local = self.settings.catalog_address.startswith("sqlite")
-        return self.clock() - started_at > (QUIET_HERE if is_local else QUIET_ELSEWHERE)

@@ -41,7 +41,7 @@ def diagnose_lake(
         checks += [
             Check(session_check.WATERMARKS, lambda: session_check.check_watermarks(context, references)),
             Check(session_check.TARGETS, lambda: session_check.check_targets(context)),
-            Check(session_check.OPEN_SESSIONS, lambda: session_check.check_open_sessions(context, references)),
+            Check(session_check.OPEN_SESSIONS, lambda: session_check.check_open_sessions(context)),
             Check(leftover_check.CHECK, lambda: leftover_check.check_leftovers(context)),
         ]
     with one_look(context.catalog):

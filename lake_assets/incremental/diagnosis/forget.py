@@ -7,10 +7,9 @@ only state that is known to be right: with an older watermark, a process would a
 from __future__ import annotations
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.expressions import AlwaysTrue, EqualTo
 
-from lake_assets.incremental.execution.session_log import create_tables
-from lake_assets.incremental.execution.session_log.process_log import equal_to
+from lake_assets.incremental.execution.log import create_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import DamagedFile, damaged_file
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
@@ -57,7 +56,7 @@ def _clear(catalog: Catalog, name: str) -> None:
 
 def _delete(catalog: Catalog, name: str, process: str | None) -> None:
     """Delete the rows of a process, or all. Whole files go, by metadata alone: a damaged one is not opened."""
-    rows = AlwaysTrue() if process is None else equal_to("process_name", process)
+    rows = AlwaysTrue() if process is None else EqualTo("process_name", process)  # type: ignore[call-arg, arg-type]
     for attempt in tables.retrying():
         with attempt:
             tables.load(catalog, name).delete(rows)

@@ -10,7 +10,7 @@ from pyiceberg.table import Table
 from lake_assets.base.findings import Finding, Repair
 from lake_assets.errors import TableDamaged
 from lake_assets.incremental.diagnosis.context import Context
-from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
+from lake_assets.incremental.execution.state import State, number_of
 from lake_assets.incremental.metadata import publish, tables
 
 CHECK = "leftovers"
@@ -20,9 +20,8 @@ def check_leftovers(context: Context) -> Iterator[Finding]:
     """Yield the targets with staged snapshots that were never published and that no session needs."""
     any_found = False
     loaded = {name: _load(context, name) for name in sorted(context.targets & context.present)}
-    references = read_references(context.catalog)  # only now: see there
     for name, table in loaded.items():
-        ids = leftover_snapshots(table, name, references) if table else []
+        ids = leftover_snapshots(table) if table else []
         if ids:
             any_found = True
             what = f"expires {len(ids)} staged snapshots of {name}"
@@ -34,20 +33,23 @@ def check_leftovers(context: Context) -> Iterator[Finding]:
         yield Finding(CHECK, "ok", "No target has staged snapshots that no session needs.")
 
 
-def leftover_snapshots(table: Table, name: str, references: SnapshotReferences) -> list[int]:
-    """Return the staged snapshots of a target that are not in the history of main and that nothing refers to.
+def leftover_snapshots(table: Table) -> list[int]:
+    """Return the staged snapshots of a target that can never be published: a session of a later number has ended.
 
-    Args:
-        table: The target, loaded before the references were read: a session that staged meanwhile is then included.
-        name: Its name.
-        references: What all processes refer to.
+    A snapshot of the next number may belong to a session that runs now, or to one that an audit has stopped, which
+    people may inspect.
     """
-    needed = set(references.pinned(table, name))
-    needed.update(snapshot.snapshot_id for snapshot in publish.ancestors(table))
+    kept = {snapshot.snapshot_id for snapshot in publish.ancestors(table)}
+    kept.update(ref.snapshot_id for ref in table.metadata.refs.values())
+    ended = max((number_of(each) for each in table.metadata.snapshots if each.snapshot_id in kept), default=0)
+    opened = State("", table=table).opened
+    written_for = opened["plan"]["session_id"] if opened else None
     found = []
     for snapshot in table.metadata.snapshots:
-        summary = snapshot.summary.additional_properties if snapshot.summary else {}
-        if publish.WAP_ID in summary and snapshot.snapshot_id not in needed:
+        wap_id = publish.summary_of(snapshot).get(publish.WAP_ID)
+        if wap_id is None or snapshot.snapshot_id in kept:
+            continue
+        if wap_id.rpartition(".")[0] != written_for and number_of(snapshot) <= ended:
             found.append(snapshot.snapshot_id)
     return found
 
@@ -63,6 +65,6 @@ def _expire(context: Context, name: str) -> None:
     for attempt in tables.retrying():
         with attempt:
             table = tables.load(context.catalog, name)
-            ids = leftover_snapshots(table, name, read_references(context.catalog))
+            ids = leftover_snapshots(table)
             if ids:
                 table.maintenance.expire_snapshots().by_ids(ids).commit()

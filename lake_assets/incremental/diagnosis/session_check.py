@@ -1,18 +1,21 @@
-"""The checks of the session log: its files, the tables that watermarks name, open sessions, and what dead ones left."""
+"""The checks of the session log: its files, the tables that watermarks name, and open sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from datetime import datetime
 from typing import Any
+
+from pyiceberg.table import Table
 
 from lake_assets.base.findings import Finding, Level, Repair
 from lake_assets.errors import SourceReplaced, TableDamaged
-from lake_assets.incremental.diagnosis.context import EXTERNAL_RUN, Context
+from lake_assets.incremental.diagnosis.context import Context
 from lake_assets.incremental.diagnosis.forget import LOGS, forget, forgotten_by
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences
-from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import DamagedFile, damaged_file
 from lake_assets.incremental.monitoring.targets import target_problems
 
@@ -44,7 +47,7 @@ def check_watermarks(context: Context, references: SnapshotReferences) -> Iterat
 
 
 def check_targets(context: Context) -> Iterator[Finding]:
-    """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back, changed by others."""
+    """Yield the targets that are not as their sessions left them: dropped, replaced, rolled back."""
     if context.pipeline is None:
         return
     engine = Engine(context.catalog, context.pipeline, clock=context.clock)
@@ -55,17 +58,25 @@ def check_targets(context: Context) -> Iterator[Finding]:
         yield Finding(TARGETS, "ok", f"{len(context.targets)} targets are as their sessions left them.")
 
 
-def check_open_sessions(context: Context, references: SnapshotReferences) -> Iterator[Finding]:
-    """Yield the open sessions that nobody works on any more."""
-    waiting = 0
-    for session in references.open_sessions():
-        if context.is_dead(session["run_id"] or "", session["started_at"]):
-            yield _dead_session(context, session)
-        else:
-            waiting += 1
-            yield _active_session(session)
-    if not references.open_sessions():
+def check_open_sessions(context: Context) -> Iterator[Finding]:
+    """Yield the sessions that other programs write. They block nobody, so none has to be ended."""
+    found = []
+    for name in sorted(context.targets & context.present):
+        opened = State(name, table=_load(context, name)).opened
+        if opened is not None:
+            since = datetime.fromisoformat(opened["at"])
+            text = f"Session {opened['plan']['session_id']} of {name} waits for an external job since "
+            found.append(Finding(OPEN_SESSIONS, "ok", f"{text}{since:%Y-%m-%d %H:%M} UTC."))
+    yield from found
+    if not found:
         yield Finding(OPEN_SESSIONS, "ok", "No session is open.")
+
+
+def _load(context: Context, name: str) -> Table | None:
+    try:
+        return tables.load(context.catalog, name)
+    except TableDamaged:  # the check of tables reports it
+        return None
 
 
 def _damaged(context: Context, name: str, damaged: DamagedFile) -> Finding:
@@ -92,41 +103,3 @@ def _check_watermark(context: Context, watermark: Row) -> Iterator[Finding]:
         if found != watermark["table_uuid"]:
             error = SourceReplaced(source, expected=watermark["table_uuid"], found=found)
             yield Finding(WATERMARKS, level, f"{process}: {error.problem}", error.remedy)
-
-
-def _active_session(session: Row) -> Finding:
-    name = f"Session {session['session_id']} of {session['process_name']}"
-    since = f"{session['started_at']:%Y-%m-%d %H:%M} UTC"
-    if session["run_id"] == EXTERNAL_RUN:
-        return Finding(OPEN_SESSIONS, "ok", f"{name} waits for an external job since {since}.")
-    return Finding(OPEN_SESSIONS, "ok", f"{name} is open since {since}; its run may be active.")
-
-
-def _dead_session(context: Context, session: Row) -> Finding:
-    process, session_id = session["process_name"], session["session_id"]
-    text = f"Session {session_id} of {process} is open since {session['started_at']:%Y-%m-%d %H:%M} UTC, "
-    text += "but its run is dead."
-    if process not in context.targets or process not in context.present:
-        return Finding(OPEN_SESSIONS, "warning", text, "No pipeline here declares the target: its own project ends it.")
-    table = tables.load(context.catalog, process)
-    is_published = session["state"] == "published" or publish.is_published(table, session_id)
-    what = f"commits the watermarks of {session_id}, which is published"
-    if not is_published:
-        what = f"abandons {session_id}, which published nothing; the next session of {process} is planned anew"
-    repair = Repair(what, lambda: _end(context, process, session_id, is_published=is_published))
-    name = process.rpartition(".")[2]
-    remedy = f"The next session of {process} finishes it: `lake catch-up {name}`. Or run `lake doctor --repair`, "
-    return Finding(OPEN_SESSIONS, "warning", text, f"{remedy}which {what}.", repair)
-
-
-def _end(context: Context, process: str, session_id: str, *, is_published: bool) -> None:
-    """End an open session, if it still is the newest one of its process."""
-    assert context.pipeline is not None
-    engine = Engine(context.catalog, context.pipeline, clock=context.clock)
-    record = engine.store.state(process).open_session
-    if record is None or record.plan.session_id != session_id:
-        return
-    if is_published:
-        engine.commit_session(context.pipeline.target(process))
-    else:
-        engine.store.record(replace(record, state="abandoned", ended_at=context.clock()), after=record)

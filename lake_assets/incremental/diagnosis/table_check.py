@@ -13,7 +13,7 @@ from lake_assets.errors import InvalidCompleteThrough, SourceError, TableDamaged
 from lake_assets.incremental.diagnosis.context import Context
 from lake_assets.incremental.diagnosis.forget import STARTED_AGAIN
 from lake_assets.incremental.diagnosis.lost_tables import LostTable, lost_table, register
-from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES
+from lake_assets.incremental.execution.log import LOG_PROPERTIES
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import damaged_file

@@ -5,7 +5,7 @@ The steps run in this order. Each can be repeated, so calling an erasure again f
 1. The erasure is recorded as requested. From then on, the erasure guard deletes rows that were sent before the erasure
    and arrive later.
 2. The rows are deleted from the raw tables.
-3. Every target is brought up to date: open sessions are finished, and the touched hours are planned and rebuilt as
+3. Every target is brought up to date: the touched hours are planned and rebuilt as
    after any other change. Hours beyond a catch-up threshold are rebuilt as a backfill. Then every watermark is at the
    head of its source.
 4. The id is removed from quarantine and from the samples of audits.
@@ -224,6 +224,8 @@ def _bring_up_to_date(engine: Engine, target: Target) -> bool:
         )
     acknowledged = not isinstance(engine.acknowledge(target, run_id=RUN_ID), NoSession)
     rewritten = drop_deleted_entries(engine.catalog, target.table)
+    if rewritten:  # the tag of the last session would keep the former manifests
+        engine.carry(target, why="erasure", run_id=RUN_ID)
     return len(outcomes) > 1 or acknowledged or rewritten
 
 

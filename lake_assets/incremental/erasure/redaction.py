@@ -51,7 +51,9 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
         with attempt:
             table = tables.load(catalog, SESSION)
             rows = table.scan(NotNull("audits")).to_arrow()  # type: ignore[call-arg, arg-type]
-            mentioning = [row for row in rows.to_pylist() if _mentions(row["audits"], value)]
+            stored = rows.to_pylist()
+            moves = {_move(row) for row in stored if _mentions(row["audits"], value)}
+            mentioning = [row for row in stored if _move(row) in moves]
             with table.transaction() as transaction:
                 for process, group in groupby(sorted(mentioning, key=by_process), key=by_process):
                     redacted = [_redacted(row, value) for row in group]
@@ -64,6 +66,10 @@ def redact_audit_samples(catalog: Catalog, value: str) -> int:
                     transaction.overwrite(replacement, overwrite_filter=same_rows)
             return len(mentioning)
     raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _move(row: dict[str, Any]) -> tuple[str, int]:
+    return row["process_name"], row["revision"]
 
 
 def _mentions(audits: str | None, value: str) -> bool:

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
 
-from lake_assets.errors import HoursHeld, LakeError, PublishConflict, StateMoved
+from lake_assets.errors import HoursHeld, LakeError, PublishConflict
 from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.errors.texts import ErrorText
-from lake_assets.incremental.execution.source_heads import present_heads
+from lake_assets.incremental.execution.planner import present_heads
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
 if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.source_heads import Heads
+    from lake_assets.incremental.execution.planner import Heads
 
 MAX_OVERTAKEN = 20
 """How often in a row a target's session may be overtaken by other processes before the target fails."""
@@ -33,7 +33,7 @@ MAX_OVERTAKEN = 20
 OVERTAKEN_SECONDS = 0.2
 """Pause after a session was overtaken; it grows by as much each time in a row."""
 
-_Overtaken = (StateMoved, PublishConflict, CommitFailedException)
+_Overtaken = (PublishConflict, CommitFailedException)
 
 REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
 CONFIRM = "Correct a source that is declared complete too far, or repeat the command with --force."
@@ -94,12 +94,13 @@ def catch_up(
     wanted = {target.table for target in targets}
     in_order = [target for target in engine.pipeline.in_order() if target.table in wanted]
     run = partial(engine.run, again=again, force=force, deferred=deferred, run_id=run_id)
-    for outcome, error in _steps(engine, in_order, run):
-        outcomes.append(outcome)
-        if report is not None:
-            report(outcome)
-        if error is not None and on_error is not None:
-            on_error(error)
+    with engine.log.batch():
+        for outcome, error in _steps(engine, in_order, run):
+            outcomes.append(outcome)
+            if report is not None:
+                report(outcome)
+            if error is not None and on_error is not None:
+                on_error(error)
     return outcomes
 
 

@@ -1,33 +1,43 @@
 """The engine: decides what a process does next, and does it. Each step is safe to repeat.
 
 It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a clock. Follow a session from here to
-`driver` (settle, decide, guard, run), to `run` (stage, audit, publish, commit), to the modules of `steps`.
+`session.run` (plan, stage, audit, commit).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic import TypeAdapter
 from pyiceberg.catalog import Catalog
 
 from lake_assets.base.progress import Progress, unseen
-from lake_assets.errors import TargetChanged, TargetError, TargetRolledBack, UsageError
+from lake_assets.errors import (
+    PublishConflict,
+    TargetDropped,
+    TargetError,
+    TargetReplaced,
+    UsageError,
+)
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.own_sql import check_own_sql
-from lake_assets.incremental.execution.driver import Driver
+from lake_assets.incremental.execution import session
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
-from lake_assets.incremental.execution.planner import Planner
+from lake_assets.incremental.execution.log import EXTERNAL_RUN, SessionLog, SessionRecord, create_tables, record_of
+from lake_assets.incremental.execution.planner import Heads, Planner
 from lake_assets.incremental.execution.published_audit import PublishedAudit, PublishedAuditor
-from lake_assets.incremental.execution.run import Runner
-from lake_assets.incremental.execution.session_log import ProcessState, SessionStore, create_tables
-from lake_assets.incremental.execution.source_heads import Heads
-from lake_assets.incremental.execution.steps.attempt import Attempt
-from lake_assets.incremental.execution.steps.run_context import RunContext, is_published
-from lake_assets.incremental.execution.stray_rows import delete_stray_rows
-from lake_assets.incremental.execution.target_check import find_problem
+from lake_assets.incremental.execution.session import Context, Session
+from lake_assets.incremental.execution.state import OPENED, State, after_session, logged
+from lake_assets.incremental.execution.target_state import (
+    delete_stray_rows,
+    find_problem,
+    outside_changes,
+    read_state,
+)
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.erasure_registry import Erasures
 from lake_assets.incremental.metadata.erasure_registry import create_table as create_erasure_table
@@ -35,18 +45,28 @@ from lake_assets.incremental.metadata.source_tables import load_raw
 from lake_assets.incremental.planning import landed
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
+from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
-from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan, SessionReport
+from lake_assets.incremental.planning.session import (
+    Decision,
+    NoSession,
+    OpenedSession,
+    SessionPlan,
+    SessionReport,
+    SourceRange,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
 
 
 class Engine:
     """Runs the processes of a pipeline on a catalog."""
 
     planner = Planner
-    runner = Runner
+    leaves_out_unchanged = True
 
     def __init__(
         self,
@@ -68,7 +88,7 @@ class Engine:
         self.pipeline = pipeline
         self.clock = clock
         self.spark = spark
-        self.store = SessionStore(catalog)
+        self.log = SessionLog(catalog)
         self.erasures = Erasures(catalog, key=erasure_key)
         self.erasure_guard = ErasureGuard(catalog, pipeline, self.erasures)
 
@@ -91,17 +111,23 @@ class Engine:
     def _create(self, declared: RawTable | Target) -> bool:
         if isinstance(declared, RawTable):
             return not declared.exists_already and tables.create_raw(self.catalog, declared)
-        return not self._was_dropped(declared) and tables.create_target(self.catalog, declared)
+        was_dropped = isinstance(self.problem(declared), TargetDropped)
+        return not was_dropped and tables.create_target(self.catalog, declared)
+
+    def state(self, target: Target) -> State:
+        """Return the state of a target, with the target as it is now. Reads metadata only.
+
+        Raises:
+            TargetError: The target is not the table that its sessions have built.
+        """
+        return read_state(self.catalog, self.log, target.table)
 
     def decide(self, target: Target) -> Decision:
-        """Return the plan of the open session, or of the next one, or why there is none. Reads metadata only."""
-        state = self.store.state(target.table)
-        if state.open_session is not None:
-            return state.open_session.plan
-        return self._planner(target).next_session(state)
+        """Return the plan of the next session, or why there is none. Reads metadata only."""
+        return self._planner(target).next_session(self.state(target))
 
     def unsettled(self, target: Target) -> str | None:
-        """Return why a target should wait for a target upstream of it, whose session is open or due; else None."""
+        """Return why a target should wait for a target upstream of it, whose session is due; else None."""
         for upstream in self.pipeline.upstream_of(target):
             decision = self.decide(upstream)
             if isinstance(decision, SessionPlan):
@@ -119,7 +145,7 @@ class Engine:
         deferred: bool = False,
         run_id: str = "",
     ) -> SessionReport | NoSession:
-        """Finish the open session of a target, or plan and run the next one.
+        """Plan and run the next session of a target.
 
         Args:
             up_to: Heads of the sources to plan up to; None for the current ones.
@@ -131,49 +157,27 @@ class Engine:
 
         Raises:
             AuditFailed: A blocking audit failed; nothing is published.
-            StateMoved: Another run of the process has overtaken this one.
+            PublishConflict: Others move the target all the time.
             SourceError: A source cannot be read as declared.
             TargetError: The target cannot be published to.
         """
-        # After the guard has deleted rows, the given heads are not the newest any more.
-        decide_again = partial(self._planner(target).next_session, retry_blocked=again, force=force, deferred=deferred)
+        planner = self._planner(target)
+        heads, wanted = up_to, only
 
-        def decide(state: ProcessState) -> Decision:
-            decision = decide_again(state, up_to=up_to)
-            if only is not None and isinstance(decision, SessionPlan) and decision.session_id != only:
-                return NoSession("idle", f"{only} is committed already, or another session has taken its place")
+        def decide(state: State) -> Decision:
+            decision = planner.next_session(state, up_to=heads, retry_blocked=again, force=force, deferred=deferred)
+            if wanted is not None and isinstance(decision, SessionPlan) and decision.session_id != wanted:
+                return NoSession("idle", f"{wanted} is committed already, or another session has taken its place")
             return decision
 
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            decide_again=decide_again,
-        )
+        def guard(decision: Decision) -> bool:
+            nonlocal heads, wanted
+            deleted = self.erasure_guard.delete_erased_rows(decision)
+            if deleted:  # the given heads are not the newest any more
+                heads = wanted = None
+            return deleted
 
-    def open_session(self, target: Target, *, run_id: str = "") -> OpenedSession | NoSession:
-        """Open the next session of a target for another program to write, or return the open one again."""
-        decide = self._planner(target).external_session
-        return self._driver(target).drive(decide, self._as_opened, run_id=run_id)
-
-    def publish_session(self, target: Target) -> SessionReport:
-        """Audit and publish what another program has written for the open session of a target.
-
-        Raises:
-            UsageError: No session is open, or nothing was written.
-            NotAsPlanned: What was written is not what the plan says.
-            PublishConflict: It was written onto another snapshot than main.
-            AuditFailed: A blocking audit failed; nothing is published.
-        """
-        return self._driver(target).drive_open_session(self._runner().publish_written)
-
-    def commit_session(self, target: Target) -> SessionReport:
-        """Commit the watermarks of the open session of a target.
-
-        Raises:
-            UsageError: No session is open, or it is not published.
-        """
-        return self._driver(target).drive_open_session(self._commit_published)
+        return self._run(target, decide, run_id=run_id, guard=guard)
 
     def rebuild(
         self,
@@ -183,7 +187,7 @@ class Engine:
         run_id: str = "",
         reset: bool = False,
     ) -> SessionReport | NoSession:
-        """Rebuild hours from the sources as of the watermark, which stays. An open session is finished first.
+        """Rebuild hours from the sources as of the watermark, which stays.
 
         Args:
             reset: Read the sources at their current heads instead, and start the watermark anew there; all other hours
@@ -191,18 +195,16 @@ class Engine:
                 that was dropped is created again, and all its hours are rebuilt.
         """
         planner = self._planner(target)
-        if reset:
-            tables.create_target(self.catalog, target)
-
-        def decide(state: ProcessState) -> Decision:
-            return planner.rebuild(state, hours, run_id=run_id, reset=reset)
-
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        if not reset:
+            decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=False)
+            return self._run(target, decide, run_id=run_id)
+        problem = self.problem(target)
+        tables.create_target(self.catalog, target)
+        if isinstance(problem, (TargetDropped, TargetReplaced)):
+            return self._run(target, planner.rebuild_all, run_id=run_id, read=partial(self._unbuilt, target))
+        decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=True)
+        read = partial(read_state, self.catalog, self.log, target.table, accept_rollback=True)
+        return self._run(target, decide, run_id=run_id, read=read)
 
     def rebuild_all(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Create a target's table if it does not exist, and rebuild it as if it had no watermark.
@@ -210,39 +212,131 @@ class Engine:
         All hours that the sources or the target have are rebuilt, or are pending afterwards.
         """
         tables.create_target(self.catalog, target)
-        return self._driver(target).drive(
-            self._planner(target).rebuild_all,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        return self._run(target, self._planner(target).rebuild_all, run_id=run_id, read=partial(self._unbuilt, target))
 
     def repair(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
-        """Rebuild the hours in which others have changed a target, and count the changes as dealt with.
+        """Go on from the older state of a target that was rolled back; what is missing is rebuilt by the next sessions.
 
-        Rows of others in hours that no session may build yet, or never, are deleted.
+        What others have changed in a target needs no repair: the next session rebuilds it.
 
         Raises:
             TargetDropped: The target does not exist any more.
             TargetReplaced: The target is another table than the one that was built.
         """
-        planner = self._planner(target)
+        problem = self.problem(target)
+        if isinstance(problem, (TargetDropped, TargetReplaced)):
+            raise problem
+        if problem is not None:
+            self.carry(target, why="repair", run_id=run_id)
+        return self.run(target, run_id=run_id)
 
-        def decide(state: ProcessState) -> Decision:
-            if isinstance(self._problem(target, state), (TargetChanged, TargetRolledBack)):
-                delete_stray_rows(self.catalog, target, *planner.buildable_range(state))
-            return planner.repair(state, run_id=run_id)
+    def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
+        """Commit a session that carries the state of a target on, and builds nothing.
 
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        The tag then lets go of the files that the last session published. No session that was planned before can
+        publish any more.
+
+        Args:
+            why: The beginning of the session's id.
+        """
+        for _ in range(session.MAX_ATTEMPTS):
+            state = read_state(self.catalog, self.log, target.table, accept_rollback=True)
+            if state.table is None or not state.watermarks:
+                return state
+            self.log.complete(state)
+            found = outside_changes(state, target).hours
+            committed = state.committed.with_changed(
+                {hour: reason for hour, reason in found.items() if hour >= self.pipeline.start_hour}
+            )
+            plan = _plan_of(state, why, committed)
+            log = logged(state, plan, pattern_id=target.mode.pattern_id, run_id=run_id, started_at=self.clock())
+            after = after_session(state, plan, committed, log, state.highest + 1)
+            try:
+                stored = session.commit_state(self.catalog, state.table, after, None)
+            except PublishConflict:
+                continue
+            self.log.add(record_of(stored), stored)
+            return stored
+        raise PublishConflict(target.table, expected=None, found=None)
 
     def problem(self, target: Target) -> TargetError | None:
-        """Return in which way a target is not as its sessions left it; None if it is. Reads metadata only."""
-        return self._problem(target, self.store.state(target.table))
+        """Return why no session of a target can be planned; None if one can. Reads metadata only."""
+        return find_problem(self.catalog, self.log, target)
+
+    def open_session(self, target: Target, *, run_id: str = EXTERNAL_RUN) -> OpenedSession | NoSession:
+        """Open the next session of a target for another program to write, or return the open one again."""
+        self.create_tables()
+        state = self.state(target)
+        self.log.complete(state)
+        assert state.table is not None
+        plan = self._opened_plan(state)
+        if plan is None:
+            decision = self._planner(target).external_session(state)
+            if self.erasure_guard.delete_erased_rows(decision):
+                return self.open_session(target, run_id=run_id)
+            if isinstance(decision, NoSession):
+                return decision
+            plan = decision
+            base = publish.base_of(state.table)
+            opened = {
+                "n": state.highest + 1,
+                "main": base.main,
+                "tag": base.tag,
+                "run_id": run_id,
+                "at": self.clock().isoformat(),
+                "plan": json.loads(_PLAN.dump_json(plan)),
+            }
+            with state.table.transaction() as transaction:
+                transaction.set_properties({OPENED: json.dumps(opened)})
+        table = tables.load(self.catalog, target.table)
+        number = publish.next_staging_number(table, plan.session_id)
+        return OpenedSession(plan=plan, table=target.table, wap_id=publish.wap_id(plan.session_id, number))
+
+    def publish_session(self, target: Target) -> SessionReport:
+        """Audit and publish what another program has written for the open session of a target, and end the session.
+
+        Raises:
+            UsageError: No session is open, or nothing was written.
+            NotAsPlanned: What was written is not what the plan says.
+            PublishConflict: Main has moved since the session was opened.
+            AuditFailed: A blocking audit failed; nothing is published.
+        """
+        state = self.state(target)
+        plan = self._opened_plan(state)
+        if plan is None:
+            raise UsageError(
+                f"{target.table} has no open session.",
+                remedy=f"Open one with `lake session init {target.name}`.",
+            )
+        assert state.table is not None
+        written = session.find_written(state.table, plan, target.time_column)
+        opened = state.opened or {}
+        return session.finish(
+            self._context(),
+            Session(target, state, plan, str(opened.get("run_id", EXTERNAL_RUN)), written=written, is_external=True),
+        )
+
+    def commit_session(self, target: Target) -> SessionReport:
+        """Return the report of the session that another program has written and published last.
+
+        Raises:
+            UsageError: A session is open: it is not published.
+        """
+        state = self.state(target)
+        plan = self._opened_plan(state)
+        if plan is not None:
+            raise UsageError(
+                f"{plan.session_id} is not published.",
+                remedy=f"Run `lake session publish {target.name}` first.",
+            )
+        if state.n == 0 or state.log.get("run") != EXTERNAL_RUN:
+            raise UsageError(
+                f"{target.table} has no open session.",
+                remedy=f"Open one with `lake session init {target.name}`.",
+            )
+        self.log.complete(state)
+        newest = self.log.history(target.table, newest=1)
+        return newest[0].report() if newest else record_of(state).report()
 
     def audit(
         self, target: Target, hours: Collection[int] = (), *, names: Collection[str] | None = None
@@ -260,7 +354,7 @@ class Engine:
         auditor = PublishedAuditor(
             self.catalog,
             target,
-            self.store.state(target.table),
+            self.state(target),
             start=self.pipeline.start_hour,
             open_spark=self.spark,
         )
@@ -268,17 +362,26 @@ class Engine:
 
     def pending(self, target: Target) -> PendingHours:
         """Return which hours of a target wait to be built, and why. Reads metadata only."""
-        return pending_hours(self.store.state(target.table).committed, self.decide(target))
+        return pending_hours(self.state(target).committed, self.decide(target))
 
     def acknowledge(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
         """Move the watermark of a waiting target to the heads of its sources; hours that changed become pending."""
-        decide = self._planner(target).acknowledgement
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        return self._run(target, self._planner(target).acknowledgement, run_id=run_id)
+
+    def history(self, target: Target, *, newest: int | None = None) -> list[SessionRecord]:
+        """Return sessions of a target, oldest first; also the last one, if the log has not got it yet.
+
+        Args:
+            newest: How many sessions to return: the last ones. None for all.
+        """
+        found = self.log.history(target.table, newest=newest)
+        problem = self.problem(target)
+        if problem is not None:
+            return found
+        state = self.state(target)
+        if state.n and state.log and all(each.plan.session_id != state.session_id for each in found[-2:]):
+            found.append(record_of(state))
+        return found
 
     def raw_activity(self, raw: RawTable, *, since: int | None) -> list[RawSnapshot]:
         """Return the snapshots of a raw table after a snapshot, oldest first.
@@ -294,55 +397,90 @@ class Engine:
         table = load_raw(self.catalog, raw)
         return landed.lateness(table, raw, snapshot, start=self.pipeline.start_hour)
 
-    def _problem(self, target: Target, state: ProcessState) -> TargetError | None:
-        return find_problem(self.catalog, target, state)
-
-    def _was_dropped(self, target: Target) -> bool:
-        if tables.find(self.catalog, target.table) is not None:
-            return False
-        return bool(self.store.state(target.table).watermarks)
-
-    def _as_opened(self, attempt: Attempt) -> OpenedSession:
-        table = tables.load(self.catalog, attempt.target.table)
-        session_id = attempt.plan.session_id
-        number = publish.next_staging_number(table, session_id)
-        return OpenedSession(
-            plan=attempt.plan,
-            table=attempt.target.table,
-            wap_id=publish.wap_id(session_id, number),
+    def _run(
+        self,
+        target: Target,
+        decide: Callable[[State], Decision],
+        *,
+        run_id: str,
+        read: Callable[[], State] | None = None,
+        guard: Callable[[Decision], bool] | None = None,
+    ) -> SessionReport | NoSession:
+        """Run a session, after stray rows of others are deleted; before its first one, the tables are created."""
+        read = read or partial(self.state, target)
+        state = read()
+        if state.table is None and not state.highest:
+            self.create_tables()
+            state = read()
+        if state.watermarks and outside_changes(state, target).may_have_strays:
+            delete_stray_rows(self.catalog, target, *self._planner(target).buildable_range(state))
+        return session.run(
+            self._context(),
+            target,
+            read,
+            decide,
+            guard=guard or self.erasure_guard.delete_erased_rows,
+            run_id=run_id,
         )
 
-    def _commit_published(self, attempt: Attempt) -> SessionReport:
-        table = tables.load(self.catalog, attempt.target.table)
-        if not is_published(attempt, table):
-            raise UsageError(
-                f"{attempt.plan.session_id} is not published.",
-                remedy=f"Run `lake session publish {attempt.target.name}` first.",
-            )
-        return self._runner().run(attempt)
+    def _unbuilt(self, target: Target) -> State:
+        """Return the state of a target as if no session had built it; numbers go on."""
+        number, _ = self.log.numbers(target.table)
+        table = tables.load(self.catalog, target.table)
+        numbers = [int(publish.summary_of(each).get("lake.n", 0)) for each in table.metadata.snapshots]
+        return State(target.table, highest=max([number, *numbers]), table=table, committed=Committed())
+
+    def _opened_plan(self, state: State) -> SessionPlan | None:
+        """Return the plan of the session that another program writes; None if there is none."""
+        opened = state.opened
+        if opened is not None:
+            return _PLAN.validate_python(opened["plan"])
+        before = self.log.before(state.process) if not state.n else None
+        return before.opened.plan if before is not None and before.opened is not None else None
 
     def _planner(self, target: Target) -> Planner:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)
 
-    def _driver(self, target: Target) -> Driver:
-        return Driver(
-            target,
-            self._planner(target),
-            self.store,
-            self.erasure_guard,
-            clock=self.clock,
-            create_tables=self.create_tables,
-        )
-
-    def _runner(self) -> Runner:
-        context = RunContext(
+    def _context(self) -> Context:
+        return Context(
             catalog=self.catalog,
             start_hour=self.pipeline.start_hour,
-            store=self.store,
+            log=self.log,
             clock=self.clock,
             open_spark=self.spark,
+            leaves_out_unchanged=self.leaves_out_unchanged,
         )
-        return self.runner(context)
+
+
+def _plan_of(state: State, why: str, committed: Committed) -> SessionPlan:
+    """Return the plan of a session that builds nothing and leaves the watermarks where they are."""
+    sources = []
+    for name, mark in state.watermarks.items():
+        sources.append(
+            SourceRange(
+                source=name,
+                table_uuid=mark.table_uuid,
+                from_snapshot_id=mark.snapshot_id,
+                to_snapshot_id=mark.snapshot_id,
+                to_sequence_number=mark.sequence_number,
+                to_timestamp_ms=mark.timestamp_ms,
+                complete_through=mark.complete_through,
+                totals=mark.totals,
+                last_hour=mark.last_hour,
+                appends_only=True,
+            )
+        )
+    return SessionPlan(
+        process=state.process,
+        session_id=f"{why}-{state.process.split('.')[-1]}-{state.highest + 1}",
+        kind="rebuild",
+        load="none",
+        sources=tuple(sources),
+        hours=(),
+        pending=tuple(sorted(committed.pending)),
+        notes=(f"{why}: the state was carried on, and no row was built",),
+        code_version=state.committed.code_version,
+    )
 
 
 def utc_now() -> datetime:

@@ -1,31 +1,30 @@
-"""What a process does next: planning with the tables and the log of sessions at hand. Reads metadata, changes nothing.
+"""What a target does next: planning with the tables and the state at hand. Reads metadata, changes nothing.
 
-`planning.plan` decides; this module collects its input, and adapts its plans to what the target's table shows.
+`planning.plan` decides; this module collects its input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
-from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
-from lake_assets.incremental.execution import target_check
-from lake_assets.incremental.execution.decisions import (
-    buildable_hours,
-    changed_hours,
-    heads_at,
-    left_by,
-    wait_if_beyond_data,
-    wait_if_blocked,
-    with_problem,
-    with_unpublished_id,
+from lake_assets.base.grain import Grain
+from lake_assets.base.hours import hour_key
+from lake_assets.errors import (
+    HistoryCut,
+    InvalidHourKey,
+    SourceReplaced,
+    TableDamaged,
+    TableMissing,
+    TimeColumnUnusable,
 )
-from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.source_heads import Heads, usable_heads
+from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
+from lake_assets.incremental.execution.state import State
+from lake_assets.incremental.execution.target_state import OutsideChanges, outside_changes
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.misread_files import check_new_files
 from lake_assets.incremental.metadata.newest_event import source_complete_through
@@ -40,6 +39,7 @@ from lake_assets.incremental.planning.changes import (
     changes,
     hours_present,
 )
+from lake_assets.incremental.planning.deferred import due_at
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
@@ -47,11 +47,16 @@ from lake_assets.incremental.planning.plan import (
     last_buildable_hour,
     plan,
     plan_acknowledged,
-    plan_no_hours,
     plan_rebuild,
 )
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 from lake_assets.settings import settings
+
+MAX_HOURS_BEYOND = 24
+"""The most hours that a session builds beyond the newest row of its sources."""
+
+Heads = Mapping[str, tuple[int | None, int | None]]
+"""Source → (snapshot id, complete-through) to plan up to."""
 
 
 class Planner:
@@ -80,7 +85,7 @@ class Planner:
 
     def next_session(
         self,
-        state: ProcessState,
+        state: State,
         *,
         up_to: Heads | None = None,
         retry_blocked: bool = False,
@@ -96,106 +101,62 @@ class Planner:
             force: Also plan a session that builds more than a day beyond the newest rows.
             deferred: Also plan hours that wait by the policy for late rows.
         """
-        known = self._planning_input(state, usable_heads(self.catalog, state.watermarks, up_to or {}))
+        known = self._planning_input(state, self._usable_heads(state, up_to or {}))
         known = replace(known, late=None) if deferred else known
-        decision = self._completed(state, self._cheapest(known, state))
+        decision = self._cheapest(known, state)
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
         if retry_blocked:
             return decision
         return wait_if_blocked(state, decision, self.target)
 
-    def external_session(self, state: ProcessState) -> Decision:
+    def external_session(self, state: State) -> Decision:
         """Plan the next session for another program, which recomputes all entities.
 
         A session that an audit has stopped is planned again, because the program may have been repaired.
         """
-        known = self._planning_input(state)
-        return self._completed(state, plan(replace(known, late=None, history=())))
+        return plan(replace(self._planning_input(state), late=None, history=()))
 
-    def acknowledgement(self, state: ProcessState) -> Decision:
+    def acknowledgement(self, state: State) -> Decision:
         """Plan the next session; if it has to wait, plan to move the watermark, so that changed hours are pending."""
-        known = self._planning_input(state)
-        return self._completed(state, plan_acknowledged(known))
+        return plan_acknowledged(self._planning_input(state))
 
-    def rebuild(
-        self,
-        state: ProcessState,
-        hours: Collection[int],
-        *,
-        run_id: str,
-        reset: bool,
-    ) -> Decision:
+    def rebuild(self, state: State, hours: Collection[int], *, run_id: str, reset: bool) -> Decision:
         """Plan to rebuild hours.
 
         Args:
             reset: Read the sources at their current heads, and start the watermarks anew there. Otherwise read them as
-                of the watermarks, which stay. If the target was dropped and created again, all hours are rebuilt.
+                of the watermarks, which stay.
         """
-        table = tables.find(self.catalog, self.target.table)
-        if reset and table is not None and target_check.is_replaced(table, state):
-            return self.rebuild_all(state)
-        known = self._planning_input(state, {} if reset else heads_at(state), reset=reset)
-        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=reset)
-        return self._completed(state, decision, repaired=table if reset else None)
-
-    def rebuild_all(self, state: ProcessState) -> Decision:
-        """Plan to rebuild all hours that the sources or the target have, as if the target had no watermark."""
-        table = tables.load(self.catalog, self.target.table)
-        known = self._planning_input(state, reset=True)
-        present = self.target.grain.whole(hours_present(table, self.target.time_column))
-        decision = plan(replace(known, committed=Committed(pending=present)))
-        if isinstance(decision, SessionPlan):
-            decision = replace(decision, kind="rebuild", starts_anew=True)
-        return self._completed(state, decision, repaired=table)
-
-    def repair(self, state: ProcessState, *, run_id: str) -> Decision:
-        """Plan to rebuild the hours in which others have changed the target; all hours if nothing says which.
-
-        Raises:
-            TargetDropped: The target does not exist any more.
-            TargetReplaced: The target is another table than the one that was built.
-        """
-        table = target_check.target_table(self.catalog, state)
-        target_check.check_same_table(table, state)
-        found = target_check.changed_by_others(table, self.target, state)
-        if found is None:
-            return NoSession("idle", f"nobody else has changed rows of {self.target.table}")
-        if found.hours is None:
-            return self.rebuild_all(state)
-        known = self._planning_input(state, heads_at(state), as_it_is=True)
-        hours = buildable_hours(known, found)
-        if not hours:
-            note = "others have changed no hour that a session builds"
-            return self._completed(state, plan_no_hours(known, note, token=run_id), repaired=table)
-        decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=False)
-        is_complete = isinstance(decision, SessionPlan) and hours <= set(decision.hour_numbers)
-        return self._completed(state, decision, repaired=table if is_complete else None)
-
-    def buildable_range(self, state: ProcessState) -> tuple[int, int | None]:
-        """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
-        known = self._planning_input(state, heads_at(state), as_it_is=True)
-        if isinstance(self.target.mode, Stateless):
-            return self.pipeline.start_hour, None
-        last = last_buildable_hour(known)
-        return self.pipeline.start_hour, self.pipeline.start_hour - 1 if last is None else last
-
-    def _plan_rebuild(
-        self,
-        state: ProcessState,
-        known: PlanningInput,
-        hours: Collection[int],
-        *,
-        run_id: str,
-        reset: bool,
-    ) -> Decision:
-        present = changed_hours(known)
+        heads = {name: Head(mark.snapshot_id, mark.complete_through) for name, mark in state.watermarks.items()}
+        known = self._planning_input(state, {} if reset else heads, reset=reset)
+        present: set[int] = set()
+        for change in known.changes:
+            for snapshot in change.snapshots:
+                for first, last in snapshot.hours:
+                    present.update(range(first, last + 1))
         if reset:
             # A replaced source may lack hours that the former one had: they are to be emptied.
-            table = tables.load(self.catalog, self.target.table)
-            present |= hours_present(table, self.target.time_column)
-        token = f"{run_id}|{self.target.code_version}|{state.revision}"
+            present |= self._present(state)
+        token = f"{run_id}|{self.target.code_version}|{state.highest}"
         return plan_rebuild(known, hours, present=present, token=token)
+
+    def rebuild_all(self, state: State) -> Decision:
+        """Plan to rebuild all hours that the sources or the target have, as if the target had no watermark."""
+        known = self._planning_input(state, reset=True)
+        every = dict.fromkeys(sorted(self._present(state)), "all hours are rebuilt")
+        decision = plan(replace(known, committed=Committed().with_changed(every)))
+        if isinstance(decision, SessionPlan):
+            decision = replace(decision, kind="rebuild", starts_anew=True)
+        return decision
+
+    def buildable_range(self, state: State) -> tuple[int, int | None]:
+        """Return the first and the last hour, inclusive, that a session may build; None for no last one."""
+        start = self.pipeline.start_hour
+        if isinstance(self.target.mode, Stateless):
+            return start, None
+        last = last_buildable_hour(self._planning_input(state))
+        return start, start - 1 if last is None else last
 
     def source_table(self, source: Source) -> Table:
         """Load a source.
@@ -206,41 +167,62 @@ class Planner:
         return load_source(self.catalog, self.pipeline, source)
 
     def _planning_input(
-        self,
-        state: ProcessState,
-        heads: Mapping[str, Head] | None = None,
-        *,
-        reset: bool = False,
-        as_it_is: bool = False,
+        self, state: State, heads: Mapping[str, Head] | None = None, *, reset: bool = False
     ) -> PlanningInput:
         """Collect the input of a plan.
 
         Args:
             heads: Source → the head to read it up to; the current one for other sources.
             reset: Read the sources from the beginning.
-            as_it_is: Also plan for a target that is not as its sessions left it.
         """
-        self._check_target(state, as_it_is=reset or as_it_is)
+        if state.table is not None:
+            tables.check_write_audit_publish(state.table, self.target.table)
+            check_grain(state.table, self.target.time_column, self.target.grain)
+        elif state.highest:
+            raise TableMissing(self.target.table)
         found = []
-        budget = self._read_budget()
+        every: dict[int, str] = {}
+        budget = ReadBudget(settings().exact_hours_bytes if self.exact_hours_bytes is None else self.exact_hours_bytes)
         for source in self.target.sources:
             since = None if reset else state.watermarks.get(source.table)
             up_to = heads.get(source.table) if heads else None
-            found.append(self._changes(source, since, up_to, budget))
-        committed = self._committed(state, reset=reset)
+            try:
+                found.append(self._changes(source, since, up_to, budget))
+            except (SourceReplaced, HistoryCut) as error:
+                if since is None:
+                    raise
+                # Nothing says what is new: all of it counts as new, and every hour is overwritten.
+                found.append(self._changes(source, None, None, budget))
+                every |= dict.fromkeys(self._present(state), f"all of it is read again: {error.problem}")
+        committed = in_whole_partitions(state.committed, self.target.grain)
+        if not reset:
+            committed = committed.with_changed(every | self._to_heal(state, outside_changes(state, self.target)))
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
             changes=tuple(found),
             committed=committed,
             code_version=self.target.code_version,
-            revision=state.revision,
+            revision=state.highest,
             grain=self.target.grain,
             start=self.pipeline.start_hour,
             late=self.target.late,
             now=self.clock() if self.clock and self.target.late else None,
             history=self._history(found[0].since) if committed.deferred else (),
         )
+
+    def _to_heal(self, state: State, found: OutsideChanges) -> dict[int, str]:
+        """Return the hours that others have changed and a session may build; stray rows in others are deleted."""
+        last = state.committed.last_built
+        limit = None if isinstance(self.target.mode, Stateless) or last is None else last
+        start = self.pipeline.start_hour
+        return {hour: why for hour, why in found.hours.items() if hour >= start and (limit is None or hour <= limit)}
+
+    def _present(self, state: State) -> frozenset[int]:
+        """Return the hours for which the target has data files."""
+        if state.table is None:
+            return frozenset()
+        return self.target.grain.whole(hours_present(state.table, self.target.time_column))
 
     def _history(self, mark: Watermark | None) -> tuple[int, ...]:
         """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""
@@ -250,58 +232,26 @@ class Planner:
         newest_first = [snapshot.snapshot_id for snapshot in publish.ancestors(table, mark.snapshot_id)]
         return tuple(reversed(newest_first))
 
-    def _committed(self, state: ProcessState, *, reset: bool) -> Committed:
-        """Return what is committed; if the watermarks are lost, with all hours of the target pending.
-
-        A source may have lost all rows of an hour since. Only the target's own partitions still name that hour.
-        """
-        are_lost = state.session is not None and not state.watermarks
-        committed = in_whole_partitions(state.committed, self.target.grain)
-        if reset or not are_lost:
-            return committed
-        table = tables.load(self.catalog, self.target.table)
-        present = self.target.grain.whole(hours_present(table, self.target.time_column))
-        return replace(committed, pending=committed.pending | present)
-
-    def _check_target(self, state: ProcessState, *, as_it_is: bool) -> None:
-        """Check that the target can be published to. Before its first session its table may not exist."""
-        name = self.target.table
-        if state.session is None and not state.watermarks and tables.find(self.catalog, name) is None:
-            return
-        table = target_check.target_table(self.catalog, state)
-        tables.check_write_audit_publish(table, name)
-        check_grain(table, self.target.time_column, self.target.grain)
-        if not as_it_is:
-            target_check.check_same_table(table, state)
-            publish.check_not_rolled_back(table, name, state.published_snapshot_id)
-
-    def _read_budget(self) -> ReadBudget:
-        if self.exact_hours_bytes is None:
-            return ReadBudget(settings().exact_hours_bytes)
-        return ReadBudget(self.exact_hours_bytes)
-
     def _changes(
-        self,
-        source: Source,
-        since: Watermark | None,
-        up_to: Head | None,
-        budget: ReadBudget,
+        self, source: Source, since: Watermark | None, up_to: Head | None, budget: ReadBudget
     ) -> SourceChanges:
         table = self.source_table(source)
         present = Head(publish.main_id(table), source_complete_through(table, source.table, self.pipeline))
-        found = changes(
-            table,
-            source,
-            since,
-            start=self.pipeline.start_hour,
-            up_to=up_to or present,
-            budget=budget,
-        )
-        added = {file.path for file in found.added}
-        check_new_files(table, source.table, added, found.head.snapshot_id)
+        found = changes(table, source, since, start=self.pipeline.start_hour, up_to=up_to or present, budget=budget)
+        check_new_files(table, source.table, {file.path for file in found.added}, found.head.snapshot_id)
         return found
 
-    def _cheapest(self, known: PlanningInput, state: ProcessState) -> Decision:
+    def _usable_heads(self, state: State, up_to: Heads) -> dict[str, Head]:
+        """Return the heads to plan up to, for heads that were read earlier: see `usable_head`."""
+        heads: dict[str, Head] = {}
+        for source, (snapshot_id, complete_through) in up_to.items():
+            table = tables.load(self.catalog, source)
+            head = usable_head(table, Head(snapshot_id, complete_through), state.watermarks.get(source))
+            if head is not None:
+                heads[source] = head
+        return heads
+
+    def _cheapest(self, known: PlanningInput, state: State) -> Decision:
         """Return the next session: a whole chunk for the changed entities alone, else a chunk that begins small.
 
         Only the first session after a change can tell its entities apart, so it goes as far as it may.
@@ -315,39 +265,120 @@ class Planner:
             return narrowed
         return self._narrow_to_changed_entities(known, state, small_chunk)
 
-    def _narrow_to_changed_entities(
-        self,
-        known: PlanningInput,
-        state: ProcessState,
-        decision: Decision,
-    ) -> Decision:
+    def _narrow_to_changed_entities(self, known: PlanningInput, state: State, decision: Decision) -> Decision:
         """Return the plan; of a session that rebuilds hours, with whose rows it recomputes."""
-        if not isinstance(decision, SessionPlan):
+        if not isinstance(decision, SessionPlan) or state.table is None:
             return decision
         hours = entities.rebuilt(known, decision)
         if not hours:
             return decision
-        table = tables.load(self.catalog, self.target.table)
-        rows = rows_between(table, self.target.time_column, hours[0], hours[-1])
-        intact = publish.only_compacted_since(table, state.published_snapshot_id)
+        rows = rows_between(state.table, self.target.time_column, hours[0], hours[-1])
+        intact = publish.only_compacted_since(state.table, state.snapshot_id)
         return entities.narrowed(known, decision, rows=rows, intact=intact)
 
-    def _completed(self, state: ProcessState, decision: Decision, *, repaired: Table | None = None) -> Decision:
-        """Return a decision with what the target's table adds to it.
 
-        A plan gets a session id that was never published, and the version of the target. If others have changed the
-        target, the decision says so.
+def present_heads(
+    catalog: Catalog, pipeline: Pipeline, names: Iterable[str]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Return the heads of tables now: table → (snapshot id, complete-through).
 
-        Args:
-            repaired: The target in a state of which the plan rebuilds everything that others have changed; None if
-                it does not.
-        """
-        table = repaired or tables.find(self.catalog, self.target.table)
-        if table is None:
-            return decision
-        found = None if repaired else target_check.changed_by_others(table, self.target, state)
-        if isinstance(decision, SessionPlan):
-            found = left_by(decision, found)
-            version = target_check.version_to_record(table, state, found)
-            decision = replace(with_unpublished_id(table, decision), target=version)
-        return decision if found is None else with_problem(decision, self.target, found)
+    A catch-up reads them once, and its sessions plan up to them: else a busy writer would keep it from its end. A table
+    that is damaged or declared wrongly is left out: the session that reads it reports why.
+    """
+    heads: dict[str, tuple[int | None, int | None]] = {}
+    for name in names:
+        try:
+            table = tables.find(catalog, name)
+            if table is not None:
+                heads[name] = (publish.main_id(table), source_complete_through(table, name, pipeline))
+        except (InvalidHourKey, TableDamaged, TimeColumnUnusable):
+            continue
+    return heads
+
+
+def usable_head(table: Table, head: Head, mark: Watermark | None) -> Head | None:
+    """Return the head to plan up to, for one that was read earlier.
+
+    Args:
+        table: The source, as it is now.
+        head: The head that was read earlier.
+        mark: The watermark of the target that reads the source.
+
+    Returns:
+        The watermark itself, if another process has moved it beyond the head: planning up to the head would take the
+        target back. None for the present head, if the earlier one is no ancestor of it or has expired.
+    """
+    main = [snapshot.snapshot_id for snapshot in publish.ancestors(table)]
+    newer = main  # than the head; main is listed from the newest on
+    if head.snapshot_id is not None:
+        if head.snapshot_id not in main:
+            return None
+        newer = main[: main.index(head.snapshot_id)]
+    if mark is not None and mark.snapshot_id in newer:
+        return Head(mark.snapshot_id, mark.complete_through)
+    return head
+
+
+def wait_if_beyond_data(decision: Decision, grain: Grain) -> Decision:
+    """Return the decision; a wait if it builds more than a day of hours that are later than all rows of the sources.
+
+    Hours of the newest row's own partition do not count.
+
+    A source that is declared complete far beyond its rows, as by a heartbeat of the future, would otherwise make a
+    target carry its state through years. An idle source builds hour by hour, which is always allowed.
+    """
+    if not isinstance(decision, SessionPlan):
+        return decision
+    newest = _newest_row(decision)
+    beyond = _hours_beyond(decision.hour_numbers, newest, grain)
+    if newest is None or len(beyond) <= MAX_HOURS_BEYOND or len(grain.firsts(beyond)) == 1:
+        return decision
+    complete = min(source.complete_through or 0 for source in decision.sources)
+    left = [hour for hour in decision.pending if hour <= complete]  # for later sessions: one builds so many at most
+    beyond = sorted({*beyond, *_hours_beyond(left, newest, grain)})
+    return NoSession(
+        "beyond",
+        f"{len(beyond):,} hours up to {hour_key(beyond[-1])} would be built beyond the newest row, which is of hour "
+        f"{hour_key(newest)}, because sources are declared complete: {_completeness(decision)}. "
+        f"`lake complete TABLE HOUR --force` corrects a wrong one; `lake catch-up {decision.process} --force` builds"
+        " the hours",
+        deferred=decision.deferred,
+    )
+
+
+def _newest_row(decision: SessionPlan) -> int | None:
+    """Return the hour of the newest row of all sources; None if they have no row, or it is not known."""
+    hours = [source.last_hour for source in decision.sources if source.last_hour is not None]
+    return max(hours, default=None)
+
+
+def _hours_beyond(hours: Iterable[int], newest: int | None, grain: Grain) -> list[int]:
+    if newest is None:
+        return []
+    filled = grain.last(newest)
+    return [hour for hour in hours if hour > filled]
+
+
+def _completeness(decision: SessionPlan) -> str:
+    through = []
+    for source in decision.sources:
+        if source.complete_through is not None:
+            through.append(f"{source.source} through {hour_key(source.complete_through)}")
+    return ", ".join(through)
+
+
+def wait_if_blocked(state: State, decision: Decision, target: Target) -> Decision:
+    """Return the decision; a wait if an audit has stopped just this plan of this code before."""
+    blocked = state.blocked
+    if blocked is None or not isinstance(decision, SessionPlan):
+        return decision
+    if (blocked["session_id"], blocked["code_version"]) != (decision.session_id, decision.code_version):
+        return decision
+    failed = "; ".join(f"{name}: {counts}" for name, counts in blocked["failed"].items())
+    return NoSession(
+        "blocked",
+        f"{decision.session_id} was stopped by an audit ({failed}). It runs again when a source or the code changes,"
+        f" or with `lake catch-up {decision.process} --again`",
+        look_again_at=due_at(decision.deferred, target.late),
+        deferred=decision.deferred,
+    )

@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Target
-from lake_assets.incremental.execution.session_log import ProcessState
-from lake_assets.incremental.execution.steps.audit_rows import quarantine_results, ties_result
+from lake_assets.incremental.execution.session import quarantine_results, ties_result
+from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.partitions import rows_between, rows_in_hours
 from lake_assets.incremental.planning.plan import Committed
@@ -90,7 +90,7 @@ class PublishedAuditor:
         self,
         catalog: Catalog,
         target: Target,
-        state: ProcessState,
+        state: State,
         *,
         start: int,
         open_spark: Callable[[], SparkSession],
@@ -134,17 +134,12 @@ class PublishedAuditor:
 
     def _plan(self, hours: tuple[int, ...]) -> SessionPlan:
         """Return the hours, and the sources as of the watermark, as a plan that is not recorded and not run."""
-        open_session = self.state.open_session
-        if open_session is not None and open_session.state == "published":
-            sources = open_session.plan.sources  # main is ahead of the watermark
-        else:
-            sources = self._sources_at_watermark()
         return SessionPlan(
             process=self.target.table,
             session_id=NO_SESSION,
             kind="rebuild",
             load="none",
-            sources=sources,
+            sources=self._sources_at_watermark(),
             hours=tuple(PlannedHour(hour, "chosen to be audited") for hour in hours),
             code_version=self.target.code_version,
         )

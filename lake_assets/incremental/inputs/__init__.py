@@ -1,5 +1,5 @@
 """What do decisions about targets depend on, and what of it has moved since a target was looked at?
 
 Reads the catalog and the manifests of the log of sessions, and loads no other table. May import
-`incremental.declaration`, `incremental.metadata` and `incremental.execution.session_log`.
+`incremental.declaration` and `incremental.metadata`.
 """

@@ -1,9 +1,10 @@
 """Maintenance of tables: compaction, expiry of snapshots, removal of orphans, by Iceberg's procedures.
 
 `policy.py` decides what to do. Every step is a commit of its own and leaves a correct table, so maintenance may die
-anywhere and be repeated. A compaction that meets a session makes the session stage again, so a target with an open
-session is not compacted. Expiry names snapshots by id: what a process plans meanwhile starts at a watermark, and the
-snapshots from there to the head are kept. Files are removed only if nothing in the table's metadata refers to them.
+anywhere and be repeated. A session that meets a compaction is planned and staged again. After a compaction of a target,
+a session without rows carries the state on: else the tag of the last session would keep the files of before. Expiry
+names snapshots by id: what a process plans meanwhile starts at a watermark, and the snapshots from there to the head
+are kept. Files are removed only if nothing in the table's metadata refers to them.
 """
 
 from __future__ import annotations
@@ -136,6 +137,15 @@ class Maintainer:
         """
         return _TableMaintenance(self, self.table(name), dry_run).run()
 
+    def carry(self, name: str) -> None:
+        """Carry the state of a target on; nothing if the table is no target."""
+        from lake_assets.incremental.execution.engine import Engine
+
+        engine = Engine(self.catalog, self.pipeline, clock=self.clock)
+        for target in self.pipeline.targets:
+            if target.table == name and engine.problem(target) is None:
+                engine.carry(target, why="maintenance", run_id="maintenance")
+
 
 def tables_of(pipeline: Pipeline) -> tuple[str, ...]:
     """Return all tables to maintain: raw tables, targets, and the engine's own.
@@ -156,6 +166,7 @@ class _TableMaintenance:
         self.spark = maintainer.spark
         self.name = name
         self.dry_run = dry_run
+        self.carry = maintainer.carry
         self.now = maintainer.clock()
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = []
@@ -190,15 +201,13 @@ class _TableMaintenance:
         partitions = len(self.partitions_to_compact())
         if not partitions and not self.has_many_manifests():
             return 0, False
-        session = read_references(self.catalog).open_session(self.name)
-        if session:
-            self.notes.append(f"Not compacted, because session {session} is open and would have to be staged again.")
-            return 0, False
         if partitions:
             self.call("rewrite_data_files", f"options => map({self.compaction_options()})")
         has_many_manifests = self.has_many_manifests()  # a compaction adds some of its own
         if has_many_manifests:
             self.call("rewrite_manifests")
+        if not self.dry_run:
+            self.carry(self.name)
         return partitions, has_many_manifests
 
     def has_many_manifests(self) -> bool:

@@ -1,6 +1,8 @@
-"""Which snapshots of a table are still needed, according to `etl.high_watermark` and `etl.session`.
+"""Which snapshots of a table are still needed, according to `etl.high_watermark`.
 
-Every process in these tables counts, also one that no pipeline declares any more: it may belong to another program.
+Every process in this table counts, also one that no pipeline declares any more: it may belong to another program. A row
+may be older than the state of its target, if a process died before it wrote the next one: a snapshot that expires
+meanwhile costs a rebuild, and no row.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.hours import parse_hour
-from lake_assets.incremental.execution.session_log import OPEN
-from lake_assets.incremental.execution.session_log.store import FORGETS
-from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.execution.log import FORGETS
+from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import naming_damaged_file
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
+from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK
 
 Row = Mapping[str, Any]
 
-_WATERMARK_COLUMNS = (
+_COLUMNS = (
     "process_name",
     "source",
     "revision",
@@ -34,16 +35,6 @@ _WATERMARK_COLUMNS = (
     "metadata",
     "target_snapshot_id",
 )
-_SESSION_COLUMNS = (
-    "process_name",
-    "session_id",
-    "revision",
-    "state",
-    "sources",
-    "staged_snapshot_id",
-    "run_id",
-    "started_at",
-)
 
 
 @dataclass(frozen=True)
@@ -52,23 +43,9 @@ class SnapshotReferences:
 
     Attributes:
         watermarks: Newest rows of `etl.high_watermark`: one for each process and source.
-        sessions: Newest rows of `etl.session`: one for each process.
     """
 
     watermarks: tuple[Row, ...]
-    sessions: tuple[Row, ...]
-
-    def open_session(self, process: str) -> str | None:
-        """Return the id of a process's open session; None if there is none."""
-        for session in self.sessions:
-            if session["process_name"] == process and _is_open(session):
-                session_id: str = session["session_id"]
-                return session_id
-        return None
-
-    def open_sessions(self) -> list[Row]:
-        """Return the open sessions of all processes."""
-        return [session for session in self.sessions if _is_open(session)]
 
     def complete_through(self, name: str) -> int | None:
         """Return the last hour through which a table was complete, as its sessions or its readers recorded it."""
@@ -86,31 +63,20 @@ class SnapshotReferences:
 
         These are the snapshots that
         - a watermark names, at present or before its last move, or as the one after which rows wait,
-        - an open session reads,
-        - an open session staged, or a blocked one, which people may inspect,
-        - a process published last, or up to which the engine answers for the rows of a target,
-        - a branch or tag names.
+        - a process published last,
+        - a branch or tag names: also the tag that every session of a target moves.
         """
         ids = {ref.snapshot_id for ref in table.metadata.refs.values()}
         ids.update(self._at_watermarks(name))
         ids.update(self._published(name))
-        ids.update(self._read(name))
-        ids.update(self._staged(table, name))
         return frozenset(ids)
 
     def next_reads(self, name: str) -> dict[int, str]:
-        """Return the snapshots of a table that are the start of the next read of a process.
-
-        Returns:
-            Snapshot id → a process whose watermark, or the end of whose open session, is at this snapshot.
-        """
+        """Return the snapshots of a table that are the start of the next read: id → the process at whose watermark."""
         processes = {}
         for watermark in self.watermarks:
             if watermark["source"] == name and watermark["latest_snapshot_id"] is not None:
                 processes[watermark["latest_snapshot_id"]] = watermark["process_name"]
-        for process, source in self._open_reads(name):
-            if source["to_snapshot_id"] is not None:
-                processes[source["to_snapshot_id"]] = process
         return processes
 
     def _at_watermarks(self, name: str) -> Iterator[int]:
@@ -126,34 +92,13 @@ class SnapshotReferences:
                 published = json.loads(watermark["metadata"]).get("published_snapshot_id")
                 yield from _known(published, watermark.get("target_snapshot_id"))
 
-    def _read(self, name: str) -> Iterator[int]:
-        for _, source in self._open_reads(name):
-            yield from _known(source["from_snapshot_id"], source["to_snapshot_id"])
-
-    def _open_reads(self, name: str) -> Iterator[tuple[str, Row]]:
-        """Yield the process of each open session that reads a table, and the range that it reads."""
-        for session in filter(_is_open, self.sessions):
-            for source in json.loads(session["sources"]):
-                if source["source"] == name:
-                    yield session["process_name"], source
-
-    def _staged(self, table: Table, name: str) -> Iterator[int]:
-        for session in self.sessions:
-            if session["process_name"] == name and (_is_open(session) or session["state"] == "blocked"):
-                yield from _known(session["staged_snapshot_id"])
-                # A run that died may have staged more than it recorded, and an active run has recorded nothing yet.
-                yield from publish.snapshots_of_session(table, session["session_id"])
-
 
 def read_references(catalog: Catalog) -> SnapshotReferences:
     """Return the present references of all processes.
 
-    Read a table's metadata before calling this: then the references include every session planned on that metadata.
+    Read a table's metadata before calling this: then they include every session that was committed on that metadata.
     """
-    return SnapshotReferences(
-        watermarks=_newest(catalog, HIGH_WATERMARK, _WATERMARK_COLUMNS),
-        sessions=_newest(catalog, SESSION, _SESSION_COLUMNS),
-    )
+    return SnapshotReferences(_newest(catalog, HIGH_WATERMARK, _COLUMNS))
 
 
 def _newest(catalog: Catalog, name: str, columns: Sequence[str]) -> tuple[Row, ...]:
@@ -174,7 +119,3 @@ def _known(*snapshot_ids: int | None) -> Iterator[int]:
     for snapshot_id in snapshot_ids:
         if snapshot_id is not None:
             yield snapshot_id
-
-
-def _is_open(session: Row) -> bool:
-    return session["state"] in OPEN

@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform, Transform
 from pyiceberg.types import NestedField
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from lake_assets.base.hours import parse_hour
+from lake_assets.base.hours import hour_key, parse_hour
 from lake_assets.errors import (
     ColumnMismatch,
     InvalidCompleteThrough,
@@ -184,6 +184,11 @@ def complete_through(table: Table, name: str) -> int | None:
         return parse_hour(value)
     except InvalidHourKey:
         raise InvalidCompleteThrough(name, COMPLETE_THROUGH, value) from None
+
+
+def complete_through_property(hour: int | None) -> dict[str, str | None]:
+    """Return the property that declares a table complete through an hour; it is removed for None."""
+    return {COMPLETE_THROUGH: None if hour is None else hour_key(hour)}
 
 
 def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -> None:

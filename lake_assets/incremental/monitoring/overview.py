@@ -16,13 +16,14 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import DataScan, FileScanTask, Table
 
 from lake_assets.base.progress import Progress, unseen
-from lake_assets.errors import TableMissing, TargetDropped
+from lake_assets.errors import TableMissing
 from lake_assets.errors.described import describe
 from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.declaration import LANDED, Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.column_lineage import column_sources
-from lake_assets.incremental.execution.session_log import ProcessState, SessionStore
-from lake_assets.incremental.execution.target_check import find_problem, target_table
+from lake_assets.incremental.execution.log import SessionLog
+from lake_assets.incremental.execution.state import State
+from lake_assets.incremental.execution.target_state import read_state
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import rows_by_hour
@@ -158,18 +159,17 @@ def overview(catalog: Catalog, pipeline: Pipeline, *, now: datetime, progress: P
         TableMissing: The engine's own tables are not in the catalog: nobody has run `lake init`.
     """
     quarantine = _quarantine(catalog)
-    store = SessionStore(catalog)
-    states = {target.table: store.state(target.table) for target in pipeline.in_order()}
+    log = SessionLog(catalog)
     raw = [_read_raw(catalog, pipeline, table) for table in progress(pipeline.raw)]
     targets = []
     for target in progress(pipeline.in_order()):
         quarantined = quarantine.get(target.table, ())
-        found = _target_overview(store, target, states[target.table], pipeline.start_hour, quarantined)
+        found = _target_overview(log, target, pipeline.start_hour, quarantined)
         targets.append(replace(found, columns=tuple(_columns(pipeline, target))))
     return Overview(
         made_at=now,
         lookback_hours=LOOKBACK_HOURS,
-        standings=(*(found.progress for found in raw), *_target_progress(catalog, pipeline, states)),
+        standings=(*(found.progress for found in raw), *_target_progress(catalog, pipeline)),
         arrivals=tuple(found.arrivals for found in raw if found.arrivals),
         targets=tuple(targets),
     )
@@ -230,13 +230,11 @@ def _read_raw(catalog: Catalog, pipeline: Pipeline, raw: RawTable) -> _Raw:
         return _Raw(TableProgress(raw.table, "raw", None, text.problem, text.remedy), None)
 
 
-def _target_progress(
-    catalog: Catalog, pipeline: Pipeline, states: Mapping[str, ProcessState]
-) -> Iterator[TableProgress]:
+def _target_progress(catalog: Catalog, pipeline: Pipeline) -> Iterator[TableProgress]:
     for target in pipeline.in_order():
         kind = type(target.mode).__name__.lower()
         try:
-            table = _built_table(catalog, states[target.table])
+            table = tables.find(catalog, target.table)
             through = tables.complete_through(table, target.table) if table else None
             yield TableProgress(target.table, kind, through)
         except Exception as error:  # concerns only this target
@@ -244,21 +242,13 @@ def _target_progress(
             yield TableProgress(target.table, kind, None, text.problem, text.remedy)
 
 
-def _built_table(catalog: Catalog, state: ProcessState) -> Table | None:
-    """Return a target's table; None if it was dropped, or was never created."""
-    try:
-        return target_table(catalog, state)
-    except (TableMissing, TargetDropped):
-        return None
-
-
 def _target_overview(
-    store: SessionStore, target: Target, state: ProcessState, start: int, quarantine: Iterable[QuarantinedRows]
+    log: SessionLog, target: Target, start: int, quarantine: Iterable[QuarantinedRows]
 ) -> TargetOverview:
-    table, problem = _target_table(store.catalog, target, state)
+    state, problem = _state(log, target)
     sessions = costs(
-        store.history(target.table, newest=SESSIONS),
-        rows_by_hour=rows_by_hour(table, target.time_column) if table else {},
+        log.history(target.table, newest=SESSIONS),
+        rows_by_hour=rows_by_hour(state.table, target.time_column) if state.table else {},
         start=start,
         hours=LOOKBACK_HOURS,
         grain=target.grain,
@@ -276,14 +266,15 @@ def _target_overview(
     )
 
 
-def _target_table(catalog: Catalog, target: Target, state: ProcessState) -> tuple[Table | None, ErrorText | None]:
-    """Return a target's table, if there is one, and in which way it is not as its sessions left it."""
+def _state(log: SessionLog, target: Target) -> tuple[State, ErrorText | None]:
+    """Return the state of a target, empty if it cannot be read, and why it cannot."""
     try:
-        found = target_table(catalog, state)
-        problem = find_problem(catalog, target, state)
-        return found, None if problem is None else ErrorText(problem.problem, problem.remedy)
+        state = read_state(log.catalog, log, target.table)
     except Exception as error:  # concerns only this target
-        return None, describe(error)
+        return State(target.table), describe(error)
+    if state.table is None:
+        return state, describe(TableMissing(target.table))
+    return state, None
 
 
 def _columns(pipeline: Pipeline, target: Target) -> Iterator[ColumnOverview]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lake_assets.base.grain import HOUR, Grain
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.planning.session import AuditResult
 from lake_assets.incremental.planning.verdicts import capped
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import format_hours, hour_key, ranges
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.monitoring.hour_choice import hours_of_day
 from lake_assets.incremental.monitoring.verify import full_plan
@@ -103,7 +103,7 @@ def verify_hours(
         SourceError: A source cannot be read as of the watermark.
     """
     began = time.perf_counter()
-    state = engine.store.state(target.table)
+    state = engine.state(target)
     head = publish.main_id(tables.load(engine.catalog, target.table))
     unsettled = _unsettled(engine, target, state)
     planned = full_plan(engine, target, state)
@@ -128,19 +128,12 @@ def verify_hours(
     )
 
 
-def _unsettled(engine: Engine, target: Target, state: ProcessState) -> str:
-    """Return why rows and watermarks may not belong together: a session is between them. Empty if they do."""
-    now = engine.store.state(target.table)
-    if state.open_session is not None:
-        return f"Session {state.open_session.plan.session_id} is open; verify again when it has ended."
-    newest = now.session.revision if now.session else 0
-    expected = state.session.revision if state.session else 0
-    if newest != expected:
-        return "A session ran meanwhile; verify again."
-    return ""
+def _unsettled(engine: Engine, target: Target, state: State) -> str:
+    """Return why rows and watermarks may not belong together: a session ran meanwhile. Empty if they do."""
+    return "" if engine.state(target).n == state.n else "A session ran meanwhile; verify again."
 
 
-def _excluded(state: ProcessState) -> dict[str, set[int]]:
+def _excluded(state: State) -> dict[str, set[int]]:
     """Return reason → hours of a target that differ from a rebuild by intent."""
     committed = state.committed
     return {

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
-    from lake_assets.incremental.execution.session_log import ProcessState
+    from lake_assets.incremental.execution.state import State
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     head = publish.main_id(tables.load(engine.catalog, target.table))
     published = read_at(spark, target.table, head)
     rows = published.count()
-    planned = full_plan(engine, target, engine.store.state(target.table))
+    planned = full_plan(engine, target, engine.state(target))
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
     stager = Stager(
@@ -67,7 +67,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
         catalog=engine.catalog,
     )
     rebuilt = stager.prepare(planned).rows
-    committed = engine.store.state(target.table).committed
+    committed = engine.state(target).committed
     excluded_hours = committed.skipped | committed.pending | committed.held_hours
     is_excluded = hours_condition(target.time_column, sorted(excluded_hours))
     found = compare_rows(target, rebuilt.where(~is_excluded), published.where(~is_excluded), counted=True)
@@ -85,7 +85,7 @@ def left(engine: Engine, target: Target) -> tuple[str, ...]:
     Returns:
         Nothing if the watermark is at the head of each source, compactions aside, and no hour is left out.
     """
-    state = engine.store.state(target.table)
+    state = engine.state(target)
     found = []
     for source in target.sources:
         table = tables.load(engine.catalog, source.table)
@@ -107,7 +107,7 @@ def _is_read(source: Table, watermark: Watermark | None) -> bool:
     return publish.main_id(source) == last_read or publish.only_compacted_since(source, last_read)
 
 
-def full_plan(engine: Engine, target: Target, state: ProcessState) -> SessionPlan | None:
+def full_plan(engine: Engine, target: Target, state: State) -> SessionPlan | None:
     """Return the plan that builds a target from nothing, as of its watermarks; None if there is nothing to build."""
     watermarks = state.watermarks
     if not watermarks:

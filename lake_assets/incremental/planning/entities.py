@@ -139,7 +139,7 @@ def _was_read_before(inputs: PlanningInput, last_hour: int) -> bool:
 def _was_built_by_this_code(inputs: PlanningInput, first_hour: int) -> bool:
     """Whether all hours from the first one on were built by the present code."""
     committed = inputs.committed
-    if committed.uniform_from is None or committed.uniform_from > first_hour:
+    if any(last >= first_hour for _, last, _ in committed.older):
         return False
     return committed.code_version == inputs.code_version
 

@@ -46,23 +46,6 @@ class SourceRange:
 
 
 @dataclass(frozen=True)
-class TargetVersion:
-    """A state of a target's table in which the engine answers for every row.
-
-    Attributes:
-        table_uuid: The table's UUID; None in state that an older version stored.
-        snapshot_id: The head of main; None if nothing was published.
-        sequence_number: Of the snapshot.
-        rows: Rows of the snapshot; None if its summary lacks them.
-    """
-
-    table_uuid: str | None
-    snapshot_id: int | None
-    sequence_number: int = 0
-    rows: int | None = None
-
-
-@dataclass(frozen=True)
 class PlannedHour:
     """An event hour and the reason why it is planned: which snapshot of which source, by which column's bounds."""
 
@@ -102,12 +85,10 @@ class SessionPlan:
         cost: What the session will read.
         notes: What else a person should know: compactions that were skipped, hours that were left out.
         code_version: The target's code version when the session was planned.
-        target: The state of the target up to which the engine answers for its rows after the session: its head when
-            the session was planned, or an earlier one if others have changed it since and this session does not repair
-            that. None if the table did not exist.
         starts_anew: Whether the session forgets what the target had committed, and reads its sources from the start.
         deferred: Those of the pending hours that wait by the policy for late rows. An append leaves out their rows.
         late_rows: What an append reads besides the new snapshots: rows that have waited and are due.
+        reasons: Hour → why it changed, for the hours that wait after the session.
     """
 
     process: str
@@ -126,10 +107,10 @@ class SessionPlan:
     cost: Cost = Cost()
     notes: tuple[str, ...] = ()
     code_version: str = ""
-    target: TargetVersion | None = None
     starts_anew: bool = False
     deferred: tuple[DeferredHour, ...] = ()
     late_rows: tuple[LateRows, ...] = ()
+    reasons: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def hour_numbers(self) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ and TRUNCATE go straight to main, and a dynamic overwrite cannot empty an hour.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -79,13 +80,15 @@ class PreparedRows:
         return union_by_name(*self.quarantined)
 
 
-def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str) -> None:
-    """Write prepared rows as one snapshot that has the WAP id and that main does not refer to."""
+def write(spark: SparkSession, target: Target, prepared: PreparedRows, wap_id: str, summary: Mapping[str, str]) -> None:
+    """Write prepared rows as a snapshot with a WAP id and further fields of its summary. Main does not refer to it."""
     # Spark sorts the rows of a task by partition, and has one file open at a time. Otherwise each hour has one open at
     # once, which takes a megabyte.
     writer = prepared.rows.writeTo(f"{CATALOG}.{target.table}").option("fanout-enabled", "false")
     if prepared.single_partition:
         writer = writer.option("distribution-mode", "none")
+    for key, value in summary.items():
+        writer = writer.option(f"snapshot-property.{key}", value)
     spark.conf.set(WAP_ID, wap_id)
     try:
         if prepared.load == "append":

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from lake_assets.base.hours import format_hours, hour_key
 from lake_assets.incremental.execution.catch_up import Outcome
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.planning.deferred import DeferredHour, age_in_words
 from lake_assets.incremental.planning.session import (
     AuditResult,

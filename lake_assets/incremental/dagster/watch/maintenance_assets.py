@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from lake_assets.errors import ErasureStopped, LakeError, StateMoved
+from lake_assets.errors import ErasureStopped, LakeError, PublishConflict
 from lake_assets.incremental.dagster.assets import failure
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.declaration import Pipeline
@@ -93,7 +93,7 @@ def erasures_asset(pipeline: Pipeline, clock: Clock, elsewhere: Elsewhere = lamb
         )
         try:
             report = sweep(engine, now=clock(), elsewhere=elsewhere)
-        except (ErasureStopped, StateMoved) as error:  # a session was running, or a zone is behind
+        except (ErasureStopped, PublishConflict) as error:  # a session was running, or a zone is behind
             raise dg.RetryRequested(max_retries=SWEEP_RETRIES, seconds_to_wait=SWEEP_RETRY_SECONDS) from error
         except LakeError as error:
             raise failure(error) from error

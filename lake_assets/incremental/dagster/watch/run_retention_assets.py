@@ -10,13 +10,14 @@ from pathlib import Path
 import dagster as dg
 from pyiceberg.catalog import Catalog
 
+from lake_assets.errors import TargetError
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.watch.run_retention import Purged, purge
 from lake_assets.incremental.declaration import Pipeline
-from lake_assets.incremental.execution.session_log import SessionStore
+from lake_assets.incremental.execution.log import SessionLog
+from lake_assets.incremental.execution.target_state import read_state
 
 KEY = dg.AssetKey(["maintenance", "dagster"])
-FINISHED_STATES = ("committed", "abandoned")
 
 
 def run_retention_definitions(
@@ -68,8 +69,8 @@ def purge_folder(folder: Path, catalog: Catalog, pipeline: Pipeline, *, before: 
 
 
 def unfinished_sessions(catalog: Catalog, pipeline: Pipeline) -> set[str]:
-    """Return the ids of sessions that are open or blocked."""
-    return set(_unfinished(SessionStore(catalog), pipeline))
+    """Return the ids of sessions that another program writes, or that an audit has stopped."""
+    return set(_unfinished(catalog, pipeline))
 
 
 def is_own(instance: dg.DagsterInstance, folder: Path) -> bool:
@@ -87,8 +88,14 @@ def purge_metadata(purged: Purged) -> dict[str, dg.MetadataValue]:
     }
 
 
-def _unfinished(store: SessionStore, pipeline: Pipeline) -> Iterator[str]:
+def _unfinished(catalog: Catalog, pipeline: Pipeline) -> Iterator[str]:
+    log = SessionLog(catalog)
     for target in pipeline.targets:
-        newest = store.state(target.table).session
-        if newest is not None and newest.state not in FINISHED_STATES:
-            yield newest.plan.session_id
+        try:
+            state = read_state(catalog, log, target.table)
+        except TargetError:
+            continue
+        if state.blocked:
+            yield state.blocked["session_id"]
+        if state.opened:
+            yield state.opened["plan"]["session_id"]

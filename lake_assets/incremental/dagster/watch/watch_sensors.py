@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 import dagster as dg
 from dagster import RunsFilter
 
-from lake_assets.errors import AuditFailed, HoursHeld, LakeError, TargetChanged
+from lake_assets.errors import AuditFailed, HoursHeld, LakeError
 from lake_assets.incremental.dagster.asset_specs import asset_key
 from lake_assets.incremental.dagster.sensors import Clock
 from lake_assets.incremental.dagster.session_runs import (
@@ -33,8 +34,6 @@ from lake_assets.incremental.dagster.watch.target_checks import intact_check, ta
 from lake_assets.incremental.dagster.watch.verification_checks import verification_alert
 from lake_assets.incremental.declaration import Pipeline, Target
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
-from lake_assets.incremental.execution.steps.audit_rows import failures
 from lake_assets.incremental.inputs.target_inputs import Inputs, TargetInputs
 from lake_assets.incremental.monitoring.alerts import Alert, Webhook
 from lake_assets.incremental.monitoring.freshness import Freshness, freshness, with_max_delay
@@ -154,7 +153,7 @@ def alerts(engine: Engine, instance: dg.DagsterInstance, calm: CalmTargets | Non
     """Yield all present problems, target by target.
 
     These are failed audits, hours that audits hold back, sessions without attempts left, late targets, targets that
-    others have changed or that differ from a rebuild, and targets that cannot be planned.
+    differ from a rebuild, and targets that cannot be planned.
 
     Args:
         engine: Decides.
@@ -179,7 +178,7 @@ def _table_alerts(engine: Engine, target: Target, instance: dg.DagsterInstance, 
     A problem that is found is yielded before the next one is looked for, which may raise.
     """
     calm.forget(target)
-    of_table = [*_changed_target_alerts(engine, target), *_state_alerts(engine, target)]
+    of_table = [*_state_alerts(engine, target)]
     yield from of_table
     decision = engine.decide(target)
     of_runs = [*_attempts_alerts(engine, target, decision, instance)]
@@ -204,9 +203,9 @@ def _calm_time(fresh: Freshness | None) -> timedelta:
 
 
 def _state_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
-    state = engine.store.state(target.table)
-    if state.session and state.session.state == "blocked":
-        yield _failed_audit_alert(state.session)
+    state = engine.state(target)
+    if state.blocked:
+        yield _failed_audit_alert(target, state.blocked)
     yield from _held_hours_alerts(target, state.committed.held)
 
 
@@ -229,15 +228,15 @@ def _attempts_alerts(
         )
 
 
-def _failed_audit_alert(record: SessionRecord) -> Alert:
-    error = AuditFailed(record.plan.process, failures(record.audits))
+def _failed_audit_alert(target: Target, blocked: Mapping[str, Any]) -> Alert:
+    error = AuditFailed(target.table, blocked["failed"])
     return Alert(
-        target=record.plan.process,
+        target=target.table,
         kind="audit_failed",
         what=error.problem,
         remedy=error.remedy,
-        session_id=record.plan.session_id,
-        run_id=record.run_id or None,
+        session_id=blocked["session_id"],
+        run_id=blocked["run_id"] or None,
     )
 
 
@@ -247,13 +246,6 @@ def _held_hours_alerts(target: Target, held: Sequence[HeldHour]) -> Iterator[Ale
     for session_id, hours in groupby(sorted(held, key=by_session), key=by_session):
         error = HoursHeld(target.table, in_words([*hours]))
         yield Alert(target.table, "hours_held", error.problem, error.remedy, session_id)
-
-
-def _changed_target_alerts(engine: Engine, target: Target) -> Iterator[Alert]:
-    """Yield an alert if others have changed rows. Any other problem of the table stops planning, which alerts, too."""
-    problem = engine.problem(target)
-    if isinstance(problem, TargetChanged):
-        yield Alert(target.table, "target_changed", problem.problem, problem.remedy)
 
 
 def _verification_alerts(target: Target, instance: dg.DagsterInstance) -> Iterator[Alert]:

@@ -10,19 +10,22 @@ May import `incremental.declaration` and the rest of `incremental.planning`.
 from lake_assets.incremental.planning.plan.after_session import committed_after
 from lake_assets.incremental.planning.plan.complete_hours import last_buildable_hour
 from lake_assets.incremental.planning.plan.decide_session import plan, plan_acknowledged
-from lake_assets.incremental.planning.plan.describe_session import another
-from lake_assets.incremental.planning.plan.planning_input import Committed, PlanningInput, in_whole_partitions
-from lake_assets.incremental.planning.plan.rebuild import plan_no_hours, plan_rebuild
+from lake_assets.incremental.planning.plan.planning_input import (
+    Committed,
+    PlanningInput,
+    Waiting,
+    in_whole_partitions,
+)
+from lake_assets.incremental.planning.plan.rebuild import plan_rebuild
 
 __all__ = [
     "Committed",
     "PlanningInput",
-    "another",
+    "Waiting",
     "committed_after",
     "in_whole_partitions",
     "last_buildable_hour",
     "plan",
     "plan_acknowledged",
-    "plan_no_hours",
     "plan_rebuild",
 ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
-from lake_assets.incremental.declaration import Mode, Sequential, Stateful, Stateless
+from lake_assets.base.hours import ranges
+from lake_assets.incremental.declaration import Mode, Stateful, Stateless
 from lake_assets.incremental.planning.deferred import still_deferred
-from lake_assets.incremental.planning.plan.planning_input import Committed
+from lake_assets.incremental.planning.plan.planning_input import Committed, Kind, OlderCode, Waiting
 from lake_assets.incremental.planning.session import HeldHour, SessionPlan
 from lake_assets.incremental.planning.verdicts import capped, still_held
 
@@ -31,19 +32,82 @@ def committed_after(
     """
     follows = () if _converged(planned, unchanged) else planned.follows
     complete_through = _complete_through(before, planned, held)
-    pending = frozenset([*planned.pending, *follows])
     return Committed(
-        pending=pending,
-        skipped=before.skipped.union(planned.skipped).difference(built),
+        waiting=_waiting(before, planned, follows, built, held),
         last_built=_last_built(mode, before, built, complete_through),
         complete_through=complete_through,
-        held=still_held(before.held, built, held),
         code_version=planned.code_version if planned.hours else before.code_version,
-        uniform_from=_uniform_from(before, planned) if isinstance(mode, Sequential) else None,
-        following=_following(planned, follows),
+        older=older_code(before, planned, built),
+        span=_span(before, built),
         chunk_hours=len(planned.hours) if follows else 0,
-        deferred=still_deferred(() if _reads_anew(planned) else before.deferred, planned.deferred, pending),
     )
+
+
+def _waiting(
+    before: Committed,
+    planned: SessionPlan,
+    follows: Collection[int],
+    built: Collection[int],
+    held: Collection[HeldHour],
+) -> dict[int, Waiting]:
+    """Return the hours that wait after a session."""
+    pending = {*planned.pending, *follows}
+    late = still_deferred(() if _reads_anew(planned) else before.deferred, planned.deferred, pending)
+    since_ms = max((source.to_timestamp_ms for source in planned.sources), default=0)
+    only_follow = _following(planned, follows)
+    waiting: dict[int, Waiting] = {}
+    kind: Kind
+    for hour in sorted(before.skipped.union(planned.skipped).difference(built)):
+        waiting[hour] = before.waiting.get(hour, _found(planned, "skipped", hour, since_ms))
+    for hour in sorted(pending):
+        kind = "follows" if hour in only_follow else "changed"
+        known = before.waiting.get(hour)
+        waiting[hour] = known if known and known.kind == kind else _found(planned, kind, hour, since_ms)
+    for each in late:
+        why = waiting[each.hour].why
+        waiting[each.hour] = Waiting("late", why, each.since_ms, planned.session_id, rows=each.rows, after=each.after)
+    for stays in still_held(before.held, built, held):
+        kind = "retry" if stays.hour in pending else "held"
+        waiting[stays.hour] = Waiting(kind, stays.why, since_ms, stays.session_id, stays.code_version)
+    return dict(sorted(waiting.items()))
+
+
+def _found(planned: SessionPlan, kind: Kind, hour: int, since_ms: int) -> Waiting:
+    return Waiting(kind, planned.reasons.get(hour, ""), since_ms, planned.session_id)
+
+
+def older_code(before: Committed, planned: SessionPlan, built: Collection[int]) -> tuple[OlderCode, ...]:
+    """Return which hours of a target other code has built than that of a session.
+
+    An hour to which rows are appended keeps those that the other code has built.
+    """
+    if not planned.hours:
+        return before.older
+    older = list(before.older)
+    if before.span is not None and before.code_version != planned.code_version:
+        of_older = [range(first, last + 1) for first, last, _ in older]
+        first, last = before.span
+        older += [(*each, before.code_version) for each in _cut((first, last), of_older)]
+    rebuilt = [range(first, last + 1) for first, last in ranges(built if planned.load == "overwrite" else ())]
+    return tuple(sorted((*each, version) for first, last, version in older for each in _cut((first, last), rebuilt)))
+
+
+def _cut(span: tuple[int, int], others: Collection[range]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a span of hours (both ends inclusive) without others."""
+    first, last = span
+    for other in sorted(others, key=lambda each: each.start):
+        if other.stop <= first or other.start > last:
+            continue
+        if other.start > first:
+            yield first, other.start - 1
+        first = other.stop
+    if first <= last:
+        yield first, last
+
+
+def _span(before: Committed, built: Collection[int]) -> tuple[int, int] | None:
+    hours = [*(before.span or ()), *built]
+    return (min(hours), max(hours)) if hours else None
 
 
 def _reads_anew(planned: SessionPlan) -> bool:
@@ -88,16 +152,3 @@ def _last_built(
 
 def _latest(hours: Iterable[int | None]) -> int | None:
     return max((hour for hour in hours if hour is not None), default=None)
-
-
-def _uniform_from(before: Committed, planned: SessionPlan) -> int | None:
-    """Return the hour from which on the target is of one code version. The planned hours have no gap."""
-    if planned.envelope is None:
-        return before.uniform_from
-    first, last = planned.envelope
-    known = before.uniform_from if before.code_version == planned.code_version else None
-    adjoins_known = known is not None and last >= known - 1
-    if known is not None and adjoins_known:
-        return min(first, known)
-    covers_all_later = before.last_built is None or last >= before.last_built
-    return first if covers_all_later else known

@@ -7,8 +7,6 @@ from collections.abc import Collection
 from lake_assets.incremental.planning.changes.source_changes import describe, describe_earlier
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput
 
-PENDING = "pending since an earlier session"
-
 
 def changed_hours(inputs: PlanningInput) -> dict[int, str]:
     """Return changed hour → reason: the first snapshot that touched its partition; else an earlier version of a key."""
@@ -27,9 +25,9 @@ def changed_hours(inputs: PlanningInput) -> dict[int, str]:
     return reasons
 
 
-def with_pending(reasons: dict[int, str], pending: Collection[int]) -> dict[int, str]:
-    """Return the reasons, with one for each pending hour that has none."""
-    return {**dict.fromkeys(pending, PENDING), **reasons}
+def with_pending(inputs: PlanningInput, reasons: dict[int, str], pending: Collection[int]) -> dict[int, str]:
+    """Return the reasons, with the one that was found first for each pending hour."""
+    return {**reasons, **{hour: inputs.committed.why(hour) for hour in pending}}
 
 
 def only_appends(inputs: PlanningInput) -> bool:

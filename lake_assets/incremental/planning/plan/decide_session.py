@@ -82,7 +82,7 @@ def _plan_changes(inputs: PlanningInput) -> Decision:
 
 def _plan_stateless(inputs: PlanningInput) -> Decision:
     waiting = waiting_hours(inputs)
-    hours = {**with_pending(changed_hours(inputs), inputs.committed.pending), **why_due(inputs)}
+    hours = {**with_pending(inputs, changed_hours(inputs), inputs.committed.pending), **why_due(inputs)}
     left = inputs.committed.held_hours.intersection(hours).union(each.hour for each in waiting)
     for hour in left:
         del hours[hour]

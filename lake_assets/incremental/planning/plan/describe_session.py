@@ -11,6 +11,7 @@ from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import SourceChanges
 from lake_assets.incremental.planning.deferred import DeferredHour, LateRows
 from lake_assets.incremental.planning.deferred import in_words as deferred_in_words
+from lake_assets.incremental.planning.plan.changed_hours import changed_hours
 from lake_assets.incremental.planning.plan.complete_hours import advances
 from lake_assets.incremental.planning.plan.lanes import waiting_hours
 from lake_assets.incremental.planning.plan.planning_input import PlanningInput, hours_are_independent, reloads_all
@@ -74,8 +75,16 @@ def new_session(
         code_version=inputs.code_version,
         deferred=deferred,
         late_rows=late,
+        reasons=_reasons_to_wait(inputs, {*pending, *skipped, *follows}),
     )
     return identified(draft, inputs)
+
+
+def _reasons_to_wait(inputs: PlanningInput, hours: Collection[int]) -> dict[int, str]:
+    """Return hour → reason, for hours that wait after a session: the one that was found first."""
+    changed = changed_hours(inputs) if hours else {}
+    known = inputs.committed.waiting
+    return {hour: known[hour].why if hour in known else changed.get(hour, "") for hour in sorted(hours)}
 
 
 def identified(draft: SessionPlan, inputs: PlanningInput, token: str = "") -> SessionPlan:
@@ -126,16 +135,11 @@ def _bounded(draft: SessionPlan, inputs: PlanningInput) -> SessionPlan:
         load="overwrite",
         hours=tuple(planned for planned in draft.hours if planned.hour in now),
         pending=tuple(sorted({*draft.pending, *rest})),
+        reasons={**draft.reasons, **{each.hour: each.reason for each in draft.hours if each.hour not in now}},
         complete_through=through if advances(inputs, through) else None,
         notes=(*draft.notes, f"{len(rest):,} more hours wait for the next sessions: each builds {limit:,} at most"),
         late_rows=(),
     )
-
-
-def another(planned: SessionPlan, number: int) -> SessionPlan:
-    """Return the same plan as a session of its own: the number-th after the one with its present id."""
-    parts = [planned.session_id, str(number)]
-    return replace(planned, session_id=_session_id(planned.process, parts))
 
 
 def source_ranges(inputs: PlanningInput) -> tuple[SourceRange, ...]:

@@ -59,7 +59,7 @@ def hours_to_rebuild(inputs: PlanningInput, mode: RangeMode, last_hour: int) -> 
     """Return the hours to rebuild, up to the last buildable hour."""
     pending, held = inputs.committed.pending, inputs.committed.held_hours
     # A pending held hour changed before, and the hours after it were rebuilt then: only the held one is left.
-    changed = with_pending(changed_hours(inputs), pending - held)
+    changed = with_pending(inputs, changed_hours(inputs), pending - held)
     later = {hour for hour in changed if hour > last_hour}
     too_late = _beyond_threshold(changed, inputs, mode)
     within_reach = _only(changed, changed.keys() - later - too_late)

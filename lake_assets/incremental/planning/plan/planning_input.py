@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
+from typing import Literal
 
 from lake_assets.base.grain import HOUR, Grain
 from lake_assets.incremental.declaration import Defer, Mode, Sequential, Stateful, Stateless
@@ -16,41 +19,124 @@ MAX_HOURS = 2_000
 record of the session and an event of Dagster, so a session costs by its hours even if they have a row each."""
 
 
+Kind = Literal["changed", "follows", "late", "retry", "held", "skipped"]
+"""Why an hour waits. `changed`: its rows have changed. `follows`: an hour before it has changed. `late`: its late rows
+wait by the declared policy. `held`: an audit holds it back; `retry`: so it does, and the hour has changed since.
+`skipped`: it lies beyond the catch-up threshold."""
+
+PENDING: frozenset[Kind] = frozenset({"changed", "follows", "late", "retry"})
+HELD: frozenset[Kind] = frozenset({"held", "retry"})
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why an hour waits, and since when.
+
+    Attributes:
+        kind: Which of the kinds.
+        why: The reason, for people: which snapshot of which source, or which audit.
+        since_ms: Commit time of the snapshot that made it wait, milliseconds since 1970; 0 if it is not known.
+        session_id: The session that found it; of a held hour, the one that held it back last.
+        code_version: Of a held hour: the code version of that session.
+        rows: Of a `late` hour: the rows that wait, by metadata, at most so many.
+        after: Of a `late` hour: the snapshot of the source up to which the target has the rows of the hour.
+    """
+
+    kind: Kind
+    why: str = ""
+    since_ms: int = 0
+    session_id: str = ""
+    code_version: str = ""
+    rows: int = 0
+    after: int | None = None
+
+
+OlderCode = tuple[int, int, str]
+"""First hour, last hour (both inclusive), and the code version that built them."""
+
+
 @dataclass(frozen=True)
 class Committed:
     """What a target has committed, apart from its watermarks.
 
     Attributes:
-        pending: Hours that have changed and are not rebuilt yet.
-        skipped: Late hours beyond the catch-up threshold.
+        waiting: Hour → why it waits to be built.
         last_built: The last hour built, of a sequential or stateful target; None before the first.
         complete_through: The target's complete-through; None if no hour is complete.
-        held: Hours that an audit holds back, ascending. If one is also pending, it has changed since.
         code_version: Code version of the last session that built hours.
-        uniform_from: Of a sequential target: all rows from this hour to the last one built are of that code version.
-            None if no such hour is known.
-        following: Of a sequential target: the pending hours that have no changed rows of their own. They follow from
-            an earlier hour, and are left as published if the hour before them comes out unchanged.
+        older: Which hours other code has built; ascending, without overlaps.
+        span: The first and the last hour that a session has built; None before the first.
         chunk_hours: Of a sequential target: the number of hours, built before, of the last session if its last hour
             came out changed; otherwise 0. The next chunk is twice as long.
-        deferred: Those of the pending hours that wait by the policy for late rows, ascending.
     """
 
-    pending: frozenset[int] = frozenset()
-    skipped: frozenset[int] = frozenset()
+    waiting: Mapping[int, Waiting] = field(default_factory=dict)
     last_built: int | None = None
     complete_through: int | None = None
-    held: tuple[HeldHour, ...] = ()
     code_version: str = ""
-    uniform_from: int | None = None
-    following: frozenset[int] = frozenset()
+    older: tuple[OlderCode, ...] = ()
+    span: tuple[int, int] | None = None
     chunk_hours: int = 0
-    deferred: tuple[DeferredHour, ...] = ()
 
-    @property
+    def hours(self, *kinds: Kind) -> frozenset[int]:
+        """Return the hours that wait for any of some kinds."""
+        return frozenset(hour for hour, waits in self.waiting.items() if waits.kind in kinds)
+
+    @cached_property
+    def pending(self) -> frozenset[int]:
+        """The hours that have changed and are not rebuilt yet."""
+        return self.hours(*PENDING)
+
+    @cached_property
+    def skipped(self) -> frozenset[int]:
+        """Late hours beyond the catch-up threshold."""
+        return self.hours("skipped")
+
+    @cached_property
+    def following(self) -> frozenset[int]:
+        """Pending hours without changed rows of their own. They stay as published if the hour before them does."""
+        return self.hours("follows")
+
+    @cached_property
     def held_hours(self) -> frozenset[int]:
-        """The hours that are held back."""
-        return frozenset(h.hour for h in self.held)
+        """The hours that are held back. If one is also pending, it has changed since."""
+        return self.hours(*HELD)
+
+    @cached_property
+    def held(self) -> tuple[HeldHour, ...]:
+        """The hours that are held back, ascending."""
+        found = []
+        for hour in sorted(self.held_hours):
+            waits = self.waiting[hour]
+            found.append(HeldHour(hour, waits.why, waits.session_id, waits.code_version))
+        return tuple(found)
+
+    @cached_property
+    def deferred(self) -> tuple[DeferredHour, ...]:
+        """Those of the pending hours that wait by the policy for late rows, ascending."""
+        found = []
+        for hour in sorted(self.hours("late")):
+            waits = self.waiting[hour]
+            found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
+        return tuple(found)
+
+    def why(self, hour: int) -> str:
+        """Return why an hour is pending, for people."""
+        waits = self.waiting.get(hour)
+        return waits.why if waits is not None and waits.why and waits.kind != "retry" else "changed before"
+
+    def with_changed(self, hours: Mapping[int, str], *, since_ms: int = 0) -> Committed:
+        """Return the same, with some hours (hour → reason) changed. A held hour stays held, and is tried again."""
+        if not hours:
+            return self
+        waiting = dict(self.waiting)
+        for hour, why in hours.items():
+            before = waiting.get(hour)
+            if before is not None and before.kind in HELD:
+                waiting[hour] = replace(before, kind="retry")
+            elif before is None or before.kind != "changed":
+                waiting[hour] = Waiting("changed", why, since_ms)
+        return replace(self, waiting=waiting)
 
 
 def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
@@ -61,13 +147,15 @@ def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
     """
     if not grain.is_local:
         return committed
+    waiting: dict[int, Waiting] = {}
+    for hour, waits in committed.waiting.items():
+        for each in grain.whole([hour]):
+            waiting.setdefault(each, waits)
     last_built = committed.last_built
     return replace(
         committed,
-        pending=grain.whole(committed.pending),
-        skipped=grain.whole(committed.skipped),
+        waiting={**waiting, **committed.waiting},
         last_built=None if last_built is None else grain.complete(last_built),
-        following=grain.whole(committed.following),
     )
 
 

@@ -58,25 +58,10 @@ def plan_rebuild(
         sources=source_ranges(inputs),
         hours=tuple(PlannedHour(hour, "a rebuild was requested") for hour in sorted(rebuilt)),
         pending=tuple(sorted(pending)),
+        reasons={hour: inputs.committed.why(hour) for hour in sorted(pending)},
         complete_through=_first_complete_through(inputs, rebuilt) if is_first_session else None,
         cost=Cost(),
         notes=tuple(notes),
-        code_version=inputs.code_version,
-    )
-    return identified(draft, inputs, token)
-
-
-def plan_no_hours(inputs: PlanningInput, note: str, *, token: str) -> SessionPlan:
-    """Return a rebuild that builds no hour and leaves the watermark where it is: it records what its note says."""
-    draft = SessionPlan(
-        process=inputs.process,
-        session_id="",
-        kind="rebuild",
-        load="none",
-        sources=source_ranges(inputs),
-        hours=(),
-        pending=tuple(sorted(inputs.committed.pending)),
-        notes=(note,),
         code_version=inputs.code_version,
     )
     return identified(draft, inputs, token)

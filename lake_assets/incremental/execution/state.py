@@ -1,0 +1,294 @@
+"""The state of a target: how far its sources are read, which hours wait, and what the session log says of the session.
+
+It stands in the summary of the snapshot that the last session published, as JSON: so one commit publishes rows and
+moves the state, and an attempt that dies before it has left nothing that counts. `metadata.publish` makes that commit.
+Hours that wait are many only after an outage; a list longer than `LONGEST` is a table property,
+named by its hash, which the same commit sets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from lake_assets.base.hours import ranges
+from lake_assets.errors import StoredByNewerVersion
+from lake_assets.incremental.metadata import publish
+from lake_assets.incremental.planning.changes import Totals, Watermark
+from lake_assets.incremental.planning.plan import Committed, Waiting
+from lake_assets.incremental.planning.session import SessionPlan
+
+SESSION, NUMBER, BASE, STATE = "lake.session", "lake.n", "lake.base", "lake.state"
+"""Keys of a snapshot's summary: the session, its number, main as it was when the session was planned, the state."""
+
+WAITING = "lake.waiting."
+"""Beginning of the names of table properties with long lists of waiting hours."""
+
+OPENED = "lake.opened"
+"""Table property: the session that another program writes, as JSON. It blocks nobody; any session's commit ends it."""
+
+BLOCKED = "lake.blocked"
+"""Table property: the session that an audit stopped as a whole, as JSON. Any session's commit ends it."""
+
+FORMAT = 1
+"""Of the state. A version reads all formats up to its own."""
+
+LONGEST = 2_000
+"""Characters of waiting hours up to which they stand in the summary, which each metadata file repeats."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What the sessions of a target have left.
+
+    Attributes:
+        process: The target's table, `namespace.name`.
+        uuid: Its UUID; None before the first session.
+        n: Number of the last session, from 1; 0 before the first.
+        highest: The highest number that any session is known to have had. Numbers are not used again.
+        session_id: The last session.
+        watermarks: Source → the snapshot up to which it is read.
+        committed: What is built, and what waits.
+        log: What the log says of the session: see `logged`.
+        snapshot_id: The snapshot whose summary has the state; None before the first session.
+        sequence_number: Of that snapshot.
+        table: The target as it was loaded with the state; None if it does not exist.
+    """
+
+    process: str
+    uuid: str | None = None
+    n: int = 0
+    highest: int = 0
+    session_id: str = ""
+    watermarks: Mapping[str, Watermark] = field(default_factory=dict)
+    committed: Committed = field(default_factory=Committed)
+    log: Mapping[str, Any] = field(default_factory=dict)
+    snapshot_id: int | None = None
+    sequence_number: int = 0
+    table: Table | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def opened(self) -> Mapping[str, Any] | None:
+        """The session that another program writes; None if there is none, or main has moved since."""
+        found = self._property(OPENED)
+        if found is None or self.table is None or found["n"] <= self.n:
+            return None
+        base = publish.base_of(self.table)
+        return found if (found["main"], found["tag"]) == (base.main, base.tag) else None
+
+    @property
+    def blocked(self) -> Mapping[str, Any] | None:
+        """The session that an audit stopped as a whole: session_id, code_version, failed (audit → counts), run_id."""
+        return self._property(BLOCKED)
+
+    def _property(self, name: str) -> dict[str, Any] | None:
+        text = self.table.metadata.properties.get(name) if self.table is not None else None
+        found: dict[str, Any] | None = json.loads(text) if text else None
+        return found
+
+
+def after_session(before: State, plan: SessionPlan, committed: Committed, log: Mapping[str, Any], n: int) -> State:
+    """Return the state after a session.
+
+    Args:
+        before: The state that the session was planned on.
+        plan: The plan of the session.
+        committed: What is built, and what waits, after it.
+        log: What the log will say of it: see `logged`.
+        n: Its number.
+    """
+    watermarks = {}
+    for source in plan.sources:
+        watermarks[source.source] = Watermark(
+            source=source.source,
+            table_uuid=source.table_uuid,
+            snapshot_id=source.to_snapshot_id,
+            sequence_number=source.to_sequence_number,
+            timestamp_ms=source.to_timestamp_ms,
+            complete_through=source.complete_through,
+            totals=source.totals,
+            last_hour=source.last_hour,
+        )
+    return replace(
+        before,
+        uuid=str(before.table.metadata.table_uuid) if before.table is not None else before.uuid,
+        n=n,
+        highest=n,
+        session_id=plan.session_id,
+        watermarks=watermarks,
+        committed=committed,
+        log=log,
+        snapshot_id=None,
+        sequence_number=0,
+    )
+
+
+def logged(
+    before: State,
+    plan: SessionPlan,
+    *,
+    pattern_id: int,
+    run_id: str,
+    started_at: datetime,
+    rows_read: int = 0,
+    unchanged: Iterable[int] = (),
+) -> dict[str, Any]:
+    """Return what the log needs of a session that dies after its commit and before its row."""
+    return {
+        "kind": plan.kind,
+        "load": plan.load,
+        "pattern": pattern_id,
+        "run": run_id,
+        "at": started_at.isoformat(),
+        "hours": _short([list(each) for each in ranges(plan.hour_numbers)]),
+        "why": plan.reason[:200],
+        "from": {name: [m.snapshot_id, m.sequence_number, m.timestamp_ms] for name, m in before.watermarks.items()},
+        "read": rows_read,
+        "unchanged": _short([list(each) for each in ranges(unchanged)]),
+    }
+
+
+def _short(spans: list[list[int]]) -> list[list[int]] | None:
+    """Return ranges of hours; None if they are many: the snapshot tells what it has."""
+    return spans if len(spans) <= 50 else None
+
+
+def summary_of(state: State, base: publish.Base) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a state as fields of a snapshot's summary, and the table properties that these need."""
+    waiting: str | list[list[Any]] = _encoded_waiting(state.committed.waiting)
+    properties = {}
+    text = _json(waiting)
+    if len(text) > LONGEST:
+        name = f"{WAITING}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        properties[name] = text
+        waiting = name
+    committed = state.committed
+    encoded = {
+        "v": FORMAT,
+        "uuid": state.uuid,
+        "sources": {name: _encoded_mark(mark) for name, mark in state.watermarks.items()},
+        "waiting": waiting,
+        "last": committed.last_built,
+        "through": committed.complete_through,
+        "code": committed.code_version,
+        "older": [list(each) for each in committed.older],
+        "span": committed.span,
+        "chunk": committed.chunk_hours,
+        "log": dict(state.log),
+    }
+    summary = {
+        SESSION: state.session_id,
+        NUMBER: str(state.n),
+        BASE: str(base.main),
+        STATE: _json(encoded),
+    }
+    return summary, properties
+
+
+def carried_by(table: Table, process: str, snapshot: Snapshot) -> State:
+    """Return the state in the summary of a snapshot.
+
+    Raises:
+        StoredByNewerVersion: A later version has written it.
+    """
+    summary = publish.summary_of(snapshot)
+    stored = json.loads(summary[STATE])
+    if stored["v"] > FORMAT:
+        raise StoredByNewerVersion(f"The state of {process}", found=stored["v"], readable=FORMAT)
+    return State(
+        process=process,
+        uuid=stored["uuid"],
+        n=int(summary[NUMBER]),
+        session_id=summary[SESSION],
+        watermarks={name: _decoded_mark(name, values) for name, values in stored["sources"].items()},
+        committed=Committed(
+            waiting=_decoded_waiting(table, stored["waiting"]),
+            last_built=stored["last"],
+            complete_through=stored["through"],
+            code_version=stored["code"],
+            older=tuple((first, last, version) for first, last, version in stored["older"]),
+            span=tuple(stored["span"]) if stored["span"] else None,
+            chunk_hours=stored["chunk"],
+        ),
+        log=stored["log"],
+        snapshot_id=snapshot.snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        table=table,
+    )
+
+
+def has_state(snapshot: Snapshot) -> bool:
+    """Return whether a session has left its state in a snapshot."""
+    return STATE in publish.summary_of(snapshot)
+
+
+def number_of(snapshot: Snapshot) -> int:
+    """Return the number of the session that staged a snapshot; 0 if none did."""
+    return int(publish.summary_of(snapshot).get(NUMBER, 0))
+
+
+def is_planned_on_parent(snapshot: Snapshot) -> bool:
+    """Return whether a session's snapshot follows the main that the session was planned on.
+
+    Another one was published by a person, although the session was refused or had died: it counts as a stranger's.
+    """
+    return str(snapshot.parent_snapshot_id) == publish.summary_of(snapshot).get(BASE)
+
+
+def unneeded_properties(table: Table, kept: Iterable[str]) -> dict[str, None]:
+    """Return the properties with waiting hours that no retained snapshot names any more, to be removed."""
+    named = set(kept)
+    for snapshot in table.metadata.snapshots:
+        if has_state(snapshot):
+            waiting = json.loads(publish.summary_of(snapshot)[STATE])["waiting"]
+            named.update([waiting] if isinstance(waiting, str) else [])
+    return {name: None for name in table.metadata.properties if name.startswith(WAITING) and name not in named}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _encoded_mark(mark: Watermark) -> list[Any]:
+    totals = list(astuple(mark.totals)) if mark.totals else None
+    return [
+        mark.table_uuid,
+        mark.snapshot_id,
+        mark.sequence_number,
+        mark.timestamp_ms,
+        mark.complete_through,
+        totals,
+        mark.last_hour,
+    ]
+
+
+def _decoded_mark(name: str, values: Sequence[Any]) -> Watermark:
+    uuid, snapshot_id, sequence_number, timestamp_ms, through, totals, last_hour = values
+    known = Totals(*totals) if totals else None
+    return Watermark(name, uuid, snapshot_id, sequence_number, timestamp_ms, through, known, last_hour)
+
+
+def _encoded_waiting(waiting: Mapping[int, Waiting]) -> list[list[Any]]:
+    """Return equal entries once, each with its hours: first and last of each range."""
+    hours: dict[Waiting, list[int]] = {}
+    for hour in sorted(waiting):
+        hours.setdefault(waiting[hour], []).append(hour)
+    return [[*astuple(waits), *[list(each) for each in ranges(of)]] for waits, of in hours.items()]
+
+
+def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, Waiting]:
+    entries = json.loads(table.metadata.properties[stored]) if isinstance(stored, str) else stored
+    fields = len(Waiting.__dataclass_fields__)
+    found: dict[int, Waiting] = {}
+    for entry in entries:
+        waits = Waiting(*entry[:fields])
+        for first, last in entry[fields:]:
+            found.update(dict.fromkeys(range(first, last + 1), waits))
+    return dict(sorted(found.items()))
