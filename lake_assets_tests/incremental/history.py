@@ -2,12 +2,11 @@
 
 Landings come late, twice and in gaps; sessions of some targets run now and then, and some of them die; targets and raw
 tables are compacted; rows are deleted and updated in raw tables, by copy-on-write and merge-on-read; snapshots expire,
-sources are rolled back, watermarks are lost, audits fail, hours are backfilled.
+sources are rolled back, audits fail, hours are backfilled.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -70,7 +69,6 @@ class History(RuleBasedStateMachine):
         self.spark = open_spark(self.home)
         self.lake = Lake(open_catalog(self.home), self.spark, with_target(PIPELINE, BY_ACCOUNT))
         self.targets: list[str] = []
-        self.lost: Counter[str] = Counter()
 
     def teardown(self) -> None:
         try:
@@ -121,7 +119,6 @@ class History(RuleBasedStateMachine):
         self.repair()
         for name in self.targets:
             with self.only_planned_hours_change(name):
-                self.end_open_session(name)
                 self.run_until_idle(name)
             self.check_watermarks(name)
         self.lake.assert_true(*self.targets)
@@ -176,24 +173,9 @@ class History(RuleBasedStateMachine):
         if before:
             self.lake.set_main(table, before[0].snapshot_id)
 
-    @rule(name=targets)
-    def lose_watermark(self, name: str) -> None:
-        self.lost[name] += 1
-        self.lake.lose_watermark(name)
-
     def ran(self, name: str) -> bool:
-        """One session, if one is due. A source whose history was cut is read anew, as the error says."""
-        try:
-            return isinstance(self.lake.run(name), SessionReport)
-        except HistoryCut:
-            self.lake.engine.rebuild(self.lake.target(name), [START], reset=True)
-            return True
-
-    def end_open_session(self, name: str) -> None:
-        """What an attempt that died had planned before the repair may be stopped by an audit; what follows may not."""
-        if self.lake.engine.store.state(self.lake.target(name).table).open_session:
-            with suppress(AuditFailed):
-                self.ran(name)
+        """One session, if one is due."""
+        return isinstance(self.lake.run(name), SessionReport)
 
     def run_until_idle(self, name: str) -> None:
         while self.ran(name):
@@ -209,11 +191,11 @@ class History(RuleBasedStateMachine):
     def only_planned_hours_change(self, name: str) -> Iterator[None]:
         """No file of an hour comes or goes unless the hour was planned, whatever becomes of the session."""
         before = self.files(name)
-        known = len(self.lake.engine.store.history(f"core.{name}"))
+        known = len(self.lake.history(name))
         yield
         after = self.files(name)
         changed = {h for h in before.keys() | after.keys() if before.get(h) != after.get(h)}
-        played = self.lake.engine.store.history(f"core.{name}")[max(known - 1, 0) :]
+        played = self.lake.history(name)[max(known - 1, 0) :]
         planned = {h for r in played for h in (*r.plan.hour_numbers, *r.built)}
         assert changed <= planned, f"{name}: hours {ranges(changed - planned)} changed, and were not planned"
 
@@ -227,17 +209,11 @@ class History(RuleBasedStateMachine):
     def check_watermarks(self, name: str) -> None:
         """No session of a process starts anywhere but where the one before it ended: no snapshot is read twice.
 
-        Whenever the watermark was lost, one may start at the beginning.
+        A source whose history was cut is read from the beginning.
         """
-        history = self.lake.engine.store.history(f"core.{name}")
-        done = [r.plan for r in history if r.state == "committed"]
-        anew = 0
+        done = [r.plan for r in self.lake.history(name) if r.state == "committed"]
         for one, other in pairwise(done):
-            ends = [s.to_snapshot_id for s in one.sources]
-            starts = [s.from_snapshot_id for s in other.sources]
-            if other.kind == "session" and starts != ends:
-                assert set(starts) == {None}, (name, one.session_id, other.session_id)
-                anew += 1
-        assert anew <= self.lost[name], (
-            f"{name} started anew {anew} times, and lost its watermark {self.lost[name]} times"
-        )
+            ends = {s.source: s.to_snapshot_id for s in one.sources}
+            for source in other.sources if other.kind == "session" else ():
+                start = source.from_snapshot_id
+                assert start is None or start == ends[source.source], (name, one.session_id, other.session_id)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lake_assets.base.hours import hour_key, hour_start
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.metadata import publish, tables
-from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE
+from lake_assets.incremental.metadata.state_tables import QUARANTINE
 from lake_assets.incremental.metadata.transactions import OneCopyTransaction
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.membership import PIPELINE
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from lake_assets.demo.membership_simulator import Landing
     from lake_assets.incremental.declaration import Pipeline, Target
+    from lake_assets.incremental.execution.log import SessionRecord
+    from lake_assets.incremental.execution.state import State
     from lake_assets_tests.membership.in_memory import Lake as Rows
     from lake_assets_tests.membership.oracle import Row
 
@@ -94,14 +96,19 @@ class Lake:
         tables.load(self.catalog, table).manage_snapshots().set_current_snapshot(snapshot_id=snapshot_id).commit()
 
     def expire(self, table: str) -> None:
-        """Forget all snapshots of a table but the newest."""
+        """Forget all snapshots of a table but the newest, and those that a branch or a tag names."""
         found = tables.load(self.catalog, table)
-        old = [s.snapshot_id for s in found.metadata.snapshots if s.snapshot_id != publish.main_id(found)]
+        named = {ref.snapshot_id for ref in found.metadata.refs.values()}
+        old = [s.snapshot_id for s in found.metadata.snapshots if s.snapshot_id not in named]
         found.maintenance.expire_snapshots().by_ids(old).commit()
 
-    def lose_watermark(self, name: str) -> None:
-        """The process of a target forgets how far it has read."""
-        tables.load(self.catalog, HIGH_WATERMARK).delete(f"process_name = '{self.target(name).table}'")
+    def state(self, name: str) -> State:
+        """What the sessions of a target have left."""
+        return self.engine.state(self.target(name))
+
+    def history(self, name: str) -> list[SessionRecord]:
+        """The sessions of a target, oldest first."""
+        return self.engine.history(self.target(name))
 
     def bad_rows(self, raw: str) -> int:
         """How many rows of a raw table belong in quarantine."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.columns import ENTITY
 from lake_assets.incremental.declaration import Sequential, Target
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets.incremental.staging.entity_rows import ChangedEntities, differing, ids_of
@@ -135,7 +135,7 @@ def test_what_somebody_else_has_written_is_not_taken_over(catalog: Catalog, spar
     assert isinstance(decision, SessionPlan)
     assert decision.changed_through == START + 3
     opened = SessionRecord(decision, "planned", 0, MINE.mode.pattern_id, "", NOW)
-    lake.engine.store.record(opened, after=lake.engine.store.state(MINE.table).session)
+    lake.engine.store.record(opened, after=lake.engine.state(MINE).session)
     spark.sql(spoil)
     assert session(lake).plan == decision
 

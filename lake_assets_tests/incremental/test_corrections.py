@@ -158,7 +158,7 @@ def test_a_version_ends_the_one_before_in_whatever_hour_that_stands(payments: Pa
     assert after(version("c1", 0, 300, amount=kiel)) == [(bonn, 60, 300), (kiel, 300, None)]
     last = after(version("c1", 0, 180, amount=ulm), version("c1", None, 480, op="D"))
     assert last == [(bonn, 60, 180), (ulm, 180, 300), (kiel, 300, 480)]
-    planned = lake.engine.store.state("core.payment_history").session
+    planned = lake.state("payment_history").session
     assert planned is not None
     assert [hour - START for hour in planned.plan.hour_numbers] == [1, 3, 5, 8]
 

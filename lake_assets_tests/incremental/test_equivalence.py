@@ -93,10 +93,10 @@ def test_hours_beyond_the_catch_up_threshold_are_skipped_until_a_backfill(
         lake.complete("raw.cancel_requests", START + 5)
         reports = lake.catch_up("cancel_request_fact", "cancel_fact")
     assert reports[-1].hours_built == (START + 5,)
-    assert lake.engine.store.state("core.cancel_fact").committed.skipped == {START + 1}
+    assert lake.state("cancel_fact").committed.skipped == {START + 1}
     lake.engine.rebuild(lake.target("cancel_fact"), [START + 1])
     lake.assert_true("cancel_fact")
-    assert lake.engine.store.state("core.cancel_fact").committed.skipped == frozenset()
+    assert lake.state("cancel_fact").committed.skipped == frozenset()
 
 
 def _cancel(row: Row) -> Row:

@@ -25,7 +25,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.source_heads import present_heads
+from lake_assets.incremental.execution.planner import present_heads
 from lake_assets.incremental.maintenance.maintainer import Maintainer, tables_of
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.completeness import declare_complete

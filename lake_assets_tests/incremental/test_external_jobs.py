@@ -84,7 +84,7 @@ def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
 
     published = json.loads(lake_command(home, "session", "publish", "signup_fact", "--json"))
     assert published["status"] == "published"
-    assert lake.engine.store.state("core.signup_fact").watermarks == {}
+    assert lake.state("signup_fact").watermarks == {}
     assert "✓" in lake_command(home, "session", "commit", "signup_fact")
     lake.assert_true("signup_fact")
     assert isinstance(lake.run("signup_fact"), NoSession)

@@ -55,7 +55,7 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     assert isinstance(lake.engine.rebuild(lake.target("cancel_fact"), [START + 9]), NoSession)
     assert lake.rows(*TABLES) == rows
     for table, before in states.items():
-        after = lake.engine.store.state(table)
+        after = lake.state(table)
         assert (after.watermarks, after.committed) == (before.watermarks, before.committed)
 
     lake.catch_up()
@@ -66,7 +66,7 @@ def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog
     lake = Lake(catalog, spark)
     lake.land(FIRST)
     assert rebuilt(lake, "signup_fact", 2, 4) == [2, 4]
-    state = lake.engine.store.state("core.signup_fact")
+    state = lake.state("signup_fact")
     assert state.watermarks["raw.signups"].snapshot_id == lake.main("raw.signups")
     assert state.committed.pending == {START + h for h in (0, 1, 3, 5)}
     lake.catch_up("signup_fact", "plan_fact", "cancel_request_fact")

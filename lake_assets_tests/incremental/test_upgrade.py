@@ -58,7 +58,7 @@ def test_a_home_of_an_earlier_version_goes_on(upgraded: Settings, monkeypatch: p
     assert accounts(lake) == ["a1", "a2", "a3", "a4", "a5", "a6"]
     assert [(report.rows_written, report.hours_built) for report in reports] == [(2, (START + 1, START + 2))]
     assert lake.published("core.signup_fact")[:2] == before
-    sessions = lake.engine.store.history("core.signup_fact")
+    sessions = lake.history("signup_fact")
     assert [session.state for session in sessions] == ["committed"] * 3
 
     assert remembered_tables.read(upgraded.home) is not None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def newest(lake: Lake, name: str) -> tuple[str, list[int]]:
     """What a target's newest session did: its load, and the hours that it built."""
-    record = lake.engine.store.state(f"core.{name}").session
+    record = lake.state(name).session
     assert record is not None
     assert record.state == "committed"
     return record.plan.load, [hour - START for hour in record.built]
@@ -47,7 +47,7 @@ def assert_fresh(daemon: InProcessDaemon, shown: Ui) -> None:
 def assert_rows_of_partitions(lake: Lake, daemon: InProcessDaemon, name: str, hours: list[int]) -> None:
     """Each partition of the last session shows its own rows, those that the session wrote, and those of the table."""
     table = f"core.{name}"
-    record = lake.engine.store.state(table).session
+    record = lake.state(table).session
     assert record is not None
     rows = Counter(row["signed_up_at"] for row in lake.rows(table)[table])
     shown = {}
@@ -84,7 +84,7 @@ def test_g6_g15_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Cata
         assert daemon.catch_up() == {name: [hours] for name, (_, hours) in expected.items()}
         assert {name: newest(lake, name) for name in expected} == expected
         assert 7 not in daemon.hours_of("core.account_state_dim")
-        dimension = lake.engine.store.state("core.account_state_dim").committed
+        dimension = lake.state("account_state_dim").committed
         assert (dimension.pending, dimension.complete_through) == (frozenset({START + 7}), START + 6)
 
         assert_fresh(daemon, shown)

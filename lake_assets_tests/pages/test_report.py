@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 from lake_assets.base.hours import hour_start
 from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.monitoring.overview import (
     ColumnOverview,
     Overview,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lake_assets.base.findings import Finding
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.monitoring.overview import (
     ColumnOverview,
     Overview,

@@ -121,7 +121,7 @@ def test_skipped_hours_are_a_warning_also_of_a_session_that_builds_none(catalog:
     plan = engine.decide(near)
     assert isinstance(plan, SessionPlan)
     built = Committed(last_built=START + 9, complete_through=START + 9)
-    engine.store.move_watermarks(engine.store.state(near.table), plan, built, None)
+    engine.store.move_watermarks(engine.state(near), plan, built, None)
     publish_clicks(catalog, [3], complete_through=9)
     with in_process_daemon(pipeline, catalog, utc_now, end=hour_key(START + 20)) as daemon:
         request = (daemon.tick("click_state_sensor").run_requests or [])[0]

@@ -102,7 +102,7 @@ def a_session_without_rows(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> No
 
 
 def a_person_executes_checks(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> None:
-    before = lake.engine.store.state(TABLE), lake.main(TABLE)
+    before = lake.state(TABLE), lake.main(TABLE)
     newest = daemon.execute_checks(TABLE, "unique_key", "not_null_account_id", "pending_hours")
     assert newest.success
     assert evaluations(newest) == {
@@ -115,7 +115,7 @@ def a_person_executes_checks(lake: Lake, daemon: InProcessDaemon, shown: Ui) -> 
     hours = f"{hour_key(START + 2)}..{hour_key(START + 3)}"
     assert evaluations(two_hours) == {"no_missing_events": (False, hours), "source_target_counts": (False, hours)}
     assert shown.checks(TABLE) == {**HELD, "no_missing_events": "FAILED", "source_target_counts": "FAILED"}
-    assert (lake.engine.store.state(TABLE), lake.main(TABLE)) == before
+    assert (lake.state(TABLE), lake.main(TABLE)) == before
 
 
 def a_person_audits_in_a_terminal(home: Settings) -> None:

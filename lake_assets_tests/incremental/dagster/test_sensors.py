@@ -96,14 +96,14 @@ def test_a_run_of_a_session_that_others_have_followed_takes_nothing_back(
         land_clicks(catalog, [hour], landing=hour)
         requests += daemon.tick("click_fact_sensor").run_requests or ()
         commit(engine, click_fact)
-    before = engine.store.state(click_fact.table)
+    before = engine.state(click_fact)
     assert daemon.execute(click_fact.table, tags=dict(requests[1].tags)).success  # executed again, its tags are copied
-    assert engine.store.state(click_fact.table) == before
+    assert engine.state(click_fact) == before
 
 
 def commit(engine: Engine, target: Target) -> None:
     """Move a target's watermark past its next session."""
-    state, plan = engine.store.state(target.table), engine.decide(target)
+    state, plan = engine.state(target), engine.decide(target)
     assert isinstance(plan, SessionPlan)
     committed = committed_after(target.mode, state.committed, plan, plan.hour_numbers)
     engine.store.move_watermarks(state, plan, committed, None)

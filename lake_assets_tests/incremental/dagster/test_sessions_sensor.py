@@ -20,7 +20,7 @@ from lake_assets.incremental.dagster.asset_specs import partitions_of
 from lake_assets.incremental.dagster.sensors import SensedTarget, SensorTiming, sessions_sensor
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.execution.session_log import SessionRecord, SessionStore
+from lake_assets.incremental.execution.log import SessionRecord, SessionStore
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK
 from lake_assets.incremental.planning.plan import committed_after
@@ -225,7 +225,7 @@ def test_sessions_that_dagster_shows_are_read_again_after_a_time_or_another_sess
 
     def record() -> None:
         engine = Engine(catalog, THREE, clock=clock)
-        state, plan = engine.store.state(click_fact.table), engine.decide(click_fact)
+        state, plan = engine.state(click_fact), engine.decide(click_fact)
         assert isinstance(plan, SessionPlan)
         new = SessionRecord(plan, "committed", 0, 1, "", clock(), ended_at=clock(), built=plan.hour_numbers)
         engine.store.record(new, after=state.session)

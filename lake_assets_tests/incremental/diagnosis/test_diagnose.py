@@ -15,7 +15,7 @@ from lake_assets.base.findings import Finding, Repaired, repair
 from lake_assets.connections.catalog import connect, open_catalog, table_names
 from lake_assets.incremental.diagnosis.diagnose import diagnose_lake
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.maintenance.stored_files import bare_path
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION

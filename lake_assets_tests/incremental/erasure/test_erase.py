@@ -89,7 +89,7 @@ def fill(lake: Lake) -> None:
     lake.append("raw.plan_changes", [change(5, HOURS + 30)])
     lake.session("plan_fact")
     stage(lake)
-    record = lake.engine.store.state("core.signup_fact").session
+    record = lake.state("signup_fact").session
     assert record is not None
     sampled = AuditResult("not_null", False, False, {"nulls": 2}, (GONE, "s1"))
     lake.engine.store.record(replace(record, audits=(sampled,)), after=record)
@@ -127,7 +127,7 @@ def test_who_is_erased_is_nowhere_and_all_others_are_as_they_were(lake: Lake) ->
     assert left.undecoded == ()
     lake.assert_true()
     assert others(lake) == before
-    audits = [a for r in lake.engine.store.history("core.signup_fact") for a in r.audits if a.name == "not_null"]
+    audits = [a for r in lake.history("signup_fact") for a in r.audits if a.name == "not_null"]
     assert audits[0].sample == (ERASED, "s1")
     assert GONE not in quarantined_accounts(lake)
 

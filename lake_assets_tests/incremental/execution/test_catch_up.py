@@ -179,7 +179,7 @@ def test_a_session_that_was_planned_for_other_sources_is_planned_anew(engine: En
     after = engine.open_session(changed)
     assert isinstance(before, OpenedSession)
     assert isinstance(after, OpenedSession)
-    assert [(r.plan, r.state) for r in engine.store.history(click_state.table)] == [
+    assert [(r.plan, r.state) for r in engine.history(click_state)] == [
         (before.plan, "abandoned"),
         (after.plan, "planned"),
     ]

@@ -50,7 +50,7 @@ def test_a_decision_changes_nothing(engine: Engine) -> None:
     first = engine.decide(click_fact)
     assert isinstance(first, SessionPlan)
     assert engine.decide(click_fact) == first
-    assert engine.store.state(click_fact.table).session is None
+    assert engine.state(click_fact).session is None
     assert engine.catalog.load_table("raw.clicks").scan().to_arrow().num_rows == 1
 
 
@@ -70,7 +70,7 @@ def test_guard_erased_rows_are_deleted_and_the_session_is_planned_without_them(e
     raw = engine.catalog.load_table("raw.clicks")
     assert raw.scan().to_arrow()["click_id"].to_pylist() == ["c1-2"]
     assert plan.sources[0].to_snapshot_id == raw.metadata.current_snapshot_id != before
-    assert [record.plan for record in engine.store.history(click_fact.table)] == [plan]
+    assert [record.plan for record in engine.history(click_fact)] == [plan]
 
 
 def test_run_a_session_without_rows_needs_no_spark(engine: Engine) -> None:
@@ -78,7 +78,7 @@ def test_run_a_session_without_rows_needs_no_spark(engine: Engine) -> None:
     report = engine.run(click_fact, run_id="one")
     assert isinstance(report, SessionReport)
     assert (report.status, report.plan.load, report.hours_built) == ("committed", "none", ())
-    state = engine.store.state(click_fact.table)
+    state = engine.state(click_fact)
     assert state.committed.complete_through == START + 3
     assert (state.open_session, state.session and state.session.run_id) == (None, "one")
     assert isinstance(engine.run(click_fact), NoSession)
@@ -89,14 +89,14 @@ def test_run_a_session_other_than_the_requested_one_is_not_begun(engine: Engine)
     found = engine.run(click_fact, only="click_fact-of-before")
     assert isinstance(found, NoSession)
     assert found.kind == "idle"
-    assert engine.store.history(click_fact.table) == []
+    assert engine.history(click_fact) == []
 
 
 def test_acknowledge_the_changed_hours_of_a_waiting_target_become_pending(engine: Engine) -> None:
     publish_clicks(engine.catalog, [2], complete_through=0)
     report = engine.acknowledge(click_state)
     head = engine.catalog.load_table("core.click_fact").metadata.current_snapshot_id
-    state = engine.store.state(click_state.table)
+    state = engine.state(click_state)
     assert isinstance(report, SessionReport)
     assert state.committed.pending == {START + 2}
     assert state.watermarks["core.click_fact"].snapshot_id == head

@@ -40,7 +40,7 @@ def test_a_target_that_cannot_stage_is_refused_before_anything_is_planned(engine
 def test_a_session_that_an_audit_has_stopped_is_planned_again_when_something_has_changed(engine: Engine) -> None:
     opened = engine.open_session(click_fact)
     assert isinstance(opened, OpenedSession)
-    record = engine.store.state(click_fact.table).open_session
+    record = engine.state(click_fact).open_session
     assert record is not None
     blocked = engine.store.record(replace(record, state="blocked"), after=record)
     decision = engine.decide(click_fact)
@@ -49,7 +49,7 @@ def test_a_session_that_an_audit_has_stopped_is_planned_again_when_something_has
     other_code = replace(opened.plan, code_version="before")
     engine.store.record(replace(blocked, plan=other_code), after=blocked)
     assert engine.decide(click_fact) == opened.plan
-    again = engine.store.state(click_fact.table).session
+    again = engine.state(click_fact).session
     assert again is not None
     engine.store.record(replace(blocked, revision=again.revision), after=again)
     assert isinstance(engine.decide(click_fact), NoSession)

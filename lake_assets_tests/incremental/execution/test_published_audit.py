@@ -64,7 +64,7 @@ def test_targets_of_every_mode_are_audited_and_stay_as_they_are(catalog: Catalog
     for raw in PIPELINE.raw:
         lake.complete(raw.table, START + 1)
     lake.catch_up("signup_fact", "plan_fact", "cancel_request_fact", "cancel_fact", "account_state_dim")
-    states = [lake.engine.store.state(target.table) for target in PIPELINE.targets]
+    states = [lake.engine.state(target) for target in PIPELINE.targets]
 
     for name in ("signup_fact", "cancel_fact", "account_state_dim"):
         found = lake.engine.audit(lake.target(name))
@@ -78,4 +78,4 @@ def test_targets_of_every_mode_are_audited_and_stay_as_they_are(catalog: Catalog
         assert executed.success
         assert [each.passed for each in executed.get_asset_check_evaluations()] == [True]
 
-    assert [lake.engine.store.state(target.table) for target in PIPELINE.targets] == states
+    assert [lake.engine.state(target) for target in PIPELINE.targets] == states

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.source_heads import present_heads, usable_head
+from lake_assets.incremental.execution.planner import present_heads, usable_head
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.changes import Head, Watermark
 from lake_assets_tests.incremental.clicks import CLICKS, START, at, land_clicks

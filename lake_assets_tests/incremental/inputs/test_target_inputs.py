@@ -38,7 +38,7 @@ class AskedTableByTable:
 def commit_a_session(catalog: Catalog) -> None:
     """Move the watermark of click_fact past its next session."""
     engine = Engine(catalog, CLICKS, clock=lambda: at(8))
-    state, plan = engine.store.state(click_fact.table), engine.decide(click_fact)
+    state, plan = engine.state(click_fact), engine.decide(click_fact)
     assert isinstance(plan, SessionPlan)
     committed = committed_after(click_fact.mode, state.committed, plan, plan.hour_numbers)
     engine.store.move_watermarks(state, plan, committed, None)

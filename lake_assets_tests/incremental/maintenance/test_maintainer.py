@@ -65,7 +65,7 @@ def land_signups(lake: Lake, hours: range) -> None:
 
 def assert_planned_by_history(lake: Lake) -> None:
     for target in lake.pipeline.targets:
-        marks = lake.engine.store.state(target.table).watermarks
+        marks = lake.engine.state(target).watermarks
         for source in target.sources:
             mark = marks.get(source.table)
             found = changes(tables.load(lake.catalog, source.table), source, mark, start=START)
@@ -98,7 +98,7 @@ def test_what_was_staged_by_a_session_that_died_stays_and_its_table_is_not_compa
     lake.append("raw.signups", [signup(9, 2)])
     die(home, "signup_fact", "after-staged")
     staged = tables.load(lake.catalog, "core.signup_fact").metadata.snapshots[-1].snapshot_id
-    planned = lake.engine.store.state("core.signup_fact").open_session
+    planned = lake.state("signup_fact").open_session
     assert planned is not None
     land_signups(lake, range(6, 8))
 
@@ -158,7 +158,7 @@ def test_orphans_go_when_they_are_old_and_the_memory_of_processes_stays(lake: La
     for hour in range(4):
         land_signups(lake, range(hour, hour + 1))
         lake.session("signup_fact")
-    state = lake.engine.store.state("core.signup_fact")
+    state = lake.state("signup_fact")
     for name in ENGINE_TABLES:
         age(folder(lake, name), days=4)
     left_over = folder(lake, "etl.session") / "data" / "left-over.parquet"
@@ -171,8 +171,8 @@ def test_orphans_go_when_they_are_old_and_the_memory_of_processes_stays(lake: La
     age(left_over.parent, days=4)
     assert maintainer(lake).maintain("etl.session").orphans_removed >= 1
     assert not left_over.exists()
-    assert lake.engine.store.state("core.signup_fact") == state
-    assert len(lake.engine.store.history("core.signup_fact")) == 4
+    assert lake.state("signup_fact") == state
+    assert len(lake.history("signup_fact")) == 4
     land_signups(lake, range(4, 5))
     lake.session("signup_fact")
     lake.assert_true("signup_fact")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord, State
+from lake_assets.incremental.execution.log import SessionRecord, State
 from lake_assets.incremental.maintenance.figures import table_figures
 from lake_assets.incremental.maintenance.snapshot_references import read_references
 from lake_assets.incremental.metadata import publish, tables

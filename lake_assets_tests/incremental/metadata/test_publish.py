@@ -86,7 +86,7 @@ def test_p1_main_may_move_twice_and_no_more_and_the_session_stays_open(lake: Lak
     with pytest.raises(PublishConflict, match="moved from snapshot"):
         lake.run("signup_fact")
     assert keys(lake) == erased[3:]
-    left = lake.engine.store.state(FACT).open_session
+    left = lake.state(FACT).open_session
     assert left is not None
 
     while_audited(
@@ -142,7 +142,7 @@ def test_w2_without_write_audit_publish_nothing_is_staged_not_even_an_open_sessi
         with pytest.raises(WriteAuditPublishDisabled):
             lake.run("signup_fact")
     assert keys(lake) == before
-    assert lake.engine.store.state(FACT).open_session is not None
+    assert lake.state(FACT).open_session is not None
 
 
 def _switch_off_and_move_main(lake: Lake, catalog: Catalog) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY
-from lake_assets.incremental.execution.session_log import SessionRecord, State
+from lake_assets.incremental.execution.log import SessionRecord, State
 from lake_assets.incremental.monitoring.session_costs import LookbackComparison, compare_with_lookback, costs, lookback
 from lake_assets.incremental.planning.session import AuditResult, PlannedHour, SessionPlan
 

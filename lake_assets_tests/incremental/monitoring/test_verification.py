@@ -52,7 +52,7 @@ def test_hours_that_are_not_those_of_a_rebuild_are_named(catalog: Catalog, spark
     for target in PIPELINE.targets:
         rows = lake.rows(target.table)[target.table]
         assert compare(target.table, target.columns, rows, sent[target.table]).equal, target.table
-    assert lake.engine.store.state("core.account_state_dim").committed.pending == {START + 7}
+    assert lake.state("account_state_dim").committed.pending == {START + 7}
     for name in NAMES:
         found = verified(lake, name, range(2, 10) if name == DIM else range(2, 7))
         table = lake.target(name)
@@ -68,14 +68,14 @@ def test_hours_that_are_not_those_of_a_rebuild_are_named(catalog: Catalog, spark
     spark.sql(f"UPDATE lake.core.signup_fact SET plan = null WHERE {hour('signed_up_at', 3)}")
     spark.sql(f"DELETE FROM lake.core.cancel_fact WHERE {hour('canceled_at', 5)}")
     spark.sql(f"UPDATE lake.core.account_state_dim SET churn_type = 'x' WHERE {hour('state_hour', 4)}")
-    state = {name: (lake.main(f"core.{name}"), lake.engine.store.state(f"core.{name}")) for name in NAMES}
+    state = {name: (lake.main(f"core.{name}"), lake.state(name)) for name in NAMES}
     results = {name: verified(lake, name, range(7)) for name in NAMES}
     differing = {name: numbers(found.differing) for name, found in results.items()}
     assert differing == {FACT: [3], STATEFUL: [5], DIM: [4]}
     found = results[STATEFUL]
     assert found.remedy == f"Rebuild the hours: `lake rebuild cancel_fact {hour_key(START + 5)} {hour_key(START + 5)}`."
     assert found.rows < found.rows_rebuilt
-    assert state == {name: (lake.main(f"core.{name}"), lake.engine.store.state(f"core.{name}")) for name in NAMES}
+    assert state == {name: (lake.main(f"core.{name}"), lake.state(name)) for name in NAMES}
 
     assert_dagster_shows_it(lake)
 

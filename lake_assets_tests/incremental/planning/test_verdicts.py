@@ -164,9 +164,9 @@ def test_a_bad_hour_is_held_back_until_it_is_repaired_and_caps_complete_through(
     dimension = lake.catch_up()[-1]
     assert numbers(dimension.hours_built) == [2, 3, 4]
     assert lake.complete_through(TABLE) == 4
-    assert lake.engine.store.state(TABLE).committed.held == ()
+    assert lake.state(TABLE).committed.held == ()
     lake.assert_true()
-    assert [r.held for r in lake.engine.store.history(TABLE)] == [first.held, (), again.held, ()]
+    assert [r.held for r in lake.history(TABLE)] == [first.held, (), again.held, ()]
 
 
 def test_an_hour_built_before_keeps_its_rows_and_caps_nothing(catalog: Catalog, spark: SparkSession) -> None:

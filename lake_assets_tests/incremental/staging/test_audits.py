@@ -119,7 +119,7 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
     lake, table = Lake(catalog, spark), "core.signup_fact"
     lake.land(worked_example()[0])
     lake.session("signup_fact")
-    before = (lake.main(table), lake.complete_through(table), lake.engine.store.state(table).watermarks)
+    before = (lake.main(table), lake.complete_through(table), lake.state(table).watermarks)
     bad = bad_batch(hour=8)
     lake.land(bad.landing)
 
@@ -133,7 +133,7 @@ def test_a_failed_audit_publishes_nothing_until_its_source_is_repaired(catalog: 
         "not_null_account_id", False, True, {"nulls": 3}, tuple(bad.right), "account_id is never null"
     )
     assert [a for a in report.audits if not a.passed] == [replace(stopped, hours={hour_key(START + 8): 3})]
-    assert (lake.main(table), lake.complete_through(table), lake.engine.store.state(table).watermarks) == before
+    assert (lake.main(table), lake.complete_through(table), lake.state(table).watermarks) == before
     staged = tables.load(catalog, table).snapshot_by_id(report.staged_snapshot_id or 0)
     assert staged is not None  # kept for inspection
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import AuditFailed, RowsUnread
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.execution.steps.attempt import Attempt
 from lake_assets.incremental.execution.steps.audit_rows import audit_rows, failures
 from lake_assets.incremental.execution.steps.run_context import RunContext
@@ -193,7 +193,7 @@ def blocking_failures(lake: Lake, name: str) -> set[str]:
     assert isinstance(plan, SessionPlan)
     context = RunContext(lake.catalog, START, lake.engine.store, lambda: NOW, lambda: lake.spark)
     record = SessionRecord(plan, "planned", 0, target.mode.pattern_id, run_id="", started_at=NOW)
-    attempt = Attempt(target, lake.engine.store.state(target.table), record)
+    attempt = Attempt(target, lake.engine.state(target), record)
     options = StagingOptions(write_rows, leave_out_unchanged=True)
     try:
         staged = stage_rows(context, attempt, tables.load(lake.catalog, target.table), options)

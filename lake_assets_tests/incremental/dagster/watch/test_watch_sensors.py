@@ -18,7 +18,7 @@ from lake_assets.incremental.dagster.assets import incremental_definitions
 from lake_assets.incremental.dagster.session_runs import CODE_VERSION_TAG, SESSION_TAG
 from lake_assets.incremental.dagster.watch.watch_sensors import watch_definitions
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.log import SessionRecord
 from lake_assets.incremental.metadata.completeness import declare_complete
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.incremental.monitoring.alerts import Webhook
