@@ -63,7 +63,7 @@ def version_tags(target: Target, report: SessionReport) -> dict[str, str]:
     Dagster never compares the materialization of a source with that of the target; without any, each source would
     count as a new dependency.
     """
-    tags = {"dagster/code_version": target.code_version}
+    tags = {"dagster/code_version": report.plan.code_version}
     if report.data_version is not None:
         tags["dagster/data_version"] = report.data_version
     inputs = [asset_key(table) for table in target.source_tables]

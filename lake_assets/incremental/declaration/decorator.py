@@ -11,6 +11,7 @@ from typing import Literal
 
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import check_arguments
+from lake_assets.incremental.declaration.code_version import function_code, version_of
 from lake_assets.incremental.declaration.grains import declared_grain
 from lake_assets.incremental.declaration.modes import Defer, Mode, Stateless
 from lake_assets.incremental.declaration.tables import Source
@@ -52,8 +53,9 @@ def incremental_asset(
         audits: Checks of each staged snapshot.
         namespace: Of the table.
         quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
-        code_version: Default: a hash of the function's module, the sources with their rules, the audits and the limit.
-            If it changes, a session that an audit blocked is tried again. What the module imports is not included.
+        code_version: Default: a hash of the function, of what it uses of its project, and of the sources with their
+            rules, the mode, the audits and the limit. Comments and formatting do not matter. If it changes, commands
+            and Dagster say which hours other code has built; nothing is rebuilt by itself.
         owners: Shown in Dagster.
         lineage: Target column → source columns (`raw.signups.event_ts`), where names differ. Equal names are found.
         max_delay: The freshness check fails if an hour or day ended longer ago than this and is not complete.
@@ -83,7 +85,8 @@ def incremental_asset(
             transform=transform,
             audits=tuple(audits),
             quarantine_limit=quarantine_limit,
-            code_version=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
+            code_version=code_version or _code_version(transform, keyed, audits, quarantine_limit, mode),
+            code_version_before=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             grain=declared_grain(table, grain, timezone),
         )
         target = replace(target, owners=tuple(owners), max_delay=max_delay, late=late)
@@ -122,13 +125,28 @@ def _with_default_key(source: Source, mode: Mode, key: str | Sequence[str]) -> S
     return source
 
 
+def _code_version(
+    transform: Transform,
+    sources: Sequence[Source],
+    audits: Sequence[Audit],
+    quarantine_limit: int,
+    mode: Mode,
+) -> str:
+    """Return a hash of everything that decides which rows are built and published; equal in every OS process."""
+    declared_audits = [(audit.name, audit.description, audit.blocking) for audit in audits]
+    declared_sources = [_as_hashed(source) for source in sources]
+    return version_of(
+        function_code(transform), declared_sources, declared_audits, quarantine_limit, type(mode).__name__
+    )
+
+
 def _code_hash(
     transform: Transform,
     sources: Sequence[Source],
     audits: Sequence[Audit],
     quarantine_limit: int,
 ) -> str:
-    """Return a hash of everything that decides which rows are built and published; equal in every OS process."""
+    """Return the code version of a target as the version before computed it."""
     declared_audits = [(audit.name, audit.description, audit.blocking) for audit in audits]
     code = inspect.getsource(inspect.getmodule(transform) or transform)
     declared_sources = "[" + ", ".join(_as_hashed(source) for source in sources) + "]"

@@ -125,7 +125,9 @@ class Target:
             `columns`.
         audits: Checks of each staged snapshot.
         quarantine_limit: A blocking check fails if a session adds more rows than this to the quarantine.
-        code_version: If it changes, sessions that an audit blocked are tried again.
+        code_version: What builds the rows, as a hash. If it changes, the hours that are built are those of other code,
+            and a session that an audit stopped is tried again.
+        code_version_before: The same as the version before computed it: state that it has stored is known by it.
         description: Shown in Dagster.
         owners: Shown in Dagster.
         lineage: Target column → source columns, where names differ; none for a column that comes from no source.
@@ -147,6 +149,7 @@ class Target:
     audits: tuple[Audit, ...] = ()
     quarantine_limit: int = 100
     code_version: str = ""
+    code_version_before: str = ""
     description: str = ""
     owners: tuple[str, ...] = ()
     lineage: Mapping[str, Sequence[str]] = field(default_factory=dict)

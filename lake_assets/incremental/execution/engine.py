@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -120,7 +121,17 @@ class Engine:
         Raises:
             TargetError: The target is not the table that its sessions have built.
         """
-        return read_state(self.catalog, self.log, target.table)
+        state = read_state(self.catalog, self.log, target.table)
+        return state if state.n or not state.watermarks else self._of_version_before(state, target)
+
+    def _of_version_before(self, state: State, target: Target) -> State:
+        """Return a state that the version before left, which knew neither its hours nor this kind of code version."""
+        committed = state.committed
+        known = [hour for hour in (committed.last_built, committed.complete_through) if hour is not None]
+        span = (self.pipeline.start_hour, max(known)) if known else None
+        is_same = committed.code_version == target.code_version_before
+        version = target.code_version if is_same else committed.code_version
+        return replace(state, committed=replace(committed, span=span, code_version=version))
 
     def decide(self, target: Target) -> Decision:
         """Return the plan of the next session, or why there is none. Reads metadata only."""

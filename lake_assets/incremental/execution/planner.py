@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from lake_assets.base.grain import Grain
-from lake_assets.base.hours import hour_key
+from lake_assets.base.hours import hour_key, ranges
 from lake_assets.errors import (
     HistoryCut,
     InvalidHourKey,
@@ -43,6 +43,7 @@ from lake_assets.incremental.planning.deferred import due_at
 from lake_assets.incremental.planning.plan import (
     Committed,
     PlanningInput,
+    cut,
     in_whole_partitions,
     last_buildable_hour,
     plan,
@@ -54,6 +55,9 @@ from lake_assets.settings import settings
 
 MAX_HOURS_BEYOND = 24
 """The most hours that a session builds beyond the newest row of its sources."""
+
+MOST_SPANS = 5
+"""Ranges of hours that a message names."""
 
 Heads = Mapping[str, tuple[int | None, int | None]]
 """Source → (snapshot id, complete-through) to plan up to."""
@@ -103,7 +107,7 @@ class Planner:
         """
         known = self._planning_input(state, self._usable_heads(state, up_to or {}))
         known = replace(known, late=None) if deferred else known
-        decision = self._cheapest(known, state)
+        decision = with_other_code(self._cheapest(known, state), state, self.target)
         if not force:
             decision = wait_if_beyond_data(decision, self.target.grain)
         if retry_blocked:
@@ -365,6 +369,32 @@ def _completeness(decision: SessionPlan) -> str:
         if source.complete_through is not None:
             through.append(f"{source.source} through {hour_key(source.complete_through)}")
     return ", ".join(through)
+
+
+def with_other_code(decision: Decision, state: State, target: Target) -> Decision:
+    """Return a decision that also says which hours other code has built, and stay so after it."""
+    others = state.committed.built_by_others(target.code_version)
+    planned = decision.hour_numbers if isinstance(decision, SessionPlan) and decision.load == "overwrite" else ()
+    rebuilt = [range(first, last + 1) for first, last in ranges(planned)]
+    left = [span for each in others for span in cut(each, rebuilt)]
+    if not left:
+        return decision
+    note = built_by_other_code(left, target)
+    if isinstance(decision, NoSession):
+        return replace(decision, reason=f"{decision.reason}; {note}")
+    return replace(decision, notes=(*decision.notes, note))
+
+
+def built_by_other_code(spans: Sequence[tuple[int, int]], target: Target) -> str:
+    """Return, for people, which hours other code has built, and how to build them again."""
+    hours = sum(last - first + 1 for first, last in spans)
+    first, last = spans[0][0], spans[-1][1]
+    text = ", ".join(f"{hour_key(start)}..{hour_key(end)}" for start, end in spans[:MOST_SPANS])
+    more = f", and {len(spans) - MOST_SPANS} ranges more" if len(spans) > MOST_SPANS else ""
+    return (
+        f"built by other code: {text}{more} ({hours:,} hours); "
+        f"`lake rebuild {target.name} {hour_key(first)} {hour_key(last)}` builds them again"
+    )
 
 
 def wait_if_blocked(state: State, decision: Decision, target: Target) -> Decision:

@@ -24,6 +24,7 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.declaration.arguments import suggestion
+from lake_assets.incremental.declaration.code_version import query_code
 from lake_assets.incremental.declaration.grains import declared_grain
 from lake_assets.incremental.declaration.names import require_name
 from lake_assets.incremental.declaration.target import Audit
@@ -72,7 +73,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             audits=audits,
             namespace=attributes.table.rpartition(".")[0],
             quarantine_limit=attributes.quarantine_limit,
-            code_version=_code_version(attributes, sql),
+            code_version=_code_version(attributes, query_code(sql.text)),
             owners=attributes.owners,
             lineage=stored.lineage,
             max_delay=None if delay is None else timedelta(minutes=delay),
@@ -82,7 +83,8 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             late=late,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
-    return replace(target, unknown_lineage=stored.unknown_lineage)
+    before = _code_version(attributes, sql.text)
+    return replace(target, unknown_lineage=stored.unknown_lineage, code_version_before=before)
 
 
 def raw_tables_of(declaration: Declaration) -> list[RawTable]:
@@ -275,8 +277,8 @@ def _check_audit_columns(declaration: Declaration, audits: Sequence[Audit], colu
                 )
 
 
-def _code_version(attributes: TableAttributes, sql: SqlText) -> str:
-    """Return a hash of everything that decides which rows are built and published."""
+def _code_version(attributes: TableAttributes, query: str | Sequence[str]) -> str:
+    """Return a hash of everything that decides which rows are built and published. The version before hashed text."""
     built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
     for source in built["sources"]:
         if source["landed_column"] is None:
@@ -284,5 +286,5 @@ def _code_version(attributes: TableAttributes, sql: SqlText) -> str:
         if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else
             for name in ("keep", "order_by", "deleted"):
                 del source[name]
-    hashed = repr((sql.text, built))
+    hashed = repr((query, built))
     return hashlib.sha256(hashed.encode()).hexdigest()[:CODE_VERSION_DIGITS]

@@ -14,6 +14,7 @@ from lake_assets.incremental.planning.plan.planning_input import (
     Committed,
     PlanningInput,
     Waiting,
+    cut,
     in_whole_partitions,
 )
 from lake_assets.incremental.planning.plan.rebuild import plan_rebuild
@@ -23,6 +24,7 @@ __all__ = [
     "PlanningInput",
     "Waiting",
     "committed_after",
+    "cut",
     "in_whole_partitions",
     "last_buildable_hour",
     "plan",

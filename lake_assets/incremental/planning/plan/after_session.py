@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from lake_assets.base.hours import ranges
 from lake_assets.incremental.declaration import Mode, Stateful, Stateless
 from lake_assets.incremental.planning.deferred import still_deferred
-from lake_assets.incremental.planning.plan.planning_input import Committed, Kind, OlderCode, Waiting
+from lake_assets.incremental.planning.plan.planning_input import Committed, Kind, OlderCode, Waiting, cut
 from lake_assets.incremental.planning.session import HeldHour, SessionPlan
 from lake_assets.incremental.planning.verdicts import capped, still_held
 
@@ -87,22 +87,9 @@ def older_code(before: Committed, planned: SessionPlan, built: Collection[int]) 
     if before.span is not None and before.code_version != planned.code_version:
         of_older = [range(first, last + 1) for first, last, _ in older]
         first, last = before.span
-        older += [(*each, before.code_version) for each in _cut((first, last), of_older)]
+        older += [(*each, before.code_version) for each in cut((first, last), of_older)]
     rebuilt = [range(first, last + 1) for first, last in ranges(built if planned.load == "overwrite" else ())]
-    return tuple(sorted((*each, version) for first, last, version in older for each in _cut((first, last), rebuilt)))
-
-
-def _cut(span: tuple[int, int], others: Collection[range]) -> Iterator[tuple[int, int]]:
-    """Yield what is left of a span of hours (both ends inclusive) without others."""
-    first, last = span
-    for other in sorted(others, key=lambda each: each.start):
-        if other.stop <= first or other.start > last:
-            continue
-        if other.start > first:
-            yield first, other.start - 1
-        first = other.stop
-    if first <= last:
-        yield first, last
+    return tuple(sorted((*each, version) for first, last, version in older for each in cut((first, last), rebuilt)))
 
 
 def _span(before: Committed, built: Collection[int]) -> tuple[int, int] | None:

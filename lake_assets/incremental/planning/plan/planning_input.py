@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -120,6 +120,14 @@ class Committed:
             found.append(DeferredHour(hour, waits.since_ms, waits.rows, waits.after))
         return tuple(found)
 
+    def built_by_others(self, code_version: str) -> tuple[tuple[int, int], ...]:
+        """Return the hours that other code has built than that of a version: ranges, both ends inclusive."""
+        older = [(first, last) for first, last, version in self.older if version not in ("", code_version)]
+        if self.span is None or self.code_version == code_version:
+            return tuple(older)
+        of_known = [range(first, last + 1) for first, last, _ in self.older]
+        return tuple(sorted([*older, *cut(self.span, of_known)]))
+
     def why(self, hour: int) -> str:
         """Return why an hour is pending, for people."""
         waits = self.waiting.get(hour)
@@ -137,6 +145,19 @@ class Committed:
             elif before is None or before.kind != "changed":
                 waiting[hour] = Waiting("changed", why, since_ms)
         return replace(self, waiting=waiting)
+
+
+def cut(span: tuple[int, int], others: Collection[range]) -> Iterator[tuple[int, int]]:
+    """Yield what is left of a span of hours (both ends inclusive) without others."""
+    first, last = span
+    for other in sorted(others, key=lambda each: each.start):
+        if other.stop <= first or other.start > last:
+            continue
+        if other.start > first:
+            yield first, other.start - 1
+        first = other.stop
+    if first <= last:
+        yield first, last
 
 
 def in_whole_partitions(committed: Committed, grain: Grain) -> Committed:
