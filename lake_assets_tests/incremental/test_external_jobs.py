@@ -84,7 +84,7 @@ def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
 
     published = json.loads(lake_command(home, "session", "publish", "signup_fact", "--json"))
     assert published["status"] == "published"
-    assert lake.state("signup_fact").watermarks == {}
+    assert list(lake.state("signup_fact").watermarks) == ["raw.signups"]
     assert "✓" in lake_command(home, "session", "commit", "signup_fact")
     lake.assert_true("signup_fact")
     assert isinstance(lake.run("signup_fact"), NoSession)
@@ -112,7 +112,7 @@ def test_hours_that_come_out_equal_and_rows_set_aside_are_those_of_any_session(
     )
     spark.conf.unset("spark.wap.id")
     assert lake.engine.publish_session(lake.target("signup_fact")).hours_built == hours
-    assert lake.engine.commit_session(lake.target("signup_fact")).status == "already_committed"
+    assert lake.engine.commit_session(lake.target("signup_fact")).status == "committed"
     lake.assert_true("signup_fact")
     assert [row["reason"] for row in lake.quarantined("core.signup_fact")] == ["no price or a negative one"]
 

@@ -314,6 +314,9 @@ class Engine:
         """
         state = self.state(target)
         plan = self._opened_plan(state)
+        if plan is None and state.opened_on_any_main is not None and state.table is not None:
+            expected = state.opened_on_any_main["main"]
+            raise PublishConflict(target.table, expected=expected, found=publish.main_id(state.table))
         if plan is None:
             raise UsageError(
                 f"{target.table} has no open session.",
@@ -322,10 +325,9 @@ class Engine:
         assert state.table is not None
         written = session.find_written(state.table, plan, target.time_column)
         opened = state.opened or {}
-        return session.finish(
-            self._context(),
-            Session(target, state, plan, str(opened.get("run_id", EXTERNAL_RUN)), written=written, is_external=True),
-        )
+        run_id = str(opened.get("run_id", EXTERNAL_RUN))
+        attempt = Session(target, state, plan, run_id, written=written, is_external=True)
+        return replace(session.finish(self._context(), attempt), status="published")
 
     def commit_session(self, target: Target) -> SessionReport:
         """Return the report of the session that another program has written and published last.

@@ -77,11 +77,17 @@ class State:
     @property
     def opened(self) -> Mapping[str, Any] | None:
         """The session that another program writes; None if there is none, or main has moved since."""
-        found = self._property(OPENED)
-        if found is None or self.table is None or found["n"] <= self.n:
+        found = self.opened_on_any_main
+        if found is None or self.table is None:
             return None
         base = publish.base_of(self.table)
         return found if (found["main"], found["tag"]) == (base.main, base.tag) else None
+
+    @property
+    def opened_on_any_main(self) -> Mapping[str, Any] | None:
+        """The session that another program writes, also if main has moved since, so that it cannot be published."""
+        found = self._property(OPENED)
+        return found if found is not None and found["n"] > self.n else None
 
     @property
     def blocked(self) -> Mapping[str, Any] | None:
