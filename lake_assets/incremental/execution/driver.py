@@ -14,10 +14,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
 from lake_assets.base.failpoints import reach
-from lake_assets.errors import UsageError
+from lake_assets.errors import PublishConflict, StateMoved, UsageError
 from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution import target_check
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
@@ -29,6 +30,15 @@ from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.planning.outside_changes import version_of
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan, SourceRange
+
+MAX_OVERTAKEN = 20
+"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+
+OVERTAKEN_SECONDS = 0.2
+"""Pause after a session was overtaken; it grows by as much each time in a row."""
+
+OVERTAKEN = (StateMoved, PublishConflict, CommitFailedException)
+"""Errors of a session that another process has overtaken."""
 
 Result = TypeVar("Result")
 Decide = Callable[[ProcessState], Decision]

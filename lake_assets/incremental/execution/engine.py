@@ -6,6 +6,7 @@ It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +18,13 @@ from lake_assets.base.progress import Progress, unseen
 from lake_assets.errors import TargetChanged, TargetError, TargetRolledBack, UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable, Target
 from lake_assets.incremental.declaration.own_sql import check_own_sql
-from lake_assets.incremental.execution.driver import Driver
+from lake_assets.incremental.execution.driver import (
+    MAX_OVERTAKEN,
+    OVERTAKEN,
+    OVERTAKEN_SECONDS,
+    Decide,
+    Driver,
+)
 from lake_assets.incremental.execution.erasure_guard import ErasureGuard
 from lake_assets.incremental.execution.planner import Planner
 from lake_assets.incremental.execution.published_audit import PublishedAudit, PublishedAuditor
@@ -36,10 +43,24 @@ from lake_assets.incremental.planning import landed
 from lake_assets.incremental.planning.landed import RawSnapshot
 from lake_assets.incremental.planning.lateness import Lateness
 from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
-from lake_assets.incremental.planning.session import Decision, NoSession, OpenedSession, SessionPlan, SessionReport
+from lake_assets.incremental.planning.session import (
+    Decision,
+    NoSession,
+    OpenedSession,
+    SessionPlan,
+    SessionReport,
+    merged,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+OnSession = Callable[[SessionReport], object]
+
+
+def _unseen(report: SessionReport) -> None:
+    """Do nothing."""
 
 
 class Engine:
@@ -182,13 +203,21 @@ class Engine:
         *,
         run_id: str = "",
         reset: bool = False,
+        on_session: OnSession = _unseen,
     ) -> SessionReport | NoSession:
         """Rebuild hours from the sources as of the watermark, which stays. An open session is finished first.
+
+        A session builds at most `MAX_HOURS`, so more hours take several. If this process ends before the last one, the
+        remaining hours are pending.
 
         Args:
             reset: Read the sources at their current heads instead, and start the watermark anew there; all other hours
                 that the sources have become pending. For a source that was replaced or whose history was cut. A target
                 that was dropped is created again, and all its hours are rebuilt.
+            on_session: Called with the report of each session as soon as it has ended.
+
+        Returns:
+            The report of all sessions together.
         """
         planner = self._planner(target)
         if reset:
@@ -197,28 +226,23 @@ class Engine:
         def decide(state: ProcessState) -> Decision:
             return planner.rebuild(state, hours, run_id=run_id, reset=reset)
 
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        wanted = target.grain.whole(hours)
+        return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, only_wanted=reset)
 
-    def rebuild_all(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
-        """Create a target's table if it does not exist, and rebuild it as if it had no watermark.
+    def rebuild_all(
+        self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen
+    ) -> SessionReport | NoSession:
+        """Create a target's table if it does not exist, and rebuild it as if it had no watermark: see `rebuild`.
 
-        All hours that the sources or the target have are rebuilt, or are pending afterwards.
+        All hours that the sources or the target have are rebuilt, or are pending afterwards if a source is not
+        complete.
         """
         tables.create_target(self.catalog, target)
-        return self._driver(target).drive(
-            self._planner(target).rebuild_all,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        decide = self._planner(target).rebuild_all
+        return self._rebuild(target, decide, run_id=run_id, on_session=on_session)
 
-    def repair(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
-        """Rebuild the hours in which others have changed a target, and count the changes as dealt with.
+    def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
+        """Rebuild the hours in which others have changed a target, and count the changes as dealt with: see `rebuild`.
 
         Rows of others in hours that no session may build yet, or never, are deleted.
 
@@ -233,12 +257,60 @@ class Engine:
                 delete_stray_rows(self.catalog, target, *planner.buildable_range(state))
             return planner.repair(state, run_id=run_id)
 
-        return self._driver(target).drive(
-            decide,
-            self._runner().run,
-            run_id=run_id,
-            after_open_session=True,
-        )
+        return self._rebuild(target, decide, run_id=run_id, on_session=on_session)
+
+    def _rebuild(
+        self,
+        target: Target,
+        decide: Decide,
+        wanted: Collection[int] = (),
+        *,
+        run_id: str,
+        on_session: OnSession,
+        only_wanted: bool = False,
+    ) -> SessionReport | NoSession:
+        """Run a rebuild, and further ones for the hours that it leaves to later sessions, which are pending.
+
+        The sensors may request a session for them meanwhile, so each rebuild is planned with those that still are.
+
+        Args:
+            decide: Plans the first session.
+            wanted: Hours that are rebuilt even if they were pending before.
+            only_wanted: Whether other hours that become pending by the rebuild stay so.
+        """
+        reports: list[SessionReport] = []
+        left, pending = frozenset(wanted), frozenset[int]()
+        overtaken = 0
+
+        def next_rebuild(state: ProcessState) -> Decision:
+            nonlocal pending
+            pending = state.committed.pending
+            if not reports:
+                return decide(state)
+            return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)
+
+        while left or not reports:
+            try:
+                found = self._driver(target).drive(
+                    next_rebuild, self._runner().run, run_id=run_id, after_open_session=True
+                )
+            except OVERTAKEN:
+                overtaken += 1
+                if not reports or overtaken > MAX_OVERTAKEN:
+                    raise
+                time.sleep(OVERTAKEN_SECONDS * overtaken)
+                continue
+            if isinstance(found, NoSession):
+                return merged(reports) if reports else found
+            overtaken = 0
+            reports.append(found)
+            on_session(found)
+            plan = found.plan
+            now_pending = frozenset(plan.pending).difference(each.hour for each in plan.deferred)
+            if not plan.starts_anew:
+                now_pending &= left if only_wanted else left | (now_pending - pending)
+            left = now_pending
+        return merged(reports)
 
     def problem(self, target: Target) -> TargetError | None:
         """Return in which way a target is not as its sessions left it; None if it is. Reads metadata only."""

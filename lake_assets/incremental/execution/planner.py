@@ -169,7 +169,7 @@ class Planner:
             note = "others have changed no hour that a session builds"
             return self._completed(state, plan_no_hours(known, note, token=run_id), repaired=table)
         decision = self._plan_rebuild(state, known, hours, run_id=run_id, reset=False)
-        is_complete = isinstance(decision, SessionPlan) and hours <= set(decision.hour_numbers)
+        is_complete = isinstance(decision, SessionPlan) and hours <= {*decision.hour_numbers, *decision.pending}
         return self._completed(state, decision, repaired=table if is_complete else None)
 
     def buildable_range(self, state: ProcessState) -> tuple[int, int | None]:
