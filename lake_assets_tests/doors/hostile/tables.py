@@ -6,6 +6,7 @@ then.
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import uuid
@@ -177,7 +178,8 @@ class Hostile:
         partition: Transform, and the column that it is of; None for none.
         writer: `spark`, `pyiceberg` or the kind of added files: `us`, `ms`, `int96`.
         life: What happens to the table in each step after the first.
-        complete_after: Whether the rows say how far the table is complete; otherwise its property does.
+        is_finite: Whether its numbers are finite, as `lake land` wants them.
+        landed: The moment of the last `lake land`; the rows of an hour later than that are quarantined.
     """
 
     label: str
@@ -197,6 +199,8 @@ class Hostile:
     hours: int
     life: list[str]
     rule: bool
+    is_finite: bool
+    landed: int = 0
     rows: list[Row] = field(default_factory=list)
     added: int = 0
     complete_through: int | None = None
@@ -290,6 +294,7 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
         hours=hours,
         life=life,
         rule=rng.random() < 0.3,
+        is_finite=origin == "raw" and lives.random() < 0.9,
     )
 
 
@@ -366,6 +371,11 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
         kinds = {column.name for column in table.columns if column.kind in ("timestamp", "timestamptz")}
         for row in rows:
             row.update({name: row[name] // 1000 * 1000 for name in kinds if row[name] is not None})
+    if table.is_finite:
+        for row in rows:
+            row.update(
+                {name: 1.5 for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+            )
     if table.writer == "csv":
         for row in rows:
             row.update({name: "empty" for name, value in row.items() if value == ""})

@@ -201,6 +201,7 @@ class World:
         if done.code:
             self._refused(table, "land", done.text)
             return
+        table.landed = time.time_ns() // 1000
         table.rows += rows
         self.programs.declare_complete(table)
 
@@ -318,7 +319,7 @@ def _message(table: Hostile, text: str) -> str:
 
 PERMITTED: tuple[tuple[str, Callable[[Hostile], bool]], ...] = (
     (r"does not read .* rightly", lambda table: table.writer == "ms"),
-    (r"no finite number", lambda table: table.origin == "raw"),
+    (r"no (finite )?number", lambda table: table.origin == "raw" and not table.is_finite),
     (r"belong to lake-assets", lambda table: any(column.name.lower().startswith("_lake_") for column in table.columns)),
     (r"(does not exist|should have the column|has no column|is gone)", lambda table: "rename used" in table.done),
     (

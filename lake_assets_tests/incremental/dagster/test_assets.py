@@ -11,18 +11,18 @@ import pytest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_simulator import bad_batch, land, repair, worked_example
-from lake_assets.incremental.declaration import Sequential
+from lake_assets.incremental.declaration import Sequential, SessionContext
 from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
-from lake_assets_tests.incremental.clicks import CLICKS, START, click_state, publish_clicks
+from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import with_target
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SIGNUPS = "core.signup_fact"
 STATE_CHECKS = {"quarantine", "quarantine_limit", "ties", "pending_hours"}
@@ -102,6 +102,33 @@ def test_a_backfill_marks_no_hour_beyond_complete_through(
     land(spark, catalog, worked_example()[0])
     daemon.catch_up("signup_fact")
     assert daemon.hours_marked(daemon.execute(SIGNUPS, tags=chosen(4, 9))) == [4, 5]
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(900)
+def test_a_backfill_of_more_hours_than_a_session_builds_marks_each_that_was_built(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    def fails_late(session: SessionContext, clicks: DataFrame) -> DataFrame:
+        """Clicks."""
+        assert max(session.hours) < START + 2_040
+        return clicks.selectExpr("click_id", "event_ts AS clicked_at")
+
+    hours = range(2_050)
+    failing = with_target(CLICKS, replace(click_fact, transform=fails_late))
+    Engine(catalog, CLICKS, clock=utc_now).create_tables()
+    land_clicks(catalog, hours, landing=2_050)
+    end = hour_key(START + 2_060)
+    with in_process_daemon(failing, catalog, utc_now, end=end, spark=spark) as daemon:
+        result = daemon.execute(click_fact.table, tags=chosen(0, 2_049))
+        assert not result.success
+        assert sorted(daemon.hours_marked(result)) == [*range(2_000)]
+    with in_process_daemon(CLICKS, catalog, utc_now, end=end, spark=spark) as daemon:
+        result = daemon.execute(click_fact.table, tags=chosen(0, 2_049))
+        assert result.success
+        assert sorted(daemon.hours_marked(result)) == [*hours]
+    assert catalog.load_table(click_fact.table).scan().count() == len(hours)
+    assert not Engine(catalog, CLICKS, clock=utc_now).store.state(click_fact.table).committed.pending
 
 
 def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:
