@@ -170,20 +170,21 @@ class World:
 
     def _step(self, step: int) -> None:
         for table in self.living:
-            operation = table.life[step - 1] if step else "nothing"
-            self._attempt(table, f"step {step}, {operation}", lambda t=table, o=operation: self._change(t, o, step))
+            for operation in table.life[step - 1] if step else ["nothing"]:
+                if table.ended is None:
+                    what = f"step {step}, {operation}"
+                    self._attempt(table, what, lambda t=table, o=operation: self._change(t, o, step))
         if step:
             self._append_innocent()
-        if step % 2:
-            for table in self.living:
-                self._look(self.lake.run("plan", f"{table.name}_t"), table, f"{step} plan")
+        for table in self.living[step : step + 1]:
+            self._look(self.lake.run("plan", f"{table.name}_t"), table, f"{step} plan")
         done = self._catch_up(step)
         if done is None:
             return
         self._judge_innocent(step, done)
         for table in self.living:
-            operation = table.life[step - 1] if step else "load"
-            self._judge(table, f"{step} {operation}", done)
+            operations = "+".join(table.life[step - 1]) if step else "load"
+            self._judge(table, f"{step} {operations}", done)
 
     def _change(self, table: Hostile, operation: str, step: int) -> None:
         if table.origin == "raw":
