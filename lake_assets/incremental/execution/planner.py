@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,6 +13,7 @@ from datetime import datetime
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
+from lake_assets.base.hours import ranges
 from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Target
 from lake_assets.incremental.execution import target_check
 from lake_assets.incremental.execution.decisions import (
@@ -50,6 +52,7 @@ from lake_assets.incremental.planning.plan import (
     plan_no_hours,
     plan_rebuild,
 )
+from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 from lake_assets.settings import settings
 
@@ -228,6 +231,7 @@ class Planner:
             up_to = heads.get(source.table) if heads else None
             found.append(self._changes(source, since, up_to, budget))
         committed = self._committed(state, reset=reset)
+        found = [self._with_possible_hours(each, committed) for each in found]
         return PlanningInput(
             process=self.target.table,
             mode=self.target.mode,
@@ -241,6 +245,33 @@ class Planner:
             now=self.clock() if self.clock and self.target.late else None,
             history=self._history(found[0].since) if committed.deferred else (),
         )
+
+    def _with_possible_hours(self, found: SourceChanges, committed: Committed) -> SourceChanges:
+        """Return the changes of a source without hours that no changed row can be in.
+
+        Metadata of a removed file may lack the hours of its rows. They may then be any since the start of the pipeline,
+        which takes more sessions than anybody waits for. A row of a stateless target is in the hour of its source row,
+        so only hours change that the target or a new file has, or that wait.
+        """
+        source = self.target.sources[0]
+        is_copy = isinstance(self.target.mode, Stateless) and len(self.target.sources) == 1 and not source.has_versions
+        rewrites = [snapshot for snapshot in found.effective if snapshot.effect == "rewrite"]
+        touched = sum(last - first + 1 for snapshot in rewrites for first, last in snapshot.hours)
+        table = tables.find(self.catalog, self.target.table)
+        if not is_copy or touched <= MAX_HOURS or table is None:
+            return found
+        possible = {*hours_present(table, self.target.time_column), *committed.pending, *committed.held_hours}
+        for file in found.added:
+            for first, last in file.row_hours or ((file.hours,) if file.hours else ()):
+                possible.update(range(first, last + 1))
+        hours = sorted(self.target.grain.whole(possible))
+        snapshots = []
+        for snapshot in found.snapshots:
+            kept: list[int] = []
+            for first, last in snapshot.hours:
+                kept += hours[bisect_left(hours, first) : bisect_right(hours, last)]
+            snapshots.append(replace(snapshot, hours=tuple(ranges(kept))))
+        return replace(found, snapshots=tuple(snapshots))
 
     def _history(self, mark: Watermark | None) -> tuple[int, ...]:
         """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""
