@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -97,8 +98,8 @@ def rebuild(
 ) -> None:
     """Rebuild the hours FROM to TO of TARGET from its sources as of the watermark, which does not move: a backfill.
 
-    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again. Of more than 2,000
-    hours the later ones are pending afterwards: `lake catch-up` builds them.
+    With --reset and without hours, all hours are rebuilt; a table that was dropped is created again. More than 2,000
+    hours take several sessions. If the command is interrupted, repeat it, or let `lake catch-up` build the rest.
     The exit code is 1 if a failed audit held hours back.
     """
     engine = open_engine()
@@ -106,10 +107,11 @@ def rebuild(
     hours = _hours_between(first, last, reset=reset)
     engine.create_tables()
     if hours is None:
-        report = engine.rebuild_all(declared, run_id=_run_id())
+        found = engine.rebuild_all(declared, run_id=_run_id(), on_session=_shown(as_json=as_json))
     else:
-        report = engine.rebuild(declared, hours, run_id=_run_id(), reset=reset)
-    _show_report(report, as_json=as_json)
+        on_session = _shown(as_json=as_json)
+        found = engine.rebuild(declared, hours, run_id=_run_id(), reset=reset, on_session=on_session)
+    _end(found, as_json=as_json)
 
 
 def repair(target: TargetName, as_json: AsJson = False) -> None:
@@ -119,8 +121,7 @@ def repair(target: TargetName, as_json: AsJson = False) -> None:
     """
     engine = open_engine()
     declared = engine.pipeline.target(target)
-    report = engine.repair(declared, run_id=_run_id())
-    _show_report(report, as_json=as_json)
+    _end(engine.repair(declared, run_id=_run_id(), on_session=_shown(as_json=as_json)), as_json=as_json)
     problem = engine.problem(declared)
     if problem is not None:
         raise problem
@@ -149,12 +150,21 @@ def _run_id() -> str:
     return f"lake-{datetime.now(UTC):%Y%m%d%H%M%S%f}"
 
 
-def _show_report(report: SessionReport | NoSession, *, as_json: bool) -> None:
+def _shown(*, as_json: bool) -> Callable[[SessionReport], None]:
+    """Return what shows the report of a session as soon as it has ended; nothing if JSON is shown at the end."""
+    from lake_assets.pages.terminal import sessions as views
+
+    return lambda found: None if as_json else show(views.report(found))
+
+
+def _end(found: SessionReport | NoSession, *, as_json: bool) -> None:
+    """Show what was not shown yet of a rebuild, and end with its exit code."""
     from lake_assets.incremental.planning.session import SessionReport
     from lake_assets.pages.terminal import sessions as views
 
-    render(report, views.report, as_json=as_json)
-    if isinstance(report, SessionReport) and report.held:
+    if as_json or not isinstance(found, SessionReport):
+        render(found, views.report, as_json=as_json)
+    if isinstance(found, SessionReport) and found.held:
         sys.exit(1)
 
 

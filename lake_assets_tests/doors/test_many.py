@@ -109,3 +109,31 @@ def test_a_first_load_of_many_hours_goes_in_sessions(lake_without_spark: LakeDoo
     assert by_hour == dict.fromkeys(hours, 1)
     sessions = lake.rows("etl.session", "built_hours")
     assert max(row["built_hours"].count(":00") for row in sessions) == 2_000
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+def test_a_rebuild_of_more_hours_than_a_session_builds(lake: LakeDoor) -> None:
+    """It goes on until all hours are built, and can be stopped anywhere and repeated."""
+    hours = range(2_050)
+    first, last = "2026-01-01-00:00", "2026-03-27-09:00"
+    lake.declare(BY_EVENT)
+    lake("init")
+    lake.land("raw.payments", payments(hours, "p"), through=last)
+    lake("catch-up")
+    rows = lake.rows("core.payment_fact")
+    assert len(rows) == len(hours)
+
+    lake.table("core.payment_fact").delete("payment_id != 'p7'")
+    lake("repair", "payment_fact")
+    assert lake.rows("core.payment_fact") == rows
+
+    lake.table("core.payment_fact").delete("payment_id != 'p7'")
+    done = lake.run("rebuild", "payment_fact", first, last, LAKE_FAILPOINT="after-committed")
+    assert done.code == 137
+    assert len(lake.rows("core.payment_fact")) == 2_000
+    report = lake.json("rebuild", "payment_fact", first, last)
+    assert len(report["plan"]["hours"]) == len(hours)
+    assert report["plan"]["pending"] == []
+    assert lake.rows("core.payment_fact") == rows
+    assert "No session" in lake("plan", "payment_fact")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import struct
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DoubleType, NestedField, StringType, TimestamptzType
 
+from lake_assets_tests.doors.hostile.writing import session
 from lake_assets_tests.doors.lake_door import LakeDoor
 
 DECLARED = """
@@ -40,6 +45,7 @@ PIPELINE = Pipeline(raw=(RawTable("prod.visits", time_column="visited_at", compl
 """
 FIRST = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
 MICROSECONDS = timedelta(microseconds=1)
+HOUR = timedelta(hours=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -303,3 +309,53 @@ def test_the_order_of_additions_is_no_difference(lake: LakeDoor) -> None:
     lake.table("prod.moves").overwrite(pa.Table.from_pylist(changed, schema=schema))
     lake("catch-up")
     assert lake.rows("core.balance_by_hour") != before
+
+
+def test_a_sum_of_numbers_that_cancel_out_equals_itself_after_a_compaction(lake: LakeDoor) -> None:
+    create_visits(lake)
+    lake.declare_in_python(MOVES.replace("sqrt(`sum(amount)`)", "`sum(amount)` / 3"))
+    kinds = {"move_id": StringType(), "account": StringType(), "amount": DoubleType(), "moved_at": TimestamptzType()}
+    fields = [NestedField(number, name, kind) for number, (name, kind) in enumerate(kinds.items(), start=1)]
+    table = lake.catalog.create_table("prod.moves", Schema(*fields))
+    drawn = random.Random(1)
+    for place in range(4):
+        rows = []
+        for number in range(300):
+            hour = number % 4
+            amount = drawn.choice([0.1, 0.2, -0.3, 1e15, -1e15, 0.005])
+            row = {"move_id": f"m{place}-{number}", "account": f"a{number % 25}", "moved_at": FIRST + hour * HOUR}
+            rows.append({**row, "amount": amount if hour < 3 else abs(amount) % 1e15})
+        rows.append({"move_id": f"last{place}", "account": "a0", "amount": 1.0, "moved_at": FIRST + 6 * HOUR})
+        table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
+    lake("init")
+    lake("catch-up")
+    spark = session(lake.environment["LAKE_SPARK_REMOTE"], lake.home)
+    order = "strategy => 'sort', sort_order => 'move_id DESC NULLS LAST', options => map('rewrite-all', 'true')"
+    spark.sql(f"CALL lake.system.rewrite_data_files(table => 'prod.moves', {order})")
+    spark.stop()
+    more = {"move_id": "more", "account": "a0", "amount": 1.0, "moved_at": FIRST + 8 * HOUR}
+    lake.table("prod.moves").append(pa.Table.from_pylist([more], schema=table.schema().as_arrow()))
+    lake("catch-up")
+
+    hours = ["2026-01-01-00:00", "2026-01-01-03:00"]
+    assert lake.json("verify", "balance_by_hour", *hours)[0]["differing"] == []
+    pipeline = "from own_tables import PIPELINE; from lake_assets import Lake; print(Lake.open(PIPELINE).verify())"
+    environment = {**os.environ, **lake.environment, "LAKE_HOME": str(lake.home), "PYTHONPATH": str(lake.folder)}
+    whole = subprocess.run(
+        [sys.executable, "-c", pipeline], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "missing=0, extra=0, inexact=('balance'" in whole.stdout
+
+    # A fault that is greater than the error of the sums is one; where nothing cancels out, so is a small one.
+    table = lake.table("core.balance_by_hour")
+    right = table.scan().to_arrow()
+    for hour, wrong, differing in ((0, 0.5, []), (0, 1e6, hours[:1]), (3, 0.001, hours[1:])):
+        rows = right.to_pylist()
+        at = FIRST.replace(minute=0) + hour * HOUR
+        min((row for row in rows if row["hour"] == at), key=lambda row: abs(row["balance"]))["balance"] += wrong
+        table.overwrite(pa.Table.from_pylist(rows, schema=right.schema))
+        done = lake.run("verify", "balance_by_hour", *hours, "--json")
+        (found,) = json.loads(done.out)
+        assert (done.code, found["differing"]) == (int(bool(differing)), differing), done.text
+        is_said = "cancel out in balance:" in found["note"]
+        assert is_said is (not differing), found

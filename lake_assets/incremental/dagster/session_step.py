@@ -110,40 +110,62 @@ class SessionStep:
         yield from self._check_events(outcome)
 
     def _rebuild_events(self) -> Iterator[StepEvent]:
-        """Rebuild the chosen hours and mark them, also those that are empty."""
+        """Rebuild the chosen hours, in one session or several, and mark them, also those that are empty."""
         chosen = self._chosen_hours()
-        outcome = self.engine.rebuild(self.target, sorted(chosen), run_id=self.context.run_id)
+        reports: list[SessionReport] = []
+
+        def ended(report: SessionReport) -> None:
+            reports.append(report)
+            self._log(report)
+
+        try:
+            outcome = self.engine.rebuild(self.target, sorted(chosen), run_id=self.context.run_id, on_session=ended)
+        except Exception:  # of a later session: the hours of those before it are built
+            for report in reports:
+                yield from self._materializations(report, _rebuilt_hours(self.target, report))
+            raise
         if isinstance(outcome, NoSession):
             raise dg.Failure(f"Nothing was rebuilt: {outcome.reason}", allow_retries=False)
-        self._log(outcome)
-        rebuilt = _rebuilt_hours(self.target, outcome)
-        left_out = chosen - rebuilt
+        rebuilt = {report.plan.session_id: _rebuilt_hours(self.target, report) for report in reports}
+        left_out = chosen.difference(*rebuilt.values())
         if left_out:
-            self.context.log.warning(
-                "These hours are not marked, because audits hold them back, a source is not complete, or the next"
-                " session builds them: %s",
-                format_hours(left_out),
-            )
-            yield from self._materializations(outcome, rebuilt)
+            self._log_left_out(left_out, outcome)
         else:
-            yield self._output(outcome, chosen)
-            yield from self._materializations(outcome, rebuilt - chosen)
+            self._add_output_metadata(reports, chosen)
+        for report in reports:
+            hours = rebuilt[report.plan.session_id]
+            yield from self._materializations(report, hours if left_out else hours - chosen)
+        if not left_out:
+            version = dg.DataVersion(outcome.data_version) if outcome.data_version else None
+            # Without an output, Dagster would skip the assets downstream in the same run.
+            yield dg.MaterializeResult(data_version=version, tags=version_tags(self.target, outcome))
         yield from self._check_events(outcome)
+
+    def _log_left_out(self, hours: Collection[int], report: SessionReport) -> None:
+        """Log the chosen hours that are not marked, with the reason."""
+        held = {each.hour for each in report.held}
+        planned = set(report.plan.hour_numbers)
+        reasons = {
+            "audits hold them back": held,
+            "a source is not complete for them yet, so that later sessions build them again": planned - held,
+            "a source is not complete for them yet, so that a later session builds them": set(hours) - planned - held,
+        }
+        for reason, concerned in reasons.items():
+            found = concerned.intersection(hours)
+            if found:
+                self.context.log.warning("These hours are not marked, because %s: %s", reason, format_hours(found))
 
     def _materializations(self, report: SessionReport, hours: Collection[int]) -> Iterator[StepEvent]:
         rows = rows_of_session(self.engine.catalog, self.target, report, hours)
         yield from materializations(self.target, report, hours, rows)
 
-    def _output(self, report: SessionReport, chosen: Collection[int]) -> dg.MaterializeResult[None]:
-        """Return the output of a rebuild, which marks the chosen partitions.
-
-        Without an output, Dagster would skip the assets downstream in the same run.
-        """
-        rows = rows_of_session(self.engine.catalog, self.target, report, chosen)
-        for marked in materializations(self.target, report, chosen, rows):
-            self.context.add_asset_metadata(marked.metadata, self.key, marked.partition)
-        version = dg.DataVersion(report.data_version) if report.data_version else None
-        return dg.MaterializeResult(data_version=version, tags=version_tags(self.target, report))
+    def _add_output_metadata(self, reports: Iterable[SessionReport], chosen: Collection[int]) -> None:
+        """Add to each chosen partition, which the output of the step marks, what its session did."""
+        for report in reports:
+            hours = _rebuilt_hours(self.target, report).intersection(chosen)
+            rows = rows_of_session(self.engine.catalog, self.target, report, hours)
+            for marked in materializations(self.target, report, hours, rows):
+                self.context.add_asset_metadata(marked.metadata, self.key, marked.partition)
 
     def _chosen_hours(self) -> set[int]:
         if not (self.context.has_partition_key or self.context.has_partition_key_range):

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyiceberg.exceptions import CommitFailedException
-
-from lake_assets.errors import HoursHeld, LakeError, PublishConflict
+from lake_assets.errors import HoursHeld, LakeError
 from lake_assets.errors.described import describe, is_machines_fault
 from lake_assets.errors.texts import ErrorText
 from lake_assets.incremental.execution.planner import present_heads
+from lake_assets.incremental.execution.session import MAX_OVERTAKEN, OVERTAKEN, OVERTAKEN_SECONDS
 from lake_assets.incremental.planning.session import NoSession, SessionReport
 from lake_assets.incremental.planning.verdicts import in_words
 
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
     from lake_assets.incremental.execution.planner import Heads
-
-MAX_OVERTAKEN = 20
-"""How often in a row a target's session may be overtaken by other processes before the target fails."""
-
-OVERTAKEN_SECONDS = 0.2
-"""Pause after a session was overtaken; it grows by as much each time in a row."""
-
-_Overtaken = (PublishConflict, CommitFailedException)
 
 REPAIR = "Repair the source or the declaration. To repeat the session as it is, run `lake catch-up --again`."
 CONFIRM = "Correct a source that is declared complete too far, or repeat the command with --force."
@@ -137,7 +128,7 @@ def _run_due_sessions(engine: Engine, target: Target, up_to: Heads, run: Run) ->
     while True:
         try:
             result = run(target, up_to=up_to)
-        except _Overtaken as error:
+        except OVERTAKEN as error:
             overtaken += 1
             if overtaken > MAX_OVERTAKEN:
                 raise

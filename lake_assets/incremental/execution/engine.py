@@ -7,6 +7,7 @@ It knows nothing of Dagster. It takes a pyiceberg catalog, a Spark session and a
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -55,12 +56,20 @@ from lake_assets.incremental.planning.session import (
     SessionPlan,
     SessionReport,
     SourceRange,
+    merged,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PLAN: TypeAdapter[SessionPlan] = TypeAdapter(SessionPlan)
+
+
+OnSession = Callable[[SessionReport], object]
+
+
+def _unseen(report: SessionReport) -> None:
+    """Do nothing."""
 
 
 class Engine:
@@ -197,35 +206,49 @@ class Engine:
         *,
         run_id: str = "",
         reset: bool = False,
+        on_session: OnSession = _unseen,
     ) -> SessionReport | NoSession:
         """Rebuild hours from the sources as of the watermark, which stays.
+
+        A session builds at most `MAX_HOURS`, so more hours take several. If this process ends before the last one, the
+        remaining hours are pending.
 
         Args:
             reset: Read the sources at their current heads instead, and start the watermark anew there; all other hours
                 that the sources have become pending. For a source that was replaced or whose history was cut. A target
                 that was dropped is created again, and all its hours are rebuilt.
+            on_session: Called with the report of each session as soon as it has ended.
+
+        Returns:
+            The report of all sessions together.
         """
         planner = self._planner(target)
+        wanted = target.grain.whole(hours)
         if not reset:
             decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=False)
-            return self._run(target, decide, run_id=run_id)
+            return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session)
         problem = self.problem(target)
         tables.create_target(self.catalog, target)
         if isinstance(problem, (TargetDropped, TargetReplaced)):
-            return self._run(target, planner.rebuild_all, run_id=run_id, read=partial(self._unbuilt, target))
+            return self.rebuild_all(target, run_id=run_id, on_session=on_session)
         decide = partial(planner.rebuild, hours=hours, run_id=run_id, reset=True)
         read = partial(read_state, self.catalog, self.log, target.table, accept_rollback=True)
-        return self._run(target, decide, run_id=run_id, read=read)
+        return self._rebuild(target, decide, wanted, run_id=run_id, on_session=on_session, read=read, only_wanted=True)
 
-    def rebuild_all(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
-        """Create a target's table if it does not exist, and rebuild it as if it had no watermark.
+    def rebuild_all(
+        self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen
+    ) -> SessionReport | NoSession:
+        """Create a target's table if it does not exist, and rebuild it as if it had no watermark: see `rebuild`.
 
-        All hours that the sources or the target have are rebuilt, or are pending afterwards.
+        All hours that the sources or the target have are rebuilt, or are pending afterwards if a source is not
+        complete.
         """
         tables.create_target(self.catalog, target)
-        return self._run(target, self._planner(target).rebuild_all, run_id=run_id, read=partial(self._unbuilt, target))
+        read = partial(self._unbuilt, target)
+        decide = self._planner(target).rebuild_all
+        return self._rebuild(target, decide, run_id=run_id, on_session=on_session, read=read)
 
-    def repair(self, target: Target, *, run_id: str = "") -> SessionReport | NoSession:
+    def repair(self, target: Target, *, run_id: str = "", on_session: OnSession = _unseen) -> SessionReport | NoSession:
         """Go on from the older state of a target that was rolled back; what is missing is rebuilt by the next sessions.
 
         What others have changed in a target needs no repair: the next session rebuilds it.
@@ -239,7 +262,10 @@ class Engine:
             raise problem
         if problem is not None:
             self.carry(target, why="repair", run_id=run_id)
-        return self.run(target, run_id=run_id)
+        found = self.run(target, run_id=run_id)
+        if isinstance(found, SessionReport):
+            on_session(found)
+        return found
 
     def carry(self, target: Target, *, why: str, run_id: str = "") -> State:
         """Commit a session that carries the state of a target on, and builds nothing.
@@ -269,6 +295,59 @@ class Engine:
             self.log.add(record_of(stored), stored)
             return stored
         raise PublishConflict(target.table, expected=None, found=None)
+
+    def _rebuild(
+        self,
+        target: Target,
+        decide: Callable[[State], Decision],
+        wanted: Collection[int] = (),
+        *,
+        run_id: str,
+        on_session: OnSession,
+        read: Callable[[], State] | None = None,
+        only_wanted: bool = False,
+    ) -> SessionReport | NoSession:
+        """Run a rebuild, and further ones for the hours that it leaves to later sessions, which are pending.
+
+        The sensors may request a session for them meanwhile, so each rebuild is planned with those that still are.
+
+        Args:
+            decide: Plans the first session.
+            read: Returns the state that the first session is planned on; None for the present one.
+            wanted: Hours that are rebuilt even if they were pending before.
+            only_wanted: Whether other hours that become pending by the rebuild stay so.
+        """
+        reports: list[SessionReport] = []
+        left, pending = frozenset(wanted), frozenset[int]()
+        overtaken = 0
+
+        def next_rebuild(state: State) -> Decision:
+            nonlocal pending
+            pending = state.committed.pending
+            if not reports:
+                return decide(state)
+            return self._planner(target).rebuild(state, left & pending, run_id=run_id, reset=False)
+
+        while left or not reports:
+            try:
+                found = self._run(target, next_rebuild, run_id=run_id, read=None if reports else read)
+            except session.OVERTAKEN:
+                overtaken += 1
+                if not reports or overtaken > session.MAX_OVERTAKEN:
+                    raise
+                time.sleep(session.OVERTAKEN_SECONDS * overtaken)
+                continue
+            if isinstance(found, NoSession):
+                return merged(reports) if reports else found
+            overtaken = 0
+            reports.append(found)
+            on_session(found)
+            plan = found.plan
+            now_pending = frozenset(plan.pending).difference(each.hour for each in plan.deferred)
+            if not plan.starts_anew:
+                now_pending &= left if only_wanted else left | (now_pending - pending)
+            left = now_pending
+        return merged(reports)
 
     def problem(self, target: Target) -> TargetError | None:
         """Return why no session of a target can be planned; None if one can. Reads metadata only."""

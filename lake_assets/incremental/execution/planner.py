@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -50,6 +51,7 @@ from lake_assets.incremental.planning.plan import (
     plan_acknowledged,
     plan_rebuild,
 )
+from lake_assets.incremental.planning.plan.planning_input import MAX_HOURS
 from lake_assets.incremental.planning.session import Decision, NoSession, SessionPlan
 from lake_assets.settings import settings
 
@@ -198,6 +200,7 @@ class Planner:
                 # Nothing says what is new: all of it counts as new, and every hour is overwritten.
                 found.append(self._changes(source, None, None, budget))
                 every |= dict.fromkeys(self._present(state), f"all of it is read again: {error.problem}")
+        found = [self._with_possible_hours(each, state) for each in found]
         committed = in_whole_partitions(state.committed, self.target.grain)
         if not reset:
             committed = committed.with_changed(every | self._to_heal(state, outside_changes(state, self.target)))
@@ -227,6 +230,32 @@ class Planner:
         if state.table is None:
             return frozenset()
         return self.target.grain.whole(hours_present(state.table, self.target.time_column))
+
+    def _with_possible_hours(self, found: SourceChanges, state: State) -> SourceChanges:
+        """Return the changes of a source without hours that no changed row can be in.
+
+        Metadata of a removed file may lack the hours of its rows. They may then be any since the start of the pipeline,
+        which takes more sessions than anybody waits for. A row of a stateless target is in the hour of its source row,
+        so only hours change that the target or a new file has, or that wait.
+        """
+        source = self.target.sources[0]
+        is_copy = isinstance(self.target.mode, Stateless) and len(self.target.sources) == 1 and not source.has_versions
+        rewrites = [snapshot for snapshot in found.effective if snapshot.effect == "rewrite"]
+        touched = sum(last - first + 1 for snapshot in rewrites for first, last in snapshot.hours)
+        if not is_copy or touched <= MAX_HOURS or state.table is None:
+            return found
+        possible = {*self._present(state), *state.committed.pending, *state.committed.held_hours}
+        for file in found.added:
+            for first, last in file.row_hours or ((file.hours,) if file.hours else ()):
+                possible.update(range(first, last + 1))
+        hours = sorted(self.target.grain.whole(possible))
+        snapshots = []
+        for snapshot in found.snapshots:
+            kept: list[int] = []
+            for first, last in snapshot.hours:
+                kept += hours[bisect_left(hours, first) : bisect_right(hours, last)]
+            snapshots.append(replace(snapshot, hours=tuple(ranges(kept))))
+        return replace(found, snapshots=tuple(snapshots))
 
     def _history(self, mark: Watermark | None) -> tuple[int, ...]:
         """Return the snapshots of the driving source up to its watermark, oldest first, without a gap."""

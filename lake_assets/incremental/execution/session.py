@@ -25,6 +25,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
@@ -79,6 +80,15 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS = 3
 """How often a session is planned anew because main has moved meanwhile."""
+
+MAX_OVERTAKEN = 20
+"""How often in a row a target's session may be overtaken by other processes before the target fails."""
+
+OVERTAKEN_SECONDS = 0.2
+"""Pause after a session was overtaken; it grows by as much each time in a row."""
+
+OVERTAKEN = (PublishConflict, CommitFailedException)
+"""Errors of a session that another process has overtaken."""
 
 APPEND = "the new rows as one INSERT INTO"
 OVERWRITE = "all planned hours, and no others, as one INSERT INTO ... REPLACE WHERE"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import format_hours, hour_key, ranges
@@ -19,7 +20,7 @@ from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.monitoring.hour_choice import hours_of_day
-from lake_assets.incremental.monitoring.verify import full_plan
+from lake_assets.incremental.monitoring.verify import full_plan, inexact_in_words
 from lake_assets.incremental.planning.changes import hours_present
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
 
@@ -157,16 +158,19 @@ def _verification(target: Target, hours: tuple[int, ...], compared: Mapping[int,
     for first, found in sorted(compared.items()):
         if not found.equal:
             differing += sorted(target.grain.whole([first]))
-    note = ""
+    notes = []
     if isinstance(target.mode, Sequential) and hours:
-        note = "Each run of hours was rebuilt from the stored hour before it."
+        notes.append("Each run of hours was rebuilt from the stored hour before it.")
+    inexact = frozenset[str]().union(*(found.inexact for found in compared.values()))
+    if inexact:
+        notes.append(inexact_in_words(inexact))
     return Verification(
         target.table,
         compared=hours,
         differing=tuple(differing),
         rows=sum(found.published for found in compared.values()),
         rows_rebuilt=sum(found.rebuilt for found in compared.values()),
-        note=note,
+        note=" ".join(notes),
     )
 
 
@@ -180,7 +184,6 @@ def _compare(
     """Return first hour of a partition → how it compares. Each run of hours of a sequential target is rebuilt alone."""
     if not hours:
         return {}
-    from lake_assets.base.time_filters import within
     from lake_assets.connections.row_checkpoint import release_checkpoints
     from lake_assets.incremental.staging.unchanged_hours import compare
 
@@ -189,9 +192,9 @@ def _compare(
     found: dict[int, Compared] = {}
     try:
         for part in _runs(target, hours):
-            rebuilt = _rebuilt(engine, target, planned, head, part, spark)
+            build = partial(_rebuilt, engine, target, planned, head, part, spark)
             published = _published(spark, target, head, part)
-            compared = compare(target, within(rebuilt, target.time_column, part), published)
+            compared = compare(target, build(), published, perturbed=partial(build, is_perturbed=True))
             found.update({first: each for first, each in compared.items() if first is not None})
     finally:
         release_checkpoints(spark)
@@ -221,7 +224,10 @@ def _rebuilt(
     head: int | None,
     hours: tuple[int, ...],
     spark: SparkSession,
+    *,
+    is_perturbed: bool = False,
 ) -> DataFrame:
+    from lake_assets.base.time_filters import within
     from lake_assets.incremental.staging.stage import Stager
 
     stager = Stager(
@@ -231,6 +237,7 @@ def _rebuilt(
         main=head if isinstance(target.mode, Sequential) else None,
         complete_through=None,
         max_rows=_estimated_rows(engine, target, planned, head),
+        is_perturbed=is_perturbed,
         catalog=engine.catalog,
     )
     # With both ends equal no row is looked for that has no hour: those are in quarantine, and in no target.
@@ -242,7 +249,7 @@ def _rebuilt(
         hours=tuple(PlannedHour(hour, "verification") for hour in hours),
         changed_through=None,
     )
-    return stager.prepare(part).rows
+    return within(stager.prepare(part).rows, target.time_column, hours)
 
 
 def _estimated_rows(engine: Engine, target: Target, planned: SessionPlan, head: int | None) -> float:

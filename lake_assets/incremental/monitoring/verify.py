@@ -6,7 +6,9 @@ target are raw tables or targets that are compared themselves, so all targets to
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import format_hours
@@ -17,7 +19,7 @@ from lake_assets.incremental.planning.session import SessionPlan
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Target
     from lake_assets.incremental.execution.engine import Engine
@@ -33,12 +35,14 @@ class Comparison:
         rows: Number of rows of the target.
         missing: Number of rows that the rebuild has and the target lacks.
         extra: Number of rows that the target has and the rebuild lacks.
+        inexact: Columns whose numbers differ by no more than the order of addition decides: such rows count as equal.
     """
 
     table: str
     rows: int
     missing: int
     extra: int
+    inexact: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
@@ -58,24 +62,43 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     planned = full_plan(engine, target, engine.state(target))
     if planned is None:
         return Comparison(target.table, rows, missing=0, extra=rows)
-    stager = Stager(
-        spark,
-        target,
-        start=engine.pipeline.start_hour,
-        main=None,
-        complete_through=None,
-        catalog=engine.catalog,
-    )
-    rebuilt = stager.prepare(planned).rows
     committed = engine.state(target).committed
     excluded_hours = committed.skipped | committed.pending | committed.held_hours
     is_excluded = hours_condition(target.time_column, sorted(excluded_hours))
-    found = compare_rows(target, rebuilt.where(~is_excluded), published.where(~is_excluded), counted=True)
+
+    def rebuilt(*, is_perturbed: bool = False) -> DataFrame:
+        stager = Stager(
+            spark,
+            target,
+            start=engine.pipeline.start_hour,
+            main=None,
+            complete_through=None,
+            is_perturbed=is_perturbed,
+            catalog=engine.catalog,
+        )
+        return stager.prepare(planned).rows.where(~is_excluded)
+
+    found = compare_rows(
+        target,
+        rebuilt(),
+        published.where(~is_excluded),
+        counted=True,
+        perturbed=partial(rebuilt, is_perturbed=True),
+    )
     return Comparison(
         target.table,
         rows,
         missing=sum(each.missing for each in found.values()),
         extra=sum(each.extra for each in found.values()),
+        inexact=tuple(sorted(frozenset[str]().union(*(each.inexact for each in found.values())))),
+    )
+
+
+def inexact_in_words(columns: Collection[str]) -> str:
+    """Return, for people, that numbers of some columns differ by no more than the order of addition decides."""
+    return (
+        f"Large numbers cancel out in {', '.join(sorted(columns))}: some values differ from the rebuild's by no more"
+        " than the order of addition decides. Sum decimals for exact ones."
     )
 
 

@@ -6,7 +6,7 @@ in `etl.high_watermark`. Their field names stay: stored sessions must remain rea
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
@@ -14,6 +14,9 @@ from typing import Literal
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.planning.changes import Totals
 from lake_assets.incremental.planning.deferred import DeferredHour, LateRows
+
+SAMPLE = 10
+"""The most keys of offending rows that an audit's result names."""
 
 
 @dataclass(frozen=True)
@@ -322,3 +325,58 @@ class SessionReport:
     audits: tuple[AuditResult, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     data_version: str | None = None
+
+
+def merged(reports: Sequence[SessionReport]) -> SessionReport:
+    """Return what several sessions of one rebuild did, as one report; ids, snapshots and lateness are the last one's.
+
+    Args:
+        reports: In the order of the sessions; at least one.
+    """
+    last = reports[-1]
+    if len(reports) == 1:
+        return last
+    planned = {hour.hour: hour for report in reports for hour in report.plan.hours}
+    held = {hour.hour: hour for report in reports for hour in report.held}
+    seconds: dict[str, float] = {}
+    for report in reports:
+        for step, taken in report.seconds.items():
+            seconds[step] = seconds.get(step, 0.0) + taken
+    notes = dict.fromkeys(note for report in reports for note in report.plan.notes)
+    return replace(
+        last,
+        plan=replace(last.plan, hours=tuple(planned[hour] for hour in sorted(planned)), notes=tuple(notes)),
+        hours_built=tuple(sorted({hour for report in reports for hour in report.hours_built})),
+        hours_unchanged=tuple(sorted({hour for report in reports for hour in report.hours_unchanged})),
+        held=tuple(held[hour] for hour in sorted(held)),
+        released=tuple(sorted({hour for report in reports for hour in report.released})),
+        rows_read=sum(report.rows_read for report in reports),
+        rows_written=sum(report.rows_written for report in reports),
+        rows_duplicate=sum(report.rows_duplicate for report in reports),
+        rows_quarantined=sum(report.rows_quarantined for report in reports),
+        rows_late=sum(report.rows_late for report in reports),
+        audits=_merged_audits([audit for report in reports for audit in report.audits]),
+        seconds=seconds,
+    )
+
+
+def _merged_audits(audits: Iterable[AuditResult]) -> tuple[AuditResult, ...]:
+    """Return one result for each audit, with the sums of its counts."""
+    found: dict[str, AuditResult] = {}
+    for audit in audits:
+        before = found.get(audit.name)
+        if before is None:
+            found[audit.name] = audit
+            continue
+        found[audit.name] = replace(
+            audit,
+            passed=before.passed and audit.passed,
+            counts=_sums(before.counts, audit.counts),
+            sample=(*before.sample, *audit.sample)[:SAMPLE],
+            hours=_sums(before.hours, audit.hours),
+        )
+    return tuple(found.values())
+
+
+def _sums(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
+    return {name: left.get(name, 0) + right.get(name, 0) for name in (*left, *right)}

@@ -53,6 +53,7 @@ class Stager:
         overdue: Container[int] = (),
         max_rows: float = inf,
         index: KeyIndex | None = None,
+        is_perturbed: bool = False,
         catalog: Catalog,
     ) -> None:
         """Make a stager.
@@ -66,13 +67,16 @@ class Stager:
             overdue: Hours to be built in any case, even if they have no rows.
             max_rows: About how many rows the session reads of any table, at most.
             index: Finds rows by a column's values; None to read tables whole.
+            is_perturbed: Whether floating point numbers of the sources are changed a little, for a comparison.
             catalog: Has the metadata of the sources, by which it is checked that Spark reads all of their rows.
         """
         self.catalog = catalog
         self.target = target
         self.complete_through = complete_through
         self.single_partition = is_few(max_rows)
-        self.build = TargetBuild(spark, target, start=start, main=main, max_rows=max_rows, index=index)
+        self.build = TargetBuild(
+            spark, target, start=start, main=main, max_rows=max_rows, index=index, is_perturbed=is_perturbed
+        )
         self.hours = Rebuild(self.build, last_built=last_built, overdue=overdue)
 
     def prepare(self, plan: SessionPlan) -> PreparedRows:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from lake_assets.base.columns import column
 from lake_assets.base.time_filters import before
 from lake_assets.incremental.declaration import SessionContext, Source, Target
 from lake_assets.incremental.key_index.lookup import KeyIndex
@@ -22,6 +24,13 @@ LimitRows = Callable[[DataFrame], DataFrame]
 """Limits the rows of a source to those of some entities."""
 
 
+PERTURBATION = 1e-14
+"""How much a perturbed rebuild changes each floating point number of its sources at most, as a part of it.
+
+Two orders of addition give two sums. By how much they differ is not seen in the sums, but is of the size of the numbers
+that were added, as is what the perturbation changes: about as much as the rounding of some hundred additions."""
+
+
 @dataclass(frozen=True)
 class TargetBuild:
     """Builds rows of one target on one Spark session.
@@ -31,6 +40,8 @@ class TargetBuild:
         main: The target's published snapshot to build on; None for an empty target.
         max_rows: About how many rows a session reads of any table, at most.
         index: Finds rows by a column's values; None to read tables whole.
+        is_perturbed: Whether the floating point numbers that the transform gets are changed by a random part of
+            `PERTURBATION`. Such rows are compared, and never published.
     """
 
     spark: SparkSession
@@ -39,6 +50,7 @@ class TargetBuild:
     main: int | None
     max_rows: float
     index: KeyIndex | None = None
+    is_perturbed: bool = False
 
     def published(self) -> DataFrame:
         """Return the published rows of the target."""
@@ -91,6 +103,9 @@ class TargetBuild:
         Raises:
             FunctionFailed: The transform raised an error, or its result lacks a column.
         """
+        if self.is_perturbed:
+            inputs = [perturbed(rows) for rows in inputs]
+            published = None if published is None else perturbed(published)
         context = SessionContext(session_id, tuple(hours), published, self.target.grain)
         return call_function(self.target, context, inputs)
 
@@ -113,3 +128,14 @@ class TargetBuild:
             # Only now: a later version may stand in a later hour.
             counted = before(rows.where(row_validation.is_counted()), source.time_column, through + 1)
         return row_validation.drop_classification(counted)
+
+
+def perturbed(rows: DataFrame) -> DataFrame:
+    """Return rows whose floating point numbers are changed at random by at most `PERTURBATION`, as doubles."""
+    selected = []
+    for place, field in enumerate(rows.schema.fields):
+        value = column(field.name)
+        if field.dataType.typeName() in ("double", "float"):
+            value = value.cast("double") * (1 + PERTURBATION * (2 * F.rand(place) - 1))
+        selected.append(value.alias(field.name))
+    return rows.select(*selected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 
@@ -19,6 +19,9 @@ REBUILT = 1
 TOLERANCE = 1e-9
 """Greatest difference of two equal floating point numbers, as a part of the larger one."""
 
+CONDITION = 10
+"""Two numbers are also equal if they differ by at most so many times what a perturbed rebuild changes in their hour."""
+
 FLOATS = ("double", "float")
 
 SAME_REST = ("rest_forward", "rest_backward")
@@ -28,6 +31,10 @@ SAME_ROW = ("row_forward", "row_backward")
 PLACE = "place"
 NUMBER = "number_"
 """Column of the row's place among those with equal hashes, and columns of its numbers."""
+
+DIFFERENCE = "difference_"
+INEXACT = "inexact_"
+"""Of each column of numbers: what a perturbed rebuild changes, and whether pairs are equal only because of it."""
 
 Content = tuple[int, Decimal, Decimal]
 """Number of rows, and the sums of their two hashes."""
@@ -60,12 +67,14 @@ class Compared:
         rebuilt: Rows rebuilt.
         missing: Rows rebuilt that are not published. If rows are not counted: 1 if there are any, or `extra` ones.
         extra: Rows published that are not rebuilt.
+        inexact: Columns in which rows differ by no more than a perturbed rebuild.
     """
 
     published: int
     rebuilt: int
     missing: int = 0
     extra: int = 0
+    inexact: frozenset[str] = frozenset()
 
     @property
     def equal(self) -> bool:
@@ -100,7 +109,12 @@ def unchanged_partitions(
 
 
 def compare(
-    target: Target, rebuilt: DataFrame, published: DataFrame, *, counted: bool = False
+    target: Target,
+    rebuilt: DataFrame,
+    published: DataFrame,
+    *,
+    counted: bool = False,
+    perturbed: Callable[[], DataFrame] | None = None,
 ) -> dict[int | None, Compared]:
     """Compare rows of a target with published ones, whatever their order.
 
@@ -109,9 +123,14 @@ def compare(
 
     Most partitions are equal by the sums of their hashes, in one Spark job. A second one finds the rows that differ.
 
+    If large numbers cancel out in a sum, the order of addition decides more than its last digits. How much it decides
+    cannot be seen in the sum. A rebuild of perturbed numbers shows it: see `target_build.PERTURBATION`.
+
     Args:
         counted: Whether the rows that differ are counted. Otherwise the second job runs only for partitions that have
             as many rows on both sides, and only if the target has a column of floating point numbers.
+        perturbed: Returns the rows of a perturbed rebuild; called if rows of such a target differ. None: as far as is
+            known, no large numbers cancel out.
 
     Returns:
         First hour of a partition → how its rows compare; None for rows without a time. Without partitions that have no
@@ -126,21 +145,66 @@ def compare(
         if before != after and (counted or (before[0] == after[0] and _floats(target))):
             unsure.add(first)
     if unsure:
-        differing = _differing_rows(target, rebuilt, published, unsure)
-        for first in unsure:
-            missing, extra = differing.get(first, (0, 0))
-            found[first] = replace(found[first], missing=missing, extra=extra)
+        found.update(_by_rows(target, rebuilt, published, {first: found[first] for first in unsure}))
+    apart = {first: found[first] for first in unsure if not found[first].equal}
+    if apart and perturbed is not None and _floats(target):
+        found.update(_by_rows(target, rebuilt, published, apart, perturbed()))
     return found
 
 
-def _differing_rows(
-    target: Target, rebuilt: DataFrame, published: DataFrame, firsts: Collection[int | None]
-) -> dict[int | None, tuple[int, int]]:
-    """Return first hour of a partition → rows that only `rebuilt` has, and rows that only `published` has.
+def _by_rows(
+    target: Target,
+    rebuilt: DataFrame,
+    published: DataFrame,
+    firsts: Mapping[int | None, Compared],
+    perturbed: DataFrame | None = None,
+) -> dict[int | None, Compared]:
+    """Return how the rows of some partitions compare: first hour → with the rows of one side alone.
+
+    Pairs are equal if all their numbers are near. If one side has more rows that are equal but for their numbers, more
+    of them may be counted than differ.
+    """
+    floats = _floats(target)
+    pairs = _pairs(target, rebuilt, published, firsts)
+    names = [f"{DIFFERENCE}{place}" for place in range(len(floats))]
+    if perturbed is not None and floats:
+        changes = [F.abs(left - right) for left, right in _numbers(floats)]
+        largest = [
+            F.max(F.when(each < F.lit(float("inf")), each)).alias(name)
+            for each, name in zip(changes, names, strict=True)
+        ]
+        changed = _pairs(target, rebuilt, perturbed, firsts).groupBy(HOUR).agg(*largest)
+        pairs = pairs.join(changed.withColumnRenamed(HOUR, SIDE), F.col(HOUR).eqNullSafe(F.col(SIDE)), "left")
+    near = F.col("rebuilt").isNotNull() & F.col("published").isNotNull() & F.lit(bool(floats))
+    inexact = []
+    for (left, right), name in zip(_numbers(floats), names, strict=True):
+        is_near = _is_near(left, right)
+        if perturbed is not None:
+            is_near_enough = F.coalesce(F.abs(left - right) <= F.col(name) * CONDITION, F.lit(False))
+            inexact.append(is_near_enough & ~is_near)
+            is_near = is_near | is_near_enough
+        near = near & is_near
+    counts = [F.count(F.when(~near, F.col(side))).alias(side) for side in ("rebuilt", "published")]
+    are_inexact = [F.max(near & each).alias(f"{INEXACT}{place}") for place, each in enumerate(inexact)]
+    found = {first: replace(known, missing=0, extra=0) for first, known in firsts.items()}
+    for row in pairs.groupBy(HOUR).agg(*counts, *are_inexact).collect():
+        first = _first(target, row[HOUR])
+        known = found[first]
+        columns_found = {floats[place] for place in range(len(inexact)) if row[f"{INEXACT}{place}"]}
+        found[first] = replace(
+            known,
+            missing=known.missing + row["rebuilt"],
+            extra=known.extra + row["published"],
+            inexact=known.inexact | columns_found,
+        )
+    return found
+
+
+def _pairs(target: Target, rebuilt: DataFrame, published: DataFrame, firsts: Collection[int | None]) -> DataFrame:
+    """Return the rows of some partitions that only one side has, in pairs: their hour, and their numbers on each side.
 
     Rows that are equal by their hash are left out in pairs. Others are paired by the columns without floating point
-    numbers, in the order of these numbers; a pair is left out if the numbers are near. If one side has more such rows,
-    more of them may be counted than differ.
+    numbers, in the order of these numbers. Where there is no other row, a side is null.
     """
     floats = _floats(target)
     rest = [name for name in target.columns if name not in floats]
@@ -163,20 +227,15 @@ def _differing_rows(
     placed = single.select(HOUR, *SAME_REST, *SAME_ROW, *numbers, is_rebuilt)
     placed = placed.withColumn(PLACE, F.row_number().over(order))
     in_order = F.struct(F.lit(1), *numbers)
-    pairs = placed.groupBy(HOUR, *SAME_REST, PLACE).agg(
+    sides = [
         F.max(F.when(F.col(SIDE), in_order)).alias("rebuilt"), F.max(F.when(~F.col(SIDE), in_order)).alias("published")
-    )
-    near = F.col("rebuilt").isNotNull() & F.col("published").isNotNull() & F.lit(bool(floats))
-    for number in numbers:
-        near = near & _is_near(F.col(f"rebuilt.{number}"), F.col(f"published.{number}"))
-    counts = [F.count(side).alias(side) for side in ("rebuilt", "published")]
-    apart = pairs.where(~near).groupBy(HOUR).agg(*counts)
-    found: dict[int | None, tuple[int, int]] = {}
-    for row in apart.collect():
-        first = _first(target, row[HOUR])
-        missing, extra = found.get(first, (0, 0))
-        found[first] = missing + row["rebuilt"], extra + row["published"]
-    return found
+    ]  # fmt: skip
+    return placed.groupBy(HOUR, *SAME_REST, PLACE).agg(*sides)
+
+
+def _numbers(floats: Sequence[str]) -> list[tuple[Column, Column]]:
+    """Return the numbers of a pair, rebuilt and published, of each column."""
+    return [(F.col(f"rebuilt.{NUMBER}{place}"), F.col(f"published.{NUMBER}{place}")) for place in range(len(floats))]
 
 
 def _is_near(left: Column, right: Column) -> Column:

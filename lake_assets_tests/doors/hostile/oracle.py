@@ -84,6 +84,8 @@ def is_valid(table: Hostile, row: Row) -> bool:
     moment, key = row[table.time.name], row[table.key.name]
     if moment is None or key is None or moment < table.start:
         return False
+    if table.origin == "raw" and moment > table.landed + HOUR:
+        return False
     return not (table.rule and row["n"] % 7 == 3)
 
 

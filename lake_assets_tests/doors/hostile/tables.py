@@ -6,6 +6,7 @@ then.
 
 from __future__ import annotations
 
+import math
 import random
 import struct
 import uuid
@@ -176,8 +177,9 @@ class Hostile:
         key: Column, as `time`.
         partition: Transform, and the column that it is of; None for none.
         writer: `spark`, `pyiceberg` or the kind of added files: `us`, `ms`, `int96`.
-        life: What happens to the table in each step after the first.
-        complete_after: Whether the rows say how far the table is complete; otherwise its property does.
+        life: The operations of each step after the first one.
+        is_finite: Whether its numbers are finite, as `lake land` wants them.
+        landed: The moment of the last `lake land`; the rows of an hour later than that are quarantined.
     """
 
     label: str
@@ -195,8 +197,10 @@ class Hostile:
     writer: str
     shape: str
     hours: int
-    life: list[str]
+    life: list[list[str]]
     rule: bool
+    is_finite: bool
+    landed: int = 0
     rows: list[Row] = field(default_factory=list)
     added: int = 0
     complete_through: int | None = None
@@ -231,7 +235,7 @@ class Hostile:
         return (
             f"{self.label} {self.table} era={self.era} {self.mode} {self.language} key={self.key.name!r}"
             f" {self.key.kind} time={self.time.name!r} {self.time.kind} partition={self.partition} v{self.version}"
-            f" writer={self.writer} shape={self.shape} life={','.join(self.life)} columns: {kinds}"
+            f" writer={self.writer} shape={self.shape} life={','.join(map('+'.join, self.life))} columns: {kinds}"
         )
 
 
@@ -243,6 +247,8 @@ OPERATIONS = [
 # fmt: on
 
 
+OPERATIONS_OF_A_STEP = 2
+
 SHORT = 50
 """Hours of most tables that have a row in each of many."""
 
@@ -251,7 +257,7 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
     """Draw a table.
 
     Args:
-        steps: Number of operations after the first load.
+        steps: Number of steps after the first load.
         hours: Number of hours of the shape `many`.
     """
     rng = random.Random(f"{seed}/{number}")
@@ -264,11 +270,11 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
         column.shown = {0: "key_", 1: "time_"}.get(place, f"c{place}")
     shape = rng.choice(["many", "one", "few", "few"] if mode == "sequential" else ["many", "one", "gap", "few", "few"])
     lives = random.Random(f"{seed}/{number}/life")
-    life = [lives.choice(OPERATIONS) for _ in range(steps)]
+    life = [[lives.choice(OPERATIONS) for _ in range(OPERATIONS_OF_A_STEP)] for _ in range(steps)]
     writer = rng.choice(["spark", "pyiceberg", "us", "ms", "int96"])
     version = rng.choice([2, 2, 3])
     if origin == "raw":
-        life = ["append" for _ in life]
+        life = [["append"] for _ in life]
         writer = rng.choice(["us", "ms", "csv"])
     if hours > SHORT and lives.random() < 0.9:
         hours = SHORT
@@ -290,6 +296,7 @@ def draw(seed: int, number: int, era: str, *, steps: int, hours: int) -> Hostile
         hours=hours,
         life=life,
         rule=rng.random() < 0.3,
+        is_finite=origin == "raw" and lives.random() < 0.9,
     )
 
 
@@ -366,6 +373,11 @@ def new_rows(table: Hostile, *, first: bool) -> list[Row]:
         kinds = {column.name for column in table.columns if column.kind in ("timestamp", "timestamptz")}
         for row in rows:
             row.update({name: row[name] // 1000 * 1000 for name in kinds if row[name] is not None})
+    if table.is_finite:
+        for row in rows:
+            row.update(
+                {name: 1.5 for name, value in row.items() if isinstance(value, float) and not math.isfinite(value)}
+            )
     if table.writer == "csv":
         for row in rows:
             row.update({name: "empty" for name, value in row.items() if value == ""})

@@ -170,20 +170,21 @@ class World:
 
     def _step(self, step: int) -> None:
         for table in self.living:
-            operation = table.life[step - 1] if step else "nothing"
-            self._attempt(table, f"step {step}, {operation}", lambda t=table, o=operation: self._change(t, o, step))
+            for operation in table.life[step - 1] if step else ["nothing"]:
+                if table.ended is None:
+                    what = f"step {step}, {operation}"
+                    self._attempt(table, what, lambda t=table, o=operation: self._change(t, o, step))
         if step:
             self._append_innocent()
-        if step % 2:
-            for table in self.living:
-                self._look(self.lake.run("plan", f"{table.name}_t"), table, f"{step} plan")
+        for table in self.living[step : step + 1]:
+            self._look(self.lake.run("plan", f"{table.name}_t"), table, f"{step} plan")
         done = self._catch_up(step)
         if done is None:
             return
         self._judge_innocent(step, done)
         for table in self.living:
-            operation = table.life[step - 1] if step else "load"
-            self._judge(table, f"{step} {operation}", done)
+            operations = "+".join(table.life[step - 1]) if step else "load"
+            self._judge(table, f"{step} {operations}", done)
 
     def _change(self, table: Hostile, operation: str, step: int) -> None:
         if table.origin == "raw":
@@ -201,6 +202,7 @@ class World:
         if done.code:
             self._refused(table, "land", done.text)
             return
+        table.landed = time.time_ns() // 1000
         table.rows += rows
         self.programs.declare_complete(table)
 
@@ -318,7 +320,7 @@ def _message(table: Hostile, text: str) -> str:
 
 PERMITTED: tuple[tuple[str, Callable[[Hostile], bool]], ...] = (
     (r"does not read .* rightly", lambda table: table.writer == "ms"),
-    (r"no finite number", lambda table: table.origin == "raw"),
+    (r"no (finite )?number", lambda table: table.origin == "raw" and not table.is_finite),
     (r"belong to lake-assets", lambda table: any(column.name.lower().startswith("_lake_") for column in table.columns)),
     (r"(does not exist|should have the column|has no column|is gone)", lambda table: "rename used" in table.done),
     (

@@ -144,6 +144,9 @@ class Programs:
         columns = []
         for field in schema:
             values = [row.get(field.name) for row in rows]
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                # CREATE OR REPLACE by Spark has made texts of uuids.
+                values = [str(uuid.UUID(bytes=value)) if isinstance(value, bytes) else value for value in values]
             if pa.types.is_map(field.type):
                 values = [None if value is None else list(value.items()) for value in values]
             if isinstance(field.type, pa.BaseExtensionType):
@@ -156,10 +159,11 @@ class Programs:
     def _by_spark(self, table: Hostile, arrow: pa.Table) -> None:
         columns = []
         for field, column in zip(arrow.schema, arrow.columns, strict=True):
-            if isinstance(field.type, pa.BaseExtensionType) or table.column(field.name).kind == "uuid":
+            is_fixed = pa.types.is_fixed_size_binary(field.type)
+            if isinstance(field.type, pa.BaseExtensionType) or (is_fixed and table.column(field.name).kind == "uuid"):
                 texts = [None if value is None else str(uuid.UUID(bytes=value)) for value in _bytes(column)]
                 column = pa.array(texts, pa.string())
-            elif pa.types.is_fixed_size_binary(field.type):
+            elif is_fixed:
                 column = column.cast(pa.binary())
             columns.append(column)
         names = [f"c{number}" for number in range(len(columns))]
@@ -277,8 +281,15 @@ class Programs:
         if not gone:
             return
         rows = new_rows(table, first=False)
-        self.catalog.load_table(table.table).overwrite(self._arrow(table, rows), f"n in ({', '.join(map(str, gone))})")
-        table.rows = [row for row in table.rows if row["n"] not in gone] + rows
+        numbers = ", ".join(map(str, gone))
+        try:
+            self.catalog.load_table(table.table).overwrite(self._arrow(table, rows), f"n in ({numbers})")
+        except Exception:  # pyiceberg cannot write everything that Spark can
+            self.spark.sql(f"DELETE FROM lake.{table.table} WHERE n IN ({numbers})")
+            table.rows = [row for row in table.rows if row["n"] not in gone]
+            self.append(table, rows)
+        else:
+            table.rows = [row for row in table.rows if row["n"] not in gone] + rows
 
     def _compact(self, table: Hostile) -> None:
         options = "map('rewrite-all', 'true')"

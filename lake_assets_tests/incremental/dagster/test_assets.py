@@ -16,7 +16,7 @@ from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.membership import PIPELINE
-from lake_assets_tests.incremental.clicks import CLICKS, START, click_state, publish_clicks
+from lake_assets_tests.incremental.clicks import CLICKS, START, click_fact, click_state, land_clicks, publish_clicks
 from lake_assets_tests.incremental.in_process_daemon import InProcessDaemon, in_process_daemon
 from lake_assets_tests.incremental.scenario import with_target
 
@@ -102,6 +102,22 @@ def test_a_backfill_marks_no_hour_beyond_complete_through(
     land(spark, catalog, worked_example()[0])
     daemon.catch_up("signup_fact")
     assert daemon.hours_marked(daemon.execute(SIGNUPS, tags=chosen(4, 9))) == [4, 5]
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(900)
+def test_a_backfill_of_more_hours_than_a_session_builds_marks_each_that_was_built(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    hours = range(2_010)
+    Engine(catalog, CLICKS, clock=utc_now).create_tables()
+    land_clicks(catalog, hours, landing=2_010)
+    with in_process_daemon(CLICKS, catalog, utc_now, end=hour_key(START + 2_020), spark=spark) as daemon:
+        result = daemon.execute(click_fact.table, tags=chosen(0, 2_009))
+        assert result.success
+        assert sorted(daemon.hours_marked(result)) == [*hours]
+    assert catalog.load_table(click_fact.table).scan().count() == len(hours)
+    assert not Engine(catalog, CLICKS, clock=utc_now).store.state(click_fact.table).committed.pending
 
 
 def test_a_run_without_partitions_fails_in_plain_words(daemon: InProcessDaemon) -> None:

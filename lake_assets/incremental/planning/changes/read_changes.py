@@ -8,6 +8,7 @@ from dataclasses import replace
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
+from lake_assets.base.hours import FIRST_HOUR
 from lake_assets.errors import HistoryCut, SourceReplaced
 from lake_assets.incremental.declaration import Source
 from lake_assets.incremental.planning.changes.data_files import FileChange
@@ -77,7 +78,7 @@ def hours_present(table: Table, time_column: str) -> frozenset[int]:
     """Return the hours for which the head of an hour-partitioned table has data files."""
     source = Source(table="own.own", time_column=time_column)
     present: set[int] = set()
-    for snapshot in changes(table, source, None, start=0).snapshots:
+    for snapshot in changes(table, source, None, start=FIRST_HOUR).snapshots:
         for first, last in snapshot.hours:
             present.update(range(first, last + 1))
     return frozenset(present)
