@@ -15,13 +15,13 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
+    KafkaException,
     Message,
     TopicPartition,
 )
 
-from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, offsets
+from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, kafka_error, offsets, remedy_of
 from lake_assets.errors import ServiceError
-from lake_assets.errors.infrastructure import recognise
 from lake_assets.landing.files.records import Record
 
 QUEUED_KILOBYTES = 1 << 10
@@ -212,12 +212,13 @@ class Reader:
         self._on_unreadable(place, error)
 
     def _not_given(self, place: Place, error: KafkaError) -> ServiceError:
-        refused = recognise(f"KafkaError{{code={error.name()}, {error.str()}")
+        if place not in self._starts:  # an error of Kafka as a whole
+            return kafka_error(self._servers, KafkaException(error))
         missing = "Restore what is missing, or send it again to a topic of another name; lengthen its retention."
         return ServiceError(
             f"Kafka at {self._servers} does not give partition {place.partition} of {place.topic} "
             f"from offset {self._starts.get(place)} on: {error.str()}.",
-            remedy=refused.remedy if refused is not None else missing,
+            remedy=remedy_of(error, missing),
         )
 
 
