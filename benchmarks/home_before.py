@@ -363,7 +363,7 @@ GROUP BY h.hour, c.account_id
 def waiting(lake: Revision) -> None:
     """Hours that were skipped, chunks that follow from others, and a session that an audit has stopped.
 
-    Besides, a backfill that died when its rows were staged, a reset that died when they were published, and an external
+    Besides, a repair that died when its rows were staged, a reset that died when they were published, and an external
     session that is published and not committed.
     """
     columns = {name: TYPES.get(name, "string") for name in PAYMENT.split(",")}
@@ -373,7 +373,7 @@ def waiting(lake: Revision) -> None:
     changed = {"stateful": {"load": "changed", "catchup_threshold": 2}}
     lake.declare("IncrementalTable", table="core.skipped_fact", mode=changed, **each)
     lake.declare("IncrementalTable", table="core.blocked_fact", mode="stateless", quarantine_limit=0, **each)
-    for name in ("rebuilt_fact", "reset_fact", "published_fact"):
+    for name in ("repaired_fact", "reset_fact", "published_fact"):
         lake.declare("IncrementalTable", table=f"core.{name}", mode="stateless", **each)
     lake.declare(
         "IncrementalTable",
@@ -389,14 +389,14 @@ def waiting(lake: Revision) -> None:
     rows = "p1,a1,10,00:05 p2,a2,20,01:10 p3,a1,5,02:05 p4,a1,1,05:30 p5,a2,3,07:20"
     lake.land(PAYMENTS, PAYMENT, rows, through="07:00")
     lake.lake("catch-up")
-    backfill = ("2026-01-01-00:00", "2026-01-01-02:00")
-    lake.lake("rebuild", "rebuilt_fact", *backfill, dies_at="after-staged")
+    lake.catalog().load_table("core.repaired_fact").delete("payment_id = 'p3'")
+    lake.lake("repair", "repaired_fact", dies_at="after-staged")
 
     lake.land(PAYMENTS, PAYMENT, "p6,a1,2,00:40 p7,a2,7,06:45 n1,a1,-4,06:50 p8,a1,9,08:10", through="08:00")
     lake.lake("catch-up", "skipped_fact")
     lake.lake("catch-up", "blocked_fact", code=1)
     lake.lake("catch-up", "balance_dim", dies_at="after-committed")
-    lake.lake("rebuild", "reset_fact", *backfill, "--reset", dies_at="after-published")
+    lake.lake("rebuild", "reset_fact", "2026-01-01-00:00", "2026-01-01-02:00", "--reset", dies_at="after-published")
     opened = json.loads(lake.lake("session", "init", "published_fact", "--json"))
     _append_payments(lake, "core.published_fact", opened["wap_id"], ("p6", "p7", "p8"))
     lake.lake("session", "publish", "published_fact")

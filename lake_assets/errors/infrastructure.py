@@ -292,7 +292,8 @@ KNOWN: tuple[Fault, ...] = (
         "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
-        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED)"
+        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED"
+        r"|UNKNOWN \(HTTP status 5\d\d\))"
         r"|\(Service: S3, (?P<java>Status Code: 50[03])",
         "The object store of LAKE_WAREHOUSE is overloaded, or fails: {what}.",
         "If it does not pass, look at the store's own status. Then " + AGAIN,

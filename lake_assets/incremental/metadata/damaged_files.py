@@ -17,7 +17,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 
-from lake_assets.errors import LakeError, TableDamaged
+from lake_assets.errors import LakeError, ServiceError, TableDamaged
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text
 
 DAMAGED_METADATA = (ValidationError, ValueError, OSError)
 """What pyiceberg raises if a metadata file is missing, is not text, or is not Iceberg metadata."""
@@ -53,6 +55,7 @@ def naming_damaged_file(catalog: Catalog, name: str, *, repair: str | None = Non
 
     Raises:
         TableDamaged: A file of the table cannot be read.
+        ServiceError: The store of the files, or the disk, failed.
     """
     try:
         yield
@@ -124,6 +127,14 @@ def _damaged_of_manifest(io: FileIO, manifest: ManifestFile, *, data: bool) -> D
 
 
 def _cause(error: Exception) -> str:
+    """Return why a file cannot be read.
+
+    Raises:
+        ServiceError: Its store or its disk failed, which says nothing about the file.
+    """
+    known = recognise(chain_text(error))
+    if known is not None:
+        raise ServiceError(known.problem, remedy=known.remedy) from error
     if isinstance(error, FileNotFoundError):
         return "is missing"
     lines = (str(error) or type(error).__name__).splitlines()
