@@ -29,7 +29,6 @@ import pyarrow.parquet as pq
 import yaml
 from confluent_kafka import Producer
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import In
 
 from benchmarks.before import code_of
 from benchmarks.cluster.stack import BUCKET, KEY, KEY_ID, s3
@@ -340,7 +339,8 @@ def _land_readings(lake: Revision) -> None:
 def _append_payments(lake: Revision, name: str, wap_id: str, payments: Sequence[str]) -> None:
     """Stage payments as another program does for its session."""
     table = lake.catalog().load_table(name)
-    found = lake.catalog().load_table(PAYMENTS).scan(In("payment_id", payments)).to_arrow()
+    listed = ", ".join(f"'{payment}'" for payment in payments)
+    found = lake.catalog().load_table(PAYMENTS).scan(f"payment_id in ({listed})").to_arrow()
     rows = found.select(["payment_id", "account_id", "amount", "event_ts"])
     rows = rows.rename_columns(["payment_id", "account_id", "amount", "paid_at"]).cast(table.schema().as_arrow())
     table.append(rows, snapshot_properties={"wap.id": wap_id}, branch=None)
