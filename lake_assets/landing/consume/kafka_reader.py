@@ -17,6 +17,7 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
+    TopicCollection,
     TopicPartition,
 )
 
@@ -52,17 +53,29 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
     """Return the partitions of topics, in ascending order.
 
     Raises:
-        ServiceError: Kafka does not answer, or a topic does not exist.
+        ServiceError: Kafka does not answer, refuses access to a topic, or a topic does not exist.
     """
     wanted = list(topics)
     found = existing_partitions(servers, wanted)
     absent = [topic for topic in wanted if topic not in found]
     if absent:
+        _require_visible(servers, absent)
         raise ServiceError(
             f"Kafka at {servers} has no topic {', '.join(absent)}.",
             remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
         )
     return found
+
+
+def _require_visible(servers: str, topics: list[str]) -> None:
+    """Raise `ServiceError` if Kafka has not listed topics because it refuses access to them."""
+    with asking(servers) as admin:
+        for answer in admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_SECONDS).values():
+            try:
+                answer.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
 
 
 def existing_partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
