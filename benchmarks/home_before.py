@@ -363,8 +363,8 @@ GROUP BY h.hour, c.account_id
 def waiting(lake: Revision) -> None:
     """Hours that were skipped, chunks that follow from others, and a session that an audit has stopped.
 
-    Besides, a repair that died when its rows were staged, a reset that died when they were published, and an external
-    session that is published and not committed.
+    Besides, a repair that died when its rows were staged, a reset that died when they were published, and two
+    external sessions: one is opened, one published and not committed.
     """
     columns = {name: TYPES.get(name, "string") for name in PAYMENT.split(",")}
     lake.declare("SourceTable", table=PAYMENTS, columns=columns, time_column="event_ts")
@@ -373,7 +373,7 @@ def waiting(lake: Revision) -> None:
     changed = {"stateful": {"load": "changed", "catchup_threshold": 2}}
     lake.declare("IncrementalTable", table="core.skipped_fact", mode=changed, **each)
     lake.declare("IncrementalTable", table="core.blocked_fact", mode="stateless", quarantine_limit=0, **each)
-    for name in ("repaired_fact", "reset_fact", "published_fact"):
+    for name in ("repaired_fact", "reset_fact", "published_fact", "opened_fact"):
         lake.declare("IncrementalTable", table=f"core.{name}", mode="stateless", **each)
     lake.declare(
         "IncrementalTable",
@@ -397,6 +397,7 @@ def waiting(lake: Revision) -> None:
     lake.lake("catch-up", "blocked_fact", code=1)
     lake.lake("catch-up", "balance_dim", dies_at="after-committed")
     lake.lake("rebuild", "reset_fact", "2026-01-01-00:00", "2026-01-01-02:00", "--reset", dies_at="after-published")
+    lake.lake("session", "init", "opened_fact")
     opened = json.loads(lake.lake("session", "init", "published_fact", "--json"))
     _append_payments(lake, "core.published_fact", opened["wap_id"], ("p6", "p7", "p8"))
     lake.lake("session", "publish", "published_fact")

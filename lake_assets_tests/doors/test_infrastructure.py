@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,22 @@ from typing import TYPE_CHECKING
 import boto3
 import pytest
 import sqlalchemy as sa
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.service import free_port, running
+from lake_assets.settings import Settings
 from lake_assets_tests.doors.lake_door import LakeDoor
 from lake_assets_tests.doors.test_first_steps import PAYMENT_FACT
 from lake_assets_tests.object_store import KEY, KEY_ID
@@ -412,6 +428,75 @@ def test_kafka_that_says_no(lake_without_spark: LakeDoor, kafka: str) -> None:
         assert problem in found[0]
         assert remedy in found[1]
         assert "hidden-word" not in refused
+
+
+FEED = """
+from lake_assets import Pipeline, RawTable, Topic
+
+visits = RawTable("raw.visits", {"visit_id": "string", "at": "timestamptz"}, "at", feed=Topic("visit_id"))
+PIPELINE = Pipeline(raw=(visits,), targets=(), start="2026-01-01-00:00")
+"""
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+def test_topics_that_kafka_does_not_give(lake_without_spark: LakeDoor, tmp_path: Path) -> None:
+    """A topic is missing, closed to this user, takes no message of this size, or its broker is gone."""
+    lake = lake_without_spark
+    lake.declare_in_python(FEED)
+    run = ("landing", "run", "--once")
+    with kafka_with_rights(tmp_path / "kafka") as (servers, admin):
+        lake.environment["LAKE_KAFKA"] = servers
+        lake("init")
+        assert said(lake.refused(*run)) == (
+            f"Kafka at {servers} has no topic raw.visits.",
+            "Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
+        )
+        lake("landing", "init", "--partitions", "1")
+        for user, allowed, problem in (
+            ("somebody", AclOperation.ALL, f"Kafka at {servers} refuses access (TOPIC): "),
+            ("ANONYMOUS", AclOperation.READ, f"Kafka at {servers} did not take 1 heartbeats: raw.visits partition 0: "),
+        ):
+            allow_alone(admin, "raw.visits", user, allowed)
+            found = said(lake.refused(*run))
+            assert found[0].startswith(problem)
+            assert "authorization failed" in found[0]
+            assert found[1].startswith("Grant the user of LAKE_KAFKA__SASL_USERNAME the rights")
+        allow_alone(admin, "raw.visits", "ANONYMOUS", AclOperation.ALL)
+        too_small = ConfigEntry("max.message.bytes", "20", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, "raw.visits", incremental_configs=[too_small])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+        problem, remedy = said(lake.refused(*run))
+        assert problem.endswith("raw.visits partition 0: Broker: Message size too large.")
+        assert remedy.startswith("Raise max.message.bytes of the topic")
+    problem, remedy = said(lake.refused(*run))
+    assert problem.startswith(f"Kafka at {servers} does not answer: ")
+    assert remedy.startswith("Start it with `lake up`, or correct LAKE_KAFKA")
+
+
+@contextmanager
+def kafka_with_rights(home: Path) -> Iterator[tuple[str, AdminClient]]:
+    """The address of a broker that lets everybody do everything, but with what there are rights for; and a client."""
+    service = kafka_service(Settings(home=home), free_port(), free_port())
+    ((config, text),) = service.files.items()
+    rights = (
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        "allow.everyone.if.no.acl.found=true\n"
+    )
+    with running(replace(service, files={config: text + rights})) as started:
+        servers = f"127.0.0.1:{started.port}"
+        yield servers, AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+
+def allow_alone(admin: AdminClient, topic: str, user: str, operation: AclOperation) -> None:
+    """Let one user do one thing with a topic, and nobody anything else. A client without a login is ANONYMOUS."""
+    named = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+    every = AclBindingFilter(*named, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    one = AclBinding(*named, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    for answers in (admin.delete_acls([every]), admin.create_acls([one])):
+        for answer in answers.values():
+            answer.result(20)
+    time.sleep(1)  # until the broker knows them
 
 
 @pytest.mark.journey

@@ -21,7 +21,16 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, kafka_error, offsets, remedy_of
+from lake_assets.connections.kafka import (
+    END,
+    LOG_NOTHING,
+    TIMEOUT_SECONDS,
+    asking,
+    client,
+    kafka_error,
+    offsets,
+    remedy_of,
+)
 from lake_assets.errors import ServiceError
 from lake_assets.landing.files.records import Record
 
@@ -127,6 +136,7 @@ class Reader:
         self._consumer = Consumer(
             {
                 **client(servers),
+                "log_level": LOG_NOTHING,  # it tries again by itself, and what it cannot is raised
                 "group.id": "landing",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
