@@ -9,15 +9,17 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
+import psutil
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Producer
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -31,6 +33,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from lake_assets.connections.addresses import process_of
 from lake_assets.services.kafka import kafka as kafka_service
 from lake_assets.services.service import free_port, running
 from lake_assets.settings import Settings
@@ -463,15 +466,55 @@ def test_topics_that_kafka_does_not_give(lake_without_spark: LakeDoor, tmp_path:
             assert "authorization failed" in found[0]
             assert found[1].startswith("Grant the user of LAKE_KAFKA__SASL_USERNAME the rights")
         allow_alone(admin, "raw.visits", "ANONYMOUS", AclOperation.ALL)
-        too_small = ConfigEntry("max.message.bytes", "20", incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, "raw.visits", incremental_configs=[too_small])
-        admin.incremental_alter_configs([resource])[resource].result(20)
+        too_small, large_enough = (
+            ConfigResource(
+                ResourceType.TOPIC,
+                "raw.visits",
+                incremental_configs=[
+                    ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
+                ],
+            )
+            for size in ("20", "100000")
+        )
+        admin.incremental_alter_configs([too_small])[too_small].result(20)
         problem, remedy = said(lake.refused(*run))
         assert problem.endswith("raw.visits partition 0: Broker: Message size too large.")
         assert remedy.startswith("Raise max.message.bytes of the topic")
-    problem, remedy = said(lake.refused(*run))
-    assert problem.startswith(f"Kafka at {servers} does not answer: ")
-    assert remedy.startswith("Start it with `lake up`, or correct LAKE_KAFKA")
+        producer = Producer({"bootstrap.servers": servers})
+        admin.incremental_alter_configs([large_enough])[large_enough].result(20)
+        for number in range(5):
+            producer.produce("raw.visits", json.dumps({"visit_id": f"v{number}", "at": "2026-01-01T00:00:00Z"}))
+        assert not producer.flush(30)
+        with ThreadPoolExecutor() as pool:
+            variables = {"LAKE_FAILPOINT": "pause:landing-put", "LAKE_LANDING_FILE_MESSAGES": "3"}
+            refused = pool.submit(lake.refused, *run, "--no-heartbeats", **variables)
+            command = _stopped_child()
+            _kill_broker(tmp_path / "kafka")
+            while not refused.done():
+                command.resume()
+                time.sleep(0.2)
+        gone = said(refused.result())
+    found = said(lake.refused(*run))
+    for problem, remedy in (gone, found):
+        assert problem.startswith(f"Kafka at {servers} does not answer: ")
+        assert remedy.startswith("Start it with `lake up`, or correct LAKE_KAFKA")
+
+
+def _stopped_child() -> psutil.Process:
+    """The command that has stopped at its failpoint."""
+    for _ in range(600):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    return process
+        time.sleep(0.1)
+    raise AssertionError("no command has stopped")
+
+
+def _kill_broker(home: Path) -> None:
+    broker = process_of(home, "kafka")
+    assert broker is not None
+    broker.kill()
 
 
 @contextmanager
