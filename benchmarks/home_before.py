@@ -246,7 +246,8 @@ def engine(lake: Revision) -> None:
     lake.lake("catch-up", "order_fact", dies_at="after-staged")
     for name in ("opened_fact", "written_fact"):
         opened = json.loads(lake.lake("session", "init", name, "--json"))
-    _write_externally(lake, opened["wap_id"])
+    # Too few: another program has to write p1 and p2 for its session, too.
+    _append_payments(lake, "core.written_fact", opened["wap_id"], ("p7", "p8", "p9"))
 
     lake.land(PAYMENTS, PAYMENT, "p10,a2,8,01:15 p11,a5,9,05:00 p8,a2,4,03:05", through="05:00")
     lake.land(REFUNDS, REFUND, "r8,c3,04:40")
@@ -335,13 +336,73 @@ def _land_readings(lake: Revision) -> None:
     lake.lake("complete", READINGS, "2026-01-01-02:00")
 
 
-def _write_externally(lake: Revision, wap_id: str) -> None:
-    """Stage some of the rows that another program has to write for its session: p1 and p2 are missing."""
-    table = lake.catalog().load_table("core.written_fact")
-    found = lake.catalog().load_table(PAYMENTS).scan("payment_id in ('p7', 'p8', 'p9')").to_arrow()
+def _append_payments(lake: Revision, name: str, wap_id: str, payments: Sequence[str]) -> None:
+    """Stage payments as another program does for its session."""
+    table = lake.catalog().load_table(name)
+    listed = ", ".join(f"'{payment}'" for payment in payments)
+    found = lake.catalog().load_table(PAYMENTS).scan(f"payment_id in ({listed})").to_arrow()
     rows = found.select(["payment_id", "account_id", "amount", "event_ts"])
     rows = rows.rename_columns(["payment_id", "account_id", "amount", "paid_at"]).cast(table.schema().as_arrow())
     table.append(rows, snapshot_properties={"wap.id": wap_id}, branch=None)
+
+
+# What may wait for longer: the second home of the engine
+
+BALANCE_OF_PAYMENTS = """
+WITH changes AS (
+  SELECT account_id, paid, at_hour AS at FROM previous
+  UNION ALL
+  SELECT account_id, amount, event_ts FROM payments WHERE event_ts >= (SELECT min(hour) FROM session_hours)
+)
+SELECT h.hour AS at_hour, c.account_id, CAST(sum(c.paid) AS decimal(19, 2)) AS paid
+FROM session_hours h JOIN changes c ON c.at < h.hour + INTERVAL 1 HOUR
+GROUP BY h.hour, c.account_id
+"""
+
+
+def waiting(lake: Revision) -> None:
+    """Hours that were skipped, chunks that follow from others, and a session that an audit has stopped.
+
+    Besides, a repair that died when its rows were staged, a reset that died when they were published, and two
+    external sessions: one is opened, one published and not committed.
+    """
+    columns = {name: TYPES.get(name, "string") for name in PAYMENT.split(",")}
+    lake.declare("SourceTable", table=PAYMENTS, columns=columns, time_column="event_ts")
+    payments = {"table": PAYMENTS, "time_column": "event_ts", "key": "payment_id", "rules": {"negative": "amount < 0"}}
+    each = {"sources": [payments], "key": "payment_id", "time_column": "paid_at", "sql": EACH, "audits": ["unique_key"]}
+    changed = {"stateful": {"load": "changed", "catchup_threshold": 2}}
+    lake.declare("IncrementalTable", table="core.skipped_fact", mode=changed, **each)
+    lake.declare("IncrementalTable", table="core.blocked_fact", mode="stateless", quarantine_limit=0, **each)
+    for name in ("repaired_fact", "reset_fact", "published_fact", "opened_fact"):
+        lake.declare("IncrementalTable", table=f"core.{name}", mode="stateless", **each)
+    lake.declare(
+        "IncrementalTable",
+        table="core.balance_dim",
+        mode={"sequential": {"chunk_hours": 2}},
+        sources=[payments],
+        key="account_id",
+        time_column="at_hour",
+        columns={"at_hour": "timestamptz", "account_id": "string", "paid": "decimal(19, 2)"},
+        sql=BALANCE_OF_PAYMENTS,
+    )
+    lake.lake("init")
+    rows = "p1,a1,10,00:05 p2,a2,20,01:10 p3,a1,5,02:05 p4,a1,1,05:30 p5,a2,3,07:20"
+    lake.land(PAYMENTS, PAYMENT, rows, through="07:00")
+    lake.lake("catch-up")
+    lake.catalog().load_table("core.repaired_fact").delete("payment_id = 'p3'")
+    lake.lake("repair", "repaired_fact", dies_at="after-staged")
+
+    lake.land(PAYMENTS, PAYMENT, "p6,a1,2,00:40 p7,a2,7,06:45 n1,a1,-4,06:50 p8,a1,9,08:10", through="08:00")
+    lake.lake("catch-up", "skipped_fact")
+    lake.lake("catch-up", "blocked_fact", code=1)
+    lake.lake("catch-up", "balance_dim", dies_at="after-committed")
+    lake.lake("rebuild", "reset_fact", "2026-01-01-00:00", "2026-01-01-02:00", "--reset", dies_at="after-published")
+    lake.lake("session", "init", "opened_fact")
+    opened = json.loads(lake.lake("session", "init", "published_fact", "--json"))
+    _append_payments(lake, "core.published_fact", opened["wap_id"], ("p6", "p7", "p8"))
+    lake.lake("session", "publish", "published_fact")
+
+    lake.land(PAYMENTS, PAYMENT, "p9,a2,4,03:15 p10,a1,8,09:05", through="09:00")
 
 
 # The other parts
@@ -460,6 +521,7 @@ def serving(lake: Revision) -> None:
 
 HOMES: Mapping[str, tuple[Callable[[Revision], None], tuple[str, ...]]] = {
     "engine": (engine, ("spark",)),
+    "waiting": (waiting, ("spark",)),
     "landing": (landing, ("spark", "kafka")),
     "engagement": (engagement, ("spark", "kafka", "zookeeper")),
     "serving": (serving, ("zookeeper",)),

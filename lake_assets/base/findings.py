@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from lake_assets.errors import LakeError
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text
 
 Level = Literal["ok", "warning", "error"]
 
@@ -120,8 +122,10 @@ def _run(check: Check) -> Iterator[Finding]:
     except LakeError as error:
         yield Finding(check.name, "error", error.problem, error.remedy)
     except Exception as error:  # what is diagnosed may be damaged in any way
-        remedy = "Repair what the other lines name, then run `lake doctor` again."
-        yield Finding(check.name, "error", f"The check could not be finished: {described(error)}", remedy)
+        known = recognise(chain_text(error))
+        problem = known.problem if known else described(error)
+        remedy = known.remedy if known else "Repair what the other lines name, then run `lake doctor` again."
+        yield Finding(check.name, "error", f"The check could not be finished: {problem}", remedy)
 
 
 def _repaired(check: str, wanted: Repair) -> Repaired:

@@ -96,6 +96,8 @@ def connect(settings: Settings) -> Catalog:
         KEY_INDEX: str(settings.home / "key-index"),
     }
     try:
+        if kind != "http":
+            _require_readable(address)
         return reading_once(_open_again(lambda: load_catalog(NAME, **properties)))
     except Exception as error:  # of SQLAlchemy, requests or the REST client, depending on the address
         raise _unreachable(settings, error) from error
@@ -292,6 +294,23 @@ def _file_with_folder(address: str, home: Path | None = None) -> Path:
             remedy="Set LAKE_HOME (or LAKE_CATALOG_URI) to a folder that you may write.",
         ) from None
     return file
+
+
+def _require_readable(address: str) -> None:
+    """Raise what a database answers if it cannot be read now: pyiceberg would take that for a database without tables,
+    and wait for a lock again and again.
+    """
+    import sqlalchemy as sa
+
+    engine = sa.create_engine(address, poolclass=sa.NullPool)
+    try:
+        with engine.connect() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(sa.text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
+            connection.execute(sa.text("SELECT 1 FROM iceberg_tables LIMIT 1"))
+    except sa.exc.DBAPIError as error:
+        if recognise(chain_text(error)) is not None:
+            raise
 
 
 def _open_again(load: Callable[[], Catalog]) -> Catalog:

@@ -13,6 +13,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_ex
 from lake_assets.connections.clients.kafka_properties import java_properties, librdkafka_properties
 from lake_assets.errors import ServiceError
 from lake_assets.errors.infrastructure import KAFKA_IS_SILENT, recognise
+from lake_assets.errors.texts import ErrorText
 from lake_assets.settings import settings
 
 TIMEOUT_SECONDS = 20
@@ -92,11 +93,11 @@ def kafka_error(servers: str, error: Exception, said: Iterable[KafkaError] = ())
     own = [error.args[0]] if isinstance(error, KafkaException) else []
     reported = [found for found in said if found.code() != KafkaError._ALL_BROKERS_DOWN]
     for found in (*own, *reported):
-        known = recognise(f"KafkaError{{code={found.name()}, {found.str()}")
-        if known is not None and known.problem != KAFKA_IS_SILENT:
+        known = known_answer(found)
+        if known is not None:
             problem = known.problem.replace("Kafka", f"Kafka at {servers}", 1).removesuffix(".")
             return ServiceError(f"{problem}: {found.str()}.", remedy=known.remedy)
-        if known is None and found.code() not in UNANSWERED:
+        if found.code() not in UNANSWERED:
             return ServiceError(
                 f"Kafka at {servers} answers with an error: {found.str()}.",
                 remedy="Correct what it names, then run the command again.",
@@ -106,6 +107,18 @@ def kafka_error(servers: str, error: Exception, said: Iterable[KafkaError] = ())
         f"Kafka at {servers} does not answer: {reason}.",
         remedy="Start it with `lake up`, or correct LAKE_KAFKA, or the protocol and the login in LAKE_KAFKA__….",
     )
+
+
+def known_answer(error: KafkaError) -> ErrorText | None:
+    """Return what Kafka refused, and what to do; None if the error is no answer of Kafka, or not one that is known."""
+    known = recognise(f"KafkaError{{code={error.name()}, {error.str()}")
+    return None if known is None or known.problem == KAFKA_IS_SILENT else known
+
+
+def remedy_of(error: KafkaError, otherwise: str) -> str:
+    """Return what to do about what Kafka has refused; `otherwise` if no better is known."""
+    known = known_answer(error)
+    return otherwise if known is None else known.remedy
 
 
 def _is_transient(error: BaseException) -> bool:

@@ -99,16 +99,28 @@ DATABASES: tuple[Fault, ...] = (
         "Correct the host and the port in LAKE_CATALOG_URI, or in the address of the manifest.",
     ),
     (
+        r"FATAL:\s+(?P<what>(?:sorry, )?too many (?:clients|connections)[^\n]*|remaining connection slots[^\n]*)",
+        "PostgreSQL has no connection left: {what}.",
+        "End programs that keep connections open, or raise the limit: max_connections of the server, or the CONNECTION "
+        "LIMIT of the role or the database. Then " + AGAIN,
+    ),
+    (
+        r"server closed the connection unexpectedly|terminating connection due to (?P<what>[^\n]+)"
+        r"|the database system is (?P<state>starting up|shutting down|in recovery mode)|SSL SYSCALL error"
+        r"|PSQLException: (?:An I/O error occurred while sending|This connection has been closed)",
+        "PostgreSQL ended the connection.",
+        "It was stopped or restarted. When it runs again, " + AGAIN,
+    ),
+    (
+        r"(?:connection to server [^\n]* failed: |PSQLException: )FATAL:\s+(?P<what>[^\n]+)",
+        "PostgreSQL refuses the connection: {what}.",
+        "Correct what it names; the log of the server says more. Then " + AGAIN,
+    ),
+    (
         r"connection to server (?:at|on socket) (?P<what>\"[^\n]*?) failed: (?P<why>[^\n]+)"
         r"|PSQLException: (?P<java>Connection to \S+ refused)",
         "PostgreSQL cannot be reached at {what}: {why}.",
         "Start it, or correct the host and the port in LAKE_CATALOG_URI, or in the address of the manifest.",
-    ),
-    (
-        r"server closed the connection unexpectedly|terminating connection due to (?P<what>[^\n]+)"
-        r"|the database system is (?P<state>starting up|shutting down|in recovery mode)|SSL SYSCALL error",
-        "PostgreSQL ended the connection.",
-        "It was stopped or restarted. When it runs again, " + AGAIN,
     ),
     (
         r"database is locked|SQLITE_BUSY",
@@ -280,7 +292,8 @@ KNOWN: tuple[Fault, ...] = (
         "or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.",
     ),
     (
-        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED)"
+        r"AWS Error (?P<what>SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_LIMIT_EXCEEDED"
+        r"|UNKNOWN \(HTTP status 5\d\d\))"
         r"|\(Service: S3, (?P<java>Status Code: 50[03])",
         "The object store of LAKE_WAREHOUSE is overloaded, or fails: {what}.",
         "If it does not pass, look at the store's own status. Then " + AGAIN,

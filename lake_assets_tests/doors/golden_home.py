@@ -51,7 +51,7 @@ class GoldenLake(LakeDoor):
         if (folder / "tables").exists():
             pipelines = [str(folder / "tables"), *(f"{module.stem}:PIPELINE" for module in modules)]
             variables["LAKE_PIPELINES"] = ",".join(pipelines)
-        found = cls(folder, {**variables, **environment}, s3=s3)
+        found = cls(folder, {**variables, **environment}, longest=1500, s3=s3)
         for module in modules:  # a YAML folder is no place to import from
             found.write(module.name, module.read_bytes())
         return found

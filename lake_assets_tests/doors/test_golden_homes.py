@@ -6,11 +6,14 @@ down, and is the same for every version: nothing is lost, nothing counts twice.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lake_assets_tests.doors.golden_home import GoldenLake
@@ -80,6 +83,30 @@ ORDERS = {"o1": ("paid", "02:10"), "o3": ("paid", "01:20"), "o4": ("new", "03:30
 REFUNDS = {"r1": "Ann", "r2": "Bob", "r3": "Ann", "r5": "Bob"}
 
 
+LATER = {
+    "at_before_planned": "00 01 03 04 05",
+    "at_after_planned": "00 01 03 04 05",
+    "at_after_staged": "00 01 03 04 05",
+    "at_after_audits": "00 01 03 04 05",
+    "at_after_staged_recorded": "00 01 03 04 05",
+    "at_after_quarantine": "00 01 03 04 05",
+    "at_before_published": "00 01 03 04 05",
+    "at_after_published": "00 01 03 04 05",
+    "at_after_published_recorded": "00 01 03 04 05",
+    "at_after_watermark": "00 01 03 04 05",
+    "at_after_committed": "01 05",
+    "opened_fact": "00 01 03 04 05",
+    "written_fact": "00 01 03 04 05",
+    "late_fact": "00 01 05",
+    "so_far_fact": "00 01 02 03 04 05",
+    "balance_dim": "01 02 03 04 05",
+    "refund_fact": "03",
+    "seen_fact": "04",
+    "order_fact": "00 01 02 03",
+}
+"""Target → the hours that sessions build which this version has finished, each of them once."""
+
+
 @pytest.fixture
 def engine(tmp_path: Path, spark_server: str, s3: str) -> GoldenLake:
     return GoldenLake.unpack("engine", tmp_path, s3, LAKE_SPARK_REMOTE=spark_server)
@@ -113,11 +140,64 @@ def balances(lake: GoldenLake) -> dict[str, dict[str, tuple[str, int]]]:
     return found
 
 
+def finished(lake: GoldenLake) -> dict[tuple[str, str], dict[str, Any]]:
+    """Target and session → its row of `etl.session`, of the sessions that are finished. No session has two."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in lake.rows("etl.session"):
+        if row["state"] == "committed":
+            key = row["process_name"].removeprefix("core."), row["session_id"]
+            assert key not in found
+            found[key] = row
+    return found
+
+
+def hours_built(sessions: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
+    """Target → the hours that sessions have built, as often as they have."""
+    found: dict[str, list[str]] = {}
+    for (target, _), row in sessions.items():
+        found.setdefault(target, []).extend(hour[11:13] for hour in json.loads(row["built_hours"] or "[]"))
+    return {target: " ".join(sorted(hours)) for target, hours in found.items()}
+
+
+def check_sessions(lake: GoldenLake, before: dict[tuple[str, str], dict[str, Any]]) -> dict[str, str]:
+    """Check that the sessions of before and the later ones are listed; return the hours that the later ones built."""
+    after = finished(lake)
+    assert {key: after.get(key) for key in before} == before
+    for target in {target for target, _ in after}:
+        listed = {session["plan"]["session_id"] for session in lake.json("sessions", target)}
+        assert {session for of, session in after if of == target} <= listed
+    return hours_built({key: row for key, row in after.items() if key not in before})
+
+
+def quarantined(lake: GoldenLake) -> Counter[tuple[str, str, str]]:
+    """Target, payment and reason → how often it is in quarantine."""
+    rows = lake.rows("etl.quarantine")
+    return Counter((row["target"], json.loads(row["row"])["payment_id"], row["reason"]) for row in rows)
+
+
+def write_externally(lake: GoldenLake, target: str) -> None:
+    """Append what another program appends for the open session of a target of payments: the new rows that it plans."""
+    opened = lake.json("session", "init", target)
+    assert opened["plan"]["load"] == "append"
+    (source,) = opened["plan"]["sources"]
+    raw, table = lake.table("raw.payments"), lake.table(opened["table"])
+    earlier = {row["payment_id"] for row in table.scan().to_arrow().to_pylist()}
+    hours = {planned["hour"] for planned in opened["plan"]["hours"]}
+    rows = [
+        {**row, "paid_at": row["event_ts"]}
+        for row in raw.scan(snapshot_id=source["to_snapshot_id"]).to_arrow().to_pylist()
+        if row["payment_id"] not in earlier and row["amount"] >= 0 and f"{row['event_ts']:%Y-%m-%d-%H:00}" in hours
+    ]
+    written = pa.Table.from_pylist(rows, table.schema().as_arrow())
+    table.append(written, snapshot_properties={"wap.id": opened["wap_id"]}, branch=None)
+
+
 @pytest.mark.journey
 @pytest.mark.timeout(1800)
 def test_an_engine_goes_on_where_it_stopped(engine: GoldenLake) -> None:
     lake = engine
-    # A program has staged too few rows for its session, and another one none: the engine refuses and builds them.
+    before = finished(lake)
+    # The program of this one has staged too few rows: the engine refuses them and builds the hours itself.
     assert "source_target_counts" in lake.refused("session", "publish", "written_fact")
     lake("catch-up", *(f"at_{point}" for point in POINTS))
     done = lake.run("catch-up")
@@ -144,6 +224,9 @@ def test_an_engine_goes_on_where_it_stopped(engine: GoldenLake) -> None:
         + [("s3", at("03:00"), 42), ("s3", at("04:00"), 43)]
     )
     assert dict(tuples(lake, "core.refund_fact", "refund_id", "name")) == REFUNDS, "one hour is held"
+    so_often = len(finished(lake))
+    assert lake.run("catch-up").code == done.code
+    assert len(finished(lake)) == so_often, "nothing is left to do"
 
     # What was missing comes: the pending hours and the held one are built, the late rows are written if wanted.
     lake.land("raw.visits", "visit_id,account_id,event_ts\nv4,a2,2026-01-01T04:00:00Z\n", through="2026-01-01-05:00")
@@ -152,9 +235,98 @@ def test_an_engine_goes_on_where_it_stopped(engine: GoldenLake) -> None:
     assert balances(lake) == BALANCES
     assert dict(tuples(lake, "core.refund_fact", "refund_id", "name")) == {**REFUNDS, "r4": "Eve"}
     assert paid(lake, "late_fact") == payments()
+    assert check_sessions(lake, before) == LATER
+    of_payments = {f"core.{name}" for name in LATER.keys() - {"refund_fact", "seen_fact", "order_fact"}}
+    assert quarantined(lake) == dict.fromkeys(
+        ((target, payment, "negative") for target in of_payments for payment in ("n1", "n2")), 1
+    )
 
     lake("erase", "customer", "c4")
     lake("erase", "--sweep")
     for customer in ("c3", "c4"):
         assert lake.json("erasure", "certify", "customer", customer)["nowhere"]
     assert dict(tuples(lake, "core.refund_fact", "refund_id", "name")) == {**REFUNDS, "r4": "Eve"}
+
+
+@pytest.fixture
+def waiting(tmp_path: Path, spark_server: str, s3: str) -> GoldenLake:
+    return GoldenLake.unpack("waiting", tmp_path, s3, LAKE_SPARK_REMOTE=spark_server)
+
+
+WAITED = {
+    "p1": ("a1", "10.00", "00:05"),
+    "p2": ("a2", "20.00", "01:10"),
+    "p3": ("a1", "5.00", "02:05"),
+    "p4": ("a1", "1.00", "05:30"),
+    "p5": ("a2", "3.00", "07:20"),
+    "p6": ("a1", "2.00", "00:40"),
+    "p7": ("a2", "7.00", "06:45"),
+    "p8": ("a1", "9.00", "08:10"),
+    "p9": ("a2", "4.00", "03:15"),
+    "p10": ("a1", "8.00", "09:05"),
+}
+
+
+WAITED_LATER = {
+    "blocked_fact": "00 03 06 08 09",
+    "published_fact": "00 03 06 08 09",
+    "opened_fact": "00 03 06 08 09",
+    "repaired_fact": "00 02 03 06 08 09",
+    "reset_fact": "00 03 06 08 09",
+    "skipped_fact": "00 09",
+    "balance_dim": "01 02 03 04 05 06 07 08 09",
+}
+"""As `LATER`. The repair builds one hour more; the skipped hour is built when a person asks for it."""
+
+
+def waited(*left_out: str) -> list[tuple[Any, ...]]:
+    """The rows of a table of payments."""
+    found = {name: row for name, row in WAITED.items() if name not in left_out}
+    return sorted((name, account, Decimal(amount), at(time)) for name, (account, amount, time) in found.items())
+
+
+def sums_until(hour: int) -> dict[str, Decimal]:
+    """Account → what it has paid until the end of an hour."""
+    found: dict[str, Decimal] = {}
+    for account, amount, time in WAITED.values():
+        if int(time[:2]) <= hour:
+            found[account] = found.get(account, Decimal(0)) + Decimal(amount)
+    return found
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+def test_hours_that_wait_are_not_forgotten(waiting: GoldenLake) -> None:
+    lake = waiting
+    before = finished(lake)
+    # The program of one external session writes now, and that of the other one has left nothing but the commit to do.
+    write_externally(lake, "opened_fact")
+    lake("session", "publish", "opened_fact")
+    lake("session", "commit", "opened_fact")
+    lake("session", "commit", "published_fact")
+    assert paid(lake, "opened_fact") == paid(lake, "published_fact") == waited("p9", "p10"), "they have landed since"
+    done = lake.run("catch-up")
+    assert "core.blocked_fact" in done.err, "an audit has stopped its session"
+    assert len([line for line in done.err.splitlines() if line.startswith("Error")]) == done.code == 1, done.text
+    for name in ("repaired_fact", "reset_fact", "published_fact", "opened_fact"):
+        assert paid(lake, name) == waited(), name
+    found: dict[int, dict[str, Decimal]] = {}
+    for hour, account, sum_of_account in tuples(lake, "core.balance_dim", "at_hour", "account_id", "paid"):
+        assert account not in found.setdefault(hour.hour, {})
+        found[hour.hour][account] = sum_of_account
+    assert found == {hour: sums_until(hour) for hour in range(10)}
+
+    # What came too late is skipped, which is no difference, until a person asks for it.
+    assert paid(lake, "skipped_fact") == waited("p6", "p9")
+    hours = ("2026-01-01-00:00", "2026-01-01-09:00")
+    lake("verify", "skipped_fact", *hours)
+    lake("rebuild", "skipped_fact", "2026-01-01-00:00", "2026-01-01-00:00")
+    assert paid(lake, "skipped_fact") == waited("p9")
+    lake("verify", "skipped_fact", *hours)
+
+    declaration = lake.folder / "tables" / "core.blocked_fact.yaml"
+    declaration.write_text(declaration.read_text().replace("quarantine_limit: 0", "quarantine_limit: 1"))
+    lake("catch-up", "blocked_fact", "--again")
+    assert paid(lake, "blocked_fact") == waited()
+    assert check_sessions(lake, before) == WAITED_LATER
+    assert quarantined(lake) == dict.fromkeys(((f"core.{target}", "n1", "negative") for target in WAITED_LATER), 1)

@@ -4,16 +4,42 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import boto3
+import psutil
 import pytest
+import sqlalchemy as sa
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from lake_assets.connections.addresses import process_of
+from lake_assets.services.kafka import kafka as kafka_service
+from lake_assets.services.service import free_port, running
+from lake_assets.settings import Settings
 from lake_assets_tests.doors.lake_door import LakeDoor
 from lake_assets_tests.doors.test_first_steps import PAYMENT_FACT
+from lake_assets_tests.object_store import KEY, KEY_ID
 from lake_assets_tests.own_spark import SparkOfItsOwn
 
 if TYPE_CHECKING:
@@ -123,9 +149,18 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
     lake("init", LAKE_CATALOG_URI=database_by_port)
     user = f"somebody_{name}"
     postgres.psql(f"CREATE ROLE {user} LOGIN")
+    locked_out = [f"{user}_{kind}" for kind in ("password", "limit")]
+    postgres.psql(
+        f"CREATE ROLE {locked_out[0]} LOGIN PASSWORD 'right'; CREATE ROLE {locked_out[1]} LOGIN CONNECTION LIMIT 0"
+    )
     rows = lake.write("rows.csv", "at\n2026-01-01T00:05:00Z\n")
     as_somebody = address.replace("postgres:any", f"{user}:x")
     for uri, problem, remedy in (
+        (
+            f"{address.replace('postgres:any', f'{locked_out[1]}:x')}/{name}",
+            f'PostgreSQL has no connection left: too many connections for role "{locked_out[1]}".',
+            "End programs that keep connections open, or raise the limit",
+        ),
         (f"{address}/no{name}", f'PostgreSQL has no database "no{name}".', "Create it, or correct its name"),
         (
             f"{address.replace('postgres:any', 'stranger:x')}/{name}",
@@ -147,6 +182,12 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
         assert found[0].startswith("The catalog postgresql+psycopg2://")
         assert problem in found[0]
         assert remedy in found[1]
+    with _asks_for_a_password(postgres, locked_out[0]):
+        wrong = f"{address.replace('postgres:any', f'{locked_out[0]}:wrong')}/{name}"
+        found = said(lake.refused("inspect", "raw.visits", LAKE_CATALOG_URI=wrong))
+    refusal = f'password authentication failed for user "{locked_out[0]}"'
+    assert found[0].endswith(f"PostgreSQL refuses the login: {refusal}.")
+    assert found[1].startswith("Correct the user and the password")
     postgres.psql(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
     problem, remedy = said(lake.refused("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port))
     assert problem == "PostgreSQL takes no changes: it is read-only and refuses UPDATE."
@@ -155,26 +196,102 @@ def test_postgresql_that_says_no(lake_without_spark: LakeDoor, postgres: Postgre
     lake("land", "raw.visits", rows, LAKE_CATALOG_URI=database_by_port)
 
 
+@contextmanager
+def _asks_for_a_password(postgres: PostgresServer, role: str) -> Iterator[None]:
+    """The server, which believes everybody, asks one role."""
+    (file,) = Path(postgres.psql("SHOW hba_file").splitlines()[2].strip()).parent.glob("pg_hba.conf")
+    before = file.read_text()
+    file.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{before}")
+    postgres.psql("SELECT pg_reload_conf()")
+    yield
+    file.write_text(before)
+    postgres.psql("SELECT pg_reload_conf()")
+
+
+VISITS_TABLE = (
+    "from lake_assets import Pipeline, RawTable\n"
+    'PIPELINE = Pipeline(raw=(RawTable("raw.visits", columns={"at": "timestamptz"}, time_column="at"),),'
+    ' targets=(), start="2026-01-01-00:00")'
+)
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(600)
+def test_a_catalog_that_is_locked(
+    lake_without_spark: LakeDoor, tmp_path: Path, postgres: PostgresServer, database_by_port: str
+) -> None:
+    """A command waits for a minute, and no longer, for a lock that another program keeps."""
+    (tmp_path / "second").mkdir()
+    lakes = [lake_without_spark, LakeDoor(tmp_path / "second", {"LAKE_CATALOG_URI": database_by_port})]
+    for lake in lakes:
+        lake.declare_in_python(VISITS_TABLE)
+        lake("init")
+    with (
+        closing(sqlite3.connect(lakes[0].home / "catalog.db", isolation_level=None)) as file,
+        sa.create_engine(database_by_port).connect() as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        file.execute("BEGIN EXCLUSIVE")
+        server.execute(sa.text("LOCK TABLE iceberg_tables IN ACCESS EXCLUSIVE MODE"))
+        begun = time.monotonic()
+        (of_file, _), (of_server, remedy) = map(
+            said, pool.map(lambda lake: lake.refused("inspect", "raw.visits"), lakes)
+        )
+        assert time.monotonic() < begun + 100
+    assert of_file.endswith(
+        "Another process has kept the SQLite file of the catalog or of the manifest locked for a minute."
+    )
+    assert of_server.endswith("PostgreSQL gave up a statement that waited for another one.")
+    assert "pg_stat_activity" in remedy
+    for lake in lakes:
+        lake("inspect", "raw.visits")
+
+
 @pytest.mark.journey
 @pytest.mark.timeout(1800)
-def test_an_object_store_that_says_no(lake_without_spark: LakeDoor) -> None:
+def test_an_object_store_that_says_no(lake_without_spark: LakeDoor, s3: str) -> None:
+    """It says nothing about its files then: nobody may take them for damaged, and let a repair forget them."""
     lake = lake_without_spark
-    lake.declare(PAYMENT_FACT)
+    lake.declare_in_python(VISITS_TABLE)
+    boto3.client(
+        "s3", endpoint_url=s3, region_name="us-east-1", aws_access_key_id=KEY_ID, aws_secret_access_key=KEY
+    ).create_bucket(Bucket="lake")
     store = {
-        "LAKE_PIPELINES": "",
         "LAKE_WAREHOUSE": "s3://lake/warehouse",
-        "LAKE_CATALOG__S3__ACCESS_KEY_ID": "somebody",
-        "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": "hidden-word",
+        "LAKE_CATALOG__S3__ACCESS_KEY_ID": KEY_ID,
+        "LAKE_CATALOG__S3__SECRET_ACCESS_KEY": KEY,
         "LAKE_CATALOG__S3__REGION": "us-east-1",
     }
     xml = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error>"
-    for status, code, answer in ((403, "AccessDenied", "ACCESS_DENIED"), (404, "NoSuchBucket", "NO_SUCH_BUCKET")):
+    refuses, fails = "refuses access: ", "is overloaded, or fails: UNKNOWN (HTTP status "
+    for status, code, answer in (
+        (403, "AccessDenied", f"{refuses}ACCESS_DENIED"),
+        (404, "NoSuchBucket", f"{refuses}NO_SUCH_BUCKET"),
+    ):
         with answering(status, xml.format(code).encode(), "application/xml") as address:
             refused = lake.refused("init", LAKE_CATALOG__S3__ENDPOINT=address, **store)
         problem, remedy = said(refused)
-        assert problem == f"The object store of LAKE_WAREHOUSE refuses access: {answer}."
+        assert problem == f"The object store of LAKE_WAREHOUSE {answer}."
         assert remedy.startswith("Check the bucket of LAKE_WAREHOUSE")
-        assert "hidden-word" not in refused
+        assert KEY not in refused
+    (lake.home / "catalog.db").unlink()
+    lake("init", LAKE_CATALOG__S3__ENDPOINT=s3, **store)
+    for status, code, answer, what in (
+        (403, "AccessDenied", f"{refuses}ACCESS_DENIED", "Check the bucket of LAKE_WAREHOUSE"),
+        (503, "SlowDown", f"{fails}503)", "If it does not pass, look at the store's own status."),
+        (404, "NoSuchBucket", "has no bucket lake", "Check LAKE_WAREHOUSE and LAKE_CATALOG__S3__ENDPOINT"),
+    ):
+        with answering(status, xml.format(code).encode(), "application/xml") as address:
+            problem, remedy = said(lake.refused("inspect", "raw.visits", LAKE_CATALOG__S3__ENDPOINT=address, **store))
+            found = lake.run("doctor", "--repair", LAKE_CATALOG__S3__ENDPOINT=address, **store)
+        assert problem == f"The object store of LAKE_WAREHOUSE {answer}."
+        assert remedy.startswith(what)
+        assert found.code
+        assert problem in found.out
+        assert not re.search("damaged|missing|forgets", found.out)
+    problem, _ = said(lake.refused("inspect", "raw.visits", LAKE_CATALOG__S3__ENDPOINT=address, **store))
+    assert problem == "The object store of LAKE_WAREHOUSE cannot be reached."
+    lake("inspect", "raw.visits", LAKE_CATALOG__S3__ENDPOINT=s3, **store)
 
 
 def test_files_of_people_that_cannot_be_read_are_no_faults_of_ours(lake_without_spark: LakeDoor) -> None:
@@ -314,6 +431,115 @@ def test_kafka_that_says_no(lake_without_spark: LakeDoor, kafka: str) -> None:
         assert problem in found[0]
         assert remedy in found[1]
         assert "hidden-word" not in refused
+
+
+FEED = """
+from lake_assets import Pipeline, RawTable, Topic
+
+visits = RawTable("raw.visits", {"visit_id": "string", "at": "timestamptz"}, "at", feed=Topic("visit_id"))
+PIPELINE = Pipeline(raw=(visits,), targets=(), start="2026-01-01-00:00")
+"""
+
+
+@pytest.mark.journey
+@pytest.mark.timeout(1800)
+def test_topics_that_kafka_does_not_give(lake_without_spark: LakeDoor, tmp_path: Path) -> None:
+    """A topic is missing, closed to this user, takes no message of this size, or its broker is gone."""
+    lake = lake_without_spark
+    lake.declare_in_python(FEED)
+    run = ("landing", "run", "--once")
+    with kafka_with_rights(tmp_path / "kafka") as (servers, admin):
+        lake.environment["LAKE_KAFKA"] = servers
+        lake("init")
+        assert said(lake.refused(*run)) == (
+            f"Kafka at {servers} has no topic raw.visits.",
+            "Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
+        )
+        lake("landing", "init", "--partitions", "1")
+        for user, allowed, problem in (
+            ("somebody", AclOperation.ALL, f"Kafka at {servers} refuses access (TOPIC): "),
+            ("ANONYMOUS", AclOperation.READ, f"Kafka at {servers} did not take 1 heartbeats: raw.visits partition 0: "),
+        ):
+            allow_alone(admin, "raw.visits", user, allowed)
+            found = said(lake.refused(*run))
+            assert found[0].startswith(problem)
+            assert "authorization failed" in found[0]
+            assert found[1].startswith("Grant the user of LAKE_KAFKA__SASL_USERNAME the rights")
+        allow_alone(admin, "raw.visits", "ANONYMOUS", AclOperation.ALL)
+        too_small, large_enough = (
+            ConfigResource(
+                ResourceType.TOPIC,
+                "raw.visits",
+                incremental_configs=[
+                    ConfigEntry("max.message.bytes", size, incremental_operation=AlterConfigOpType.SET)
+                ],
+            )
+            for size in ("20", "100000")
+        )
+        admin.incremental_alter_configs([too_small])[too_small].result(20)
+        problem, remedy = said(lake.refused(*run))
+        assert problem.endswith("raw.visits partition 0: Broker: Message size too large.")
+        assert remedy.startswith("Raise max.message.bytes of the topic")
+        producer = Producer({"bootstrap.servers": servers})
+        admin.incremental_alter_configs([large_enough])[large_enough].result(20)
+        for number in range(5):
+            producer.produce("raw.visits", json.dumps({"visit_id": f"v{number}", "at": "2026-01-01T00:00:00Z"}))
+        assert not producer.flush(30)
+        with ThreadPoolExecutor() as pool:
+            variables = {"LAKE_FAILPOINT": "pause:landing-put", "LAKE_LANDING_FILE_MESSAGES": "3"}
+            refused = pool.submit(lake.refused, *run, "--no-heartbeats", **variables)
+            command = _stopped_child()
+            _kill_broker(tmp_path / "kafka")
+            while not refused.done():
+                command.resume()
+                time.sleep(0.2)
+        gone = said(refused.result())
+    found = said(lake.refused(*run))
+    for problem, remedy in (gone, found):
+        assert problem.startswith(f"Kafka at {servers} does not answer: ")
+        assert remedy.startswith("Start it with `lake up`, or correct LAKE_KAFKA")
+
+
+def _stopped_child() -> psutil.Process:
+    """The command that has stopped at its failpoint."""
+    for _ in range(600):
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_STOPPED:
+                    return process
+        time.sleep(0.1)
+    raise AssertionError("no command has stopped")
+
+
+def _kill_broker(home: Path) -> None:
+    broker = process_of(home, "kafka")
+    assert broker is not None
+    broker.kill()
+
+
+@contextmanager
+def kafka_with_rights(home: Path) -> Iterator[tuple[str, AdminClient]]:
+    """The address of a broker that lets everybody do everything, but with what there are rights for; and a client."""
+    service = kafka_service(Settings(home=home), free_port(), free_port())
+    ((config, text),) = service.files.items()
+    rights = (
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n"
+        "allow.everyone.if.no.acl.found=true\n"
+    )
+    with running(replace(service, files={config: text + rights})) as started:
+        servers = f"127.0.0.1:{started.port}"
+        yield servers, AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+
+def allow_alone(admin: AdminClient, topic: str, user: str, operation: AclOperation) -> None:
+    """Let one user do one thing with a topic, and nobody anything else. A client without a login is ANONYMOUS."""
+    named = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+    every = AclBindingFilter(*named, None, None, AclOperation.ANY, AclPermissionType.ANY)
+    one = AclBinding(*named, f"User:{user}", "*", operation, AclPermissionType.ALLOW)
+    for answers in (admin.delete_acls([every]), admin.create_acls([one])):
+        for answer in answers.values():
+            answer.result(20)
+    time.sleep(1)  # until the broker knows them
 
 
 @pytest.mark.journey

@@ -13,7 +13,7 @@ from typing import Protocol
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka import Message as Delivered
 
-from lake_assets.connections.kafka import client
+from lake_assets.connections.kafka import client, remedy_of
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
 from lake_assets.errors import ServiceError
 
@@ -66,6 +66,7 @@ class _Sender:
             }
         )
         self._failed: list[str] = []
+        self._remedy = "Repair Kafka, then simulate with another seed: the messages that Kafka took stay in the topics."
         self._sent: Counter[str] = Counter()
 
     def send_all(self, messages: Iterable[KafkaMessage]) -> Counter[str]:
@@ -105,6 +106,7 @@ class _Sender:
         if error is not None:
             key = (message.key() or b"").decode()
             self._failed.append(f"{message.topic()} for {key}: {error.str()}")
+            self._remedy = remedy_of(error, self._remedy)
 
     def _check(self, unanswered: int) -> None:
         missing = len(self._failed) + unanswered
@@ -113,5 +115,5 @@ class _Sender:
         reasons = "; ".join(self._failed[:MAX_NAMED]) or "no answer"
         raise ServiceError(
             f"Kafka at {self._servers} did not take {missing} of {self._sent.total()} messages: {reasons}.",
-            remedy="Repair Kafka, then simulate with another seed: the messages that Kafka took stay in the topics.",
+            remedy=self._remedy,
         )

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from lake_assets.connections.kafka import TIMEOUT_SECONDS, asking, client
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, asking, client, kafka_error
 from lake_assets.engagement.model.kafka_topic import KafkaTopic
-from lake_assets.errors import ServiceError
 
 _FOREVER = -1
 MILLISECONDS = 1000
@@ -82,13 +81,11 @@ def _messages(topic: KafkaTopic) -> Iterator[Message]:
 def _next_message(consumer: Consumer, topic: KafkaTopic) -> Message:
     """Return the next message, or the event that marks the end of a partition."""
     message = consumer.poll(TIMEOUT_SECONDS)
-    error = message.error() if message else "no answer"
-    is_failure = isinstance(error, KafkaError) and error.code() != KafkaError._PARTITION_EOF
-    if message is None or is_failure:
-        raise ServiceError(
-            f"Kafka at {topic.servers} does not return the messages of {topic.topic}: {error}.",
-            remedy="Check that its brokers are up, and certify again.",
-        )
+    error = message.error() if message else None
+    if message is None:
+        raise kafka_error(topic.servers, TimeoutError())
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise kafka_error(topic.servers, KafkaException(error))
     return message
 
 

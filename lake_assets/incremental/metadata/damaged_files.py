@@ -9,18 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
+from pyarrow.fs import FileType
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, ValidationError
-from pyiceberg.io import FileIO
+from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import ManifestEntryStatus, ManifestFile
 from pyiceberg.table import Table
 
-from lake_assets.errors import LakeError, TableDamaged
+from lake_assets.errors import LakeError, ServiceError, TableDamaged
+from lake_assets.errors.infrastructure import recognise
+from lake_assets.errors.texts import chain_text
 
 DAMAGED_METADATA = (ValidationError, ValueError, OSError)
 """What pyiceberg raises if a metadata file is missing, is not text, or is not Iceberg metadata."""
+
+S3 = ("s3", "s3a", "s3n")
 
 SHOWN_CHARACTERS = 160
 
@@ -53,6 +60,7 @@ def naming_damaged_file(catalog: Catalog, name: str, *, repair: str | None = Non
 
     Raises:
         TableDamaged: A file of the table cannot be read.
+        ServiceError: The store of the files, or the disk, failed.
     """
     try:
         yield
@@ -87,8 +95,10 @@ def damaged_file(catalog: Catalog, name: str, *, manifests: int | None = None, d
 
 def damaged_metadata(catalog: Catalog, name: str, error: Exception) -> DamagedFile:
     """Return the metadata file of a table that pyiceberg failed to load."""
-    path = _metadata_location(catalog, name) or f"(the metadata of {name})"
-    return DamagedFile(path, _cause(error), "metadata file")
+    path = _metadata_location(catalog, name)
+    if path is None:
+        return DamagedFile(f"(the metadata of {name})", _cause(error), "metadata file")
+    return _damaged(load_file_io(dict(catalog.properties), path), path, error, "metadata file")
 
 
 def _damaged_in(table: Table, *, manifests: int | None, data: bool) -> DamagedFile | None:
@@ -98,7 +108,7 @@ def _damaged_in(table: Table, *, manifests: int | None, data: bool) -> DamagedFi
     try:
         listed = snapshot.manifests(table.io)
     except Exception as error:
-        return DamagedFile(snapshot.manifest_list, _cause(error), "manifest list")
+        return _damaged(table.io, snapshot.manifest_list, error, "manifest list")
     for manifest in islice(listed, manifests):
         found = _damaged_of_manifest(table.io, manifest, data=data)
         if found is not None:
@@ -110,7 +120,7 @@ def _damaged_of_manifest(io: FileIO, manifest: ManifestFile, *, data: bool) -> D
     try:
         entries = manifest.fetch_manifest_entry(io)
     except Exception as error:
-        return DamagedFile(manifest.manifest_path, _cause(error), "manifest")
+        return _damaged(io, manifest.manifest_path, error, "manifest")
     for entry in entries:
         if data and entry.status is not ManifestEntryStatus.DELETED:
             file = entry.data_file
@@ -119,11 +129,32 @@ def _damaged_of_manifest(io: FileIO, manifest: ManifestFile, *, data: bool) -> D
                     pq.read_table(opened)
             except Exception as error:
                 partition = str(file.partition[0]) if len(file.partition) else None
-                return DamagedFile(file.file_path, _cause(error), "data file", partition)
+                return _damaged(io, file.file_path, error, "data file", partition)
     return None
 
 
+def _damaged(io: FileIO, path: str, error: Exception, kind: str, partition: str | None = None) -> DamagedFile:
+    cause = _cause(error)
+    parts = urlsplit(path)
+    if isinstance(error, FileNotFoundError) and parts.scheme in S3 and isinstance(io, PyArrowFileIO):
+        found = io.fs_by_scheme(parts.scheme, parts.netloc).get_file_info(parts.netloc)
+        if found.type is FileType.NotFound:
+            raise ServiceError(
+                f"The object store of LAKE_WAREHOUSE has no bucket {parts.netloc}.",
+                remedy="Check LAKE_WAREHOUSE and LAKE_CATALOG__S3__ENDPOINT, or restore the bucket from a backup.",
+            ) from error
+    return DamagedFile(path, cause, kind, partition)
+
+
 def _cause(error: Exception) -> str:
+    """Return why a file cannot be read.
+
+    Raises:
+        ServiceError: Its store or its disk failed, which says nothing about the file.
+    """
+    known = recognise(chain_text(error))
+    if known is not None:
+        raise ServiceError(known.problem, remedy=known.remedy) from error
     if isinstance(error, FileNotFoundError):
         return "is missing"
     lines = (str(error) or type(error).__name__).splitlines()

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from confluent_kafka import KafkaError, Message, Producer
 
 from lake_assets.base.timestamps import milliseconds
-from lake_assets.connections.kafka import TIMEOUT_SECONDS, client
+from lake_assets.connections.kafka import TIMEOUT_SECONDS, client, remedy_of
 from lake_assets.errors import ServiceError
 from lake_assets.landing.consume.kafka_reader import existing_partitions, partitions
 from lake_assets.landing.consume.messages import HEARTBEAT
@@ -34,10 +34,13 @@ def beat(servers: str, times: Mapping[str, datetime]) -> None:
 
 def _send(servers: str, times: Mapping[str, datetime], partitions: Mapping[str, Iterable[int]]) -> None:
     failed: list[str] = []
+    remedy = "Check Kafka; heartbeats are sent again after the next interval."
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
+        nonlocal remedy
         if error is not None:
             failed.append(f"{message.topic()} partition {message.partition()}: {error.str()}")
+            remedy = remedy_of(error, remedy)
 
     producer = Producer({**client(servers), "enable.idempotence": True})
     for topic, numbers in partitions.items():
@@ -57,7 +60,7 @@ def _send(servers: str, times: Mapping[str, datetime], partitions: Mapping[str, 
         count = len(failed) + unanswered
         raise ServiceError(
             f"Kafka at {servers} did not take {count} heartbeats: {'; '.join(failed) or 'no answer'}.",
-            remedy="Check Kafka; heartbeats are sent again after the next interval.",
+            remedy=remedy,
         )
 
 

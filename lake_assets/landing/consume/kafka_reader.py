@@ -15,13 +15,23 @@ from confluent_kafka import (
     TIMESTAMP_NOT_AVAILABLE,
     Consumer,
     KafkaError,
+    KafkaException,
     Message,
+    TopicCollection,
     TopicPartition,
 )
 
-from lake_assets.connections.kafka import END, TIMEOUT_SECONDS, asking, client, offsets
+from lake_assets.connections.kafka import (
+    END,
+    LOG_NOTHING,
+    TIMEOUT_SECONDS,
+    asking,
+    client,
+    kafka_error,
+    offsets,
+    remedy_of,
+)
 from lake_assets.errors import ServiceError
-from lake_assets.errors.infrastructure import recognise
 from lake_assets.landing.files.records import Record
 
 QUEUED_KILOBYTES = 1 << 10
@@ -52,17 +62,29 @@ def partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]
     """Return the partitions of topics, in ascending order.
 
     Raises:
-        ServiceError: Kafka does not answer, or a topic does not exist.
+        ServiceError: Kafka does not answer, refuses access to a topic, or a topic does not exist.
     """
     wanted = list(topics)
     found = existing_partitions(servers, wanted)
     absent = [topic for topic in wanted if topic not in found]
     if absent:
+        _require_visible(servers, absent)
         raise ServiceError(
             f"Kafka at {servers} has no topic {', '.join(absent)}.",
             remedy="Create it with `lake landing init`, or correct LAKE_LANDING_PREFIX.",
         )
     return found
+
+
+def _require_visible(servers: str, topics: list[str]) -> None:
+    """Raise `ServiceError` if Kafka has not listed topics because it refuses access to them."""
+    with asking(servers) as admin:
+        for answer in admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_SECONDS).values():
+            try:
+                answer.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
 
 
 def existing_partitions(servers: str, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:
@@ -114,6 +136,7 @@ class Reader:
         self._consumer = Consumer(
             {
                 **client(servers),
+                "log_level": LOG_NOTHING,  # it tries again by itself, and what it cannot is raised
                 "group.id": "landing",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
@@ -212,12 +235,13 @@ class Reader:
         self._on_unreadable(place, error)
 
     def _not_given(self, place: Place, error: KafkaError) -> ServiceError:
-        refused = recognise(f"KafkaError{{code={error.name()}, {error.str()}")
+        if place not in self._starts:  # an error of Kafka as a whole
+            return kafka_error(self._servers, KafkaException(error))
         missing = "Restore what is missing, or send it again to a topic of another name; lengthen its retention."
         return ServiceError(
             f"Kafka at {self._servers} does not give partition {place.partition} of {place.topic} "
             f"from offset {self._starts.get(place)} on: {error.str()}.",
-            remedy=refused.remedy if refused is not None else missing,
+            remedy=remedy_of(error, missing),
         )
 
 

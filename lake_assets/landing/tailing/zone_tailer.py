@@ -42,6 +42,9 @@ READ_AT_ONCE = 1000
 
 _READ_SECONDS = 0.2
 
+SILENCE = timedelta(seconds=10)
+"""After so long without a message, Kafka is asked whether it still answers."""
+
 DISCOVERY = timedelta(seconds=30)
 """How often a tailer looks for new partitions and topics."""
 
@@ -145,12 +148,23 @@ class ZoneTailer:
         return count
 
     def drain(self, *, seconds: float = _READ_SECONDS) -> int:
-        """Read the messages that every partition has now, but not those that arrive meanwhile; return their number."""
+        """Read the messages that every partition has now, but not those that arrive meanwhile; return their number.
+
+        Raises:
+            ServiceError: Kafka does not answer any more.
+        """
         count = 0
+        heard_at = self._delivery.clock()
         in_kafka = ends_of(self._servers, self._starts)
         ends = {place: end + self._bases.get(place, 0) for place, end in in_kafka.items()}
         while not self._reader.reached(ends):
-            count += self.step(seconds=seconds)
+            read = self.step(seconds=seconds)
+            count += read
+            now = self._delivery.clock()
+            if not read and now >= heard_at + SILENCE:
+                ends_of(self._servers, self._starts)  # raises if Kafka is gone, for which the reader would wait
+            if read or now >= heard_at + SILENCE:
+                heard_at = now
         return count
 
     def _record_idle(self) -> None:
