@@ -70,7 +70,7 @@ def spark_sql(home: Settings, *statements: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
     catalog: Catalog, spark: SparkSession, home: Settings
 ) -> None:

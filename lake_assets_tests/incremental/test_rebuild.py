@@ -39,6 +39,7 @@ def rebuild(lake: Lake, name: str, *hours: int, reset: bool = False) -> SessionR
     return report
 
 
+@pytest.mark.journey
 def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     catalog: Catalog, spark: SparkSession
 ) -> None:
