@@ -87,6 +87,8 @@ def assert_of_one_org(follower: Follower) -> None:
 def assert_an_expired_feed_is_told(follower: Follower) -> None:
     """VACUUM takes the feed: who is behind starts again from the version that is told, as metrics do."""
     mail, reader = follower.mail, follower.reader
+    mail.ask(QUOTED, "convert", "lead 1", "contact 1")  # what the metrics have not read yet
+    mail.run("mutation")
     mail.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     mail.spark.sql(f"VACUUM {mail.tables.identifier(ENGAGEMENT)} RETAIN 0 HOURS")
     with pytest.raises(ChangesExpired) as expired:
@@ -96,6 +98,7 @@ def assert_an_expired_feed_is_told(follower: Follower) -> None:
     assert reader.read_changes(follower.cursor).cursor == follower.cursor
     refreshed = Metrics(mail.tables, mail.spark).refresh()
     assert (refreshed.orgs, refreshed.cursor) == (None, follower.cursor)
+    assert_metrics(mail)
     with pytest.raises(UsageError, match="999 is no cursor"):
         reader.read_changes(999)
 

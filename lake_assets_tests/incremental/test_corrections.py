@@ -168,6 +168,7 @@ class Died(BaseException):
     """A process died: nothing of it runs any more."""
 
 
+@pytest.mark.journey
 def test_a_correction_whose_session_dies_is_finished_as_planned(
     payments: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

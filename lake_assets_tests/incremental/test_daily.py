@@ -62,6 +62,7 @@ def files(lake: Lake) -> dict[date, set[str]]:
     return found
 
 
+@pytest.mark.journey
 def test_a_late_hour_rebuilds_its_day_and_a_day_waits_until_it_is_complete(
     catalog: Catalog, spark: SparkSession
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_value_that_moves_to_another_column_is_a_change(spark: SparkSession) -
     assert all(len(set(column)) == 4 for column in zip(*rows.select(*row_hashes(["x", "y"])).collect(), strict=True))
 
 
+@pytest.mark.journey
 def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)

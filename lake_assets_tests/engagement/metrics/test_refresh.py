@@ -83,6 +83,7 @@ def chat(number: int, kind: str, outcome: str | None = None) -> dict[str, Any]:
     return email(number, org_id="acme", kind=kind, outcome=outcome, rep_id="rep-1", engagement=said)
 
 
+@pytest.mark.journey
 def test_a_lake_of_a_file_counts_what_it_declares_also_if_its_table_counted_other_things(
     home: Settings, spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:
