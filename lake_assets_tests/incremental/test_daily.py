@@ -146,6 +146,7 @@ def session(daemon: InProcessDaemon) -> list[str]:
     return marked(daemon, dict(request.tags))
 
 
+@pytest.mark.journey
 def test_dagster_shows_days_and_backfills_those_that_are_complete(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark, BY_DAY)
     rows = [signup(1, 2), signup(2, 20), signup(3, 26)]

@@ -148,7 +148,7 @@ def test_what_was_written_wrongly_is_stopped_or_refused(catalog: Catalog, spark:
         lake.engine.publish_session(target)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_a_home_that_another_program_has_only_landed_rows_in_catches_up(catalog: Catalog, home: Settings) -> None:
     catalog.create_namespace("raw")
     for place, raw in enumerate(RAW):  # in each hour a signup, a plan change, a request and a cancel, in this order

@@ -63,6 +63,7 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     lake.assert_true()
 
 
+@pytest.mark.journey
 def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)
