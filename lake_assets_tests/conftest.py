@@ -75,11 +75,13 @@ LONGEST = (
     "doors/test_golden_homes.py",
     "doors/test_hostile.py",
     "doors/test_infrastructure.py",
-    "doors/test_rows.py",
-    "engagement/test_faults.py",
-    "incremental/test_equivalence.py",
+    "engagement/test_change_reader.py",
     "engagement/streams/test_turn.py",
+    "doors/test_rows.py",
+    "engagement/streams/test_retention.py",
+    "incremental/test_equivalence.py",
     "services/test_lifecycle.py",
+    "engagement/test_faults.py",
     "benchmarks/faults/test_faults.py",
     "services/backup/test_engagement_goes_on.py",
     "test_from_nothing.py",
@@ -93,7 +95,15 @@ LONGEST = (
     "services/backup/test_goes_on.py",
     "engagement/test_upgrade.py",
     "engagement/model/configuration/test_own_lake.py",
+    "engagement/streams/test_ingestion.py",
+    "landing/test_integrity.py",
+    "incremental/test_corrections.py",
+    "incremental/erasure/test_erase.py",
+    "coordination/test_faults.py",
+    "incremental/test_rebuild.py",
     "engagement/deduplication/test_repeated.py",
+    "landing/loading/test_loader.py",
+    "doors/test_reading.py",
 )
 """Files whose tests take longest, in their order, which need not be exact."""
 
@@ -192,6 +202,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServe
 @pytest.fixture
 def database(postgres: PostgresServer) -> str:
     """The address of an empty database of the test's own, on the shared PostgreSQL server."""
+    postgres.ensure_postgres_running()
     name = f"test_{uuid4().hex}"
     postgres.psql(f"CREATE DATABASE {name}")
     return postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg2://")

@@ -7,7 +7,6 @@ connection and no lock. Each is a process of its own: `os._exit` or `kill -9` le
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping
@@ -18,33 +17,18 @@ import psutil
 from tenacity import retry, retry_if_result, stop_after_delay, wait_fixed
 
 from lake_assets.settings import Settings, settings
+from lake_assets_tests.forked import FORKED
 
 LONGEST = 120
 """Seconds that a child may take to its end, or to the point where it stops."""
-
-_forked = multiprocessing.get_context("forkserver")
-_forked.set_forkserver_preload(
-    [
-        "lake_assets_tests.incremental.child",
-        "lake_assets_tests.incremental.erasing_child",
-        "lake_assets_tests.engagement.child",
-        "lake_assets_tests.landing.erasing_child",
-        "lake_assets_tests.serving.child",
-        # What these import when they come to need it.
-        "lake_assets.incremental.staging.stage",
-        "pyiceberg.catalog.sql",
-        "pyiceberg.io.pyarrow",
-        "pyspark.sql.connect.session",
-    ]
-)
 
 
 class Child:
     """A function at work in a process of its own, with an environment of its own."""
 
     def __init__(self, work: Callable[[str], str], argument: str, environment: Mapping[str, str]) -> None:
-        self._heard, saying = _forked.Pipe(duplex=False)
-        self._process: ForkServerProcess = _forked.Process(
+        self._heard, saying = FORKED.Pipe(duplex=False)
+        self._process: ForkServerProcess = FORKED.Process(
             target=_work, args=(saying, work, argument, dict(environment)), daemon=True
         )
         self._process.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +29,10 @@ from lake_assets.landing.consume.messages import feed_of, feeds
 from lake_assets.landing.dagster.assets import landing_definitions
 from lake_assets.serving.dagster.assets import serving_definitions
 from lake_assets.settings import PROJECT, Settings
+from lake_assets_tests.doors.lake_door import LakeDoor
+from lake_assets_tests.processes import Child
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-LAKE = (sys.executable, "-m", "lake_assets.cli.main")
 
 ASSETS_OF_THE_PLATFORM = {
     *(f"maintenance/etl/{table}" for table in ("session", "high_watermark", "quarantine", "erasure")),
@@ -45,16 +45,6 @@ SAME_ROWS = {"source_target_counts", "no_missing_events", "ties"}
 EVERYWHERE = {"unique_key", "quarantine", "quarantine_limit", "pending_hours", "intact", "equals_rebuild"}
 PLACED = "not_null_carrier_origin_dest"
 COUNTS = "not_null_origin_awaited_departed_today_cancelled_today_delay_minutes_today"
-
-IN_A_PROCESS = """
-import json
-from lake_assets.definitions import defs
-graph = defs.resolve_asset_graph()
-print(json.dumps({
-    "assets": [key.to_user_string() for key in graph.get_all_asset_keys()],
-    "sensors": [sensor.name for sensor in defs.sensors],
-}))
-"""
 
 
 @dataclass(frozen=True)
@@ -168,16 +158,26 @@ def variables_of(owns: Sequence[Own], home: Settings) -> dict[str, str]:
 
 def lake(folder: Path, variables: Mapping[str, str], *arguments: str) -> str:
     """What a command prints; it must succeed."""
-    done = subprocess.run([*LAKE, *arguments], cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return LakeDoor(folder, dict(variables))(*arguments)
+
+
+def loaded(folder: Path, variables: Mapping[str, str]) -> dict[str, list[str]]:
+    """The assets and sensors of the definitions that Dagster loads in a folder."""
+    found: dict[str, list[str]] = json.loads(Child(load, str(folder), variables).said())
+    return found
+
+
+def load(folder: str) -> str:
+    os.chdir(folder)
+    sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
+    from lake_assets.definitions import defs
+
+    assets = [key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()]
+    return json.dumps({"assets": assets, "sensors": [sensor.name for sensor in defs.sensors or ()]})
 
 
 def test_it_loads_with_its_tables_and_nothing_of_other_parts(own: Own, folder: Path, variables: dict[str, str]) -> None:
-    command = [sys.executable, "-c", IN_A_PROCESS]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = loaded(folder, variables)
     assert sorted(found["assets"]) == sorted(own.assets)
     assert sorted(found["sensors"]) == sorted(own.sensors)
 
@@ -210,11 +210,7 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
     metrics = "metrics: {messages: {kinds: {asked: asked}}}"
     (folder / "chat.yaml").write_text(f"name: chat\nfields: {{channel: string}}\n{metrics}\n")
     named = {"LAKE_HOME": str(bare_home.home), "LAKE_PIPELINES": "visits:PIPELINE", "LAKE_LAKES": "chat.yaml"}
-    command = [sys.executable, "-c", IN_A_PROCESS]
-    environment = {**os.environ, **named, "PYTHONPATH": "."}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = loaded(folder, {**named, "PYTHONPATH": "."})
     tables = {"raw/visits", "raw/counted", "core/visit_fact"}
     assert set(found["assets"]) == {
         *ASSETS_OF_THE_PLATFORM,
@@ -235,11 +231,10 @@ def test_parts_are_chosen_by_what_is_declared(folder: Path, bare_home: Settings)
 @pytest.mark.parametrize("own", ["examples.flights"], indirect=True)
 def test_landing_from_kafka_is_refused_where_no_table_is(folder: Path, variables: dict[str, str]) -> None:
     for arguments in (("landing", "init"), ("landing", "run", "--once")):
-        command, nowhere = [*LAKE, *arguments], {**variables, "LAKE_KAFKA": "127.0.0.1:1"}
-        done = subprocess.run(command, cwd=folder, env=nowhere, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "No raw table of the pipelines is landed from Kafka" in done.stderr
-        assert 'add feed=Topic("id_column") to its RawTable' in done.stderr
+        done = LakeDoor(folder, variables).run(*arguments, LAKE_KAFKA="127.0.0.1:1")
+        assert (done.code, done.out) == (1, "")
+        assert "No raw table of the pipelines is landed from Kafka" in done.err
+        assert 'add feed=Topic("id_column") to its RawTable' in done.err
 
 
 def test_what_needs_a_subject_or_a_feed_says_how_to_have_one() -> None:

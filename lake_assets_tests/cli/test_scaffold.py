@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, Sequential, Stateful, Stateless
 from lake_assets.incremental.from_settings import open_pipeline
 from lake_assets.settings import Settings
+from lake_assets_tests.journeys import one_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +55,11 @@ def test_the_declaration_is_one_that_the_platform_loads(project: Path, mode: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("grain", GRAINS)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("chosen", one_now(product(MODES, GRAINS)), ids="-".join)
 def test_the_written_test_passes_on_a_lake(
-    project: Path, mode: str, grain: str, spark_server: str, monkeypatch: pytest.MonkeyPatch
+    project: Path, chosen: tuple[Any, Any], spark_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    mode, grain = chosen
     monkeypatch.setenv("LAKE_SPARK_REMOTE", spark_server)
     write(new(mode=mode, grain=grain), project)
     importlib.import_module("test_payment_fact").test_late_rows_reach_their_partitions(project)

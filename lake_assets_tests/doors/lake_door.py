@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,20 +14,10 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from lake_assets_tests.forked import FORKED
+
 LONGEST = 300
 """Seconds that a command may take."""
-
-_forked = multiprocessing.get_context("forkserver")
-_forked.set_forkserver_preload(
-    [
-        "lake_assets.cli.main",
-        "lake_assets.cli.targets",
-        "lake_assets.incremental.staging.stage",
-        "pyiceberg.catalog.sql",
-        "pyiceberg.io.pyarrow",
-        "pyspark.sql.connect.session",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -95,7 +84,7 @@ class LakeDoor:
             **variables,
         }
         out, err = self.folder / "stdout", self.folder / "stderr"
-        process = _forked.Process(target=_command, args=(list(map(str, words)), environment, self.folder, out, err))
+        process = FORKED.Process(target=_command, args=(list(map(str, words)), environment, self.folder, out, err))
         process.start()
         process.join(self.longest)
         if process.is_alive():

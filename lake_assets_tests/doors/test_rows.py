@@ -48,31 +48,34 @@ PIPELINE = Pipeline(
 def test_hours_before_1970_and_of_every_year_are_those_of_the_rows(lake: LakeDoor) -> None:
     lake.declare_in_python(LONG_AGO)
     lake("init")
+    head = "quake_id,magnitude,at,updated_at\n"
     first = [
         ("q1", "9.2", "1964-03-28T03:36:16.230Z"),
         ("q2", "5.1", "1964-03-28T03:59:59.999999Z"),
         ("q3", "4.0", "1969-12-31T23:59:59.750Z"),
         ("q4", "4.2", "1970-01-01T00:00:00.250Z"),
-        ("q5", "6.0", "0079-10-24T12:00:00.000001Z"),
-        ("q6", "", "1755-11-01T09:40:00.5Z"),
     ]
-    head = "quake_id,magnitude,at,updated_at\n"
     lake.land(
         "raw.quakes", head + "".join(f"{i},{m},{at},2026-01-01T00:00:00Z\n" for i, m, at in first), through=HOUR_0
     )
-    lake.run("catch-up")  # one hour of `measured` is held, which is its exit code
-    measured = {row["quake_id"]: row["magnitude"] for row in lake.rows("core.measured")}
-    assert measured == {"q1": 9.2, "q2": 5.1, "q3": 4.0, "q4": 4.2, "q5": 6.0}
-    assert "1755-11-01-09:00" in lake.run("plan", "measured").text
+    lake("catch-up")
+    lake("verify", "stateful", "1964-03-28-00:00", "1964-03-28-05:00")
 
-    revised = [("q2", "5.7", first[1][2]), ("q3", "4.4", first[2][2]), ("q7", "6.9", "1964-04-01T10:59:59.999999Z")]
+    revised = [
+        ("q2", "5.7", first[1][2]),
+        ("q3", "4.4", first[2][2]),
+        ("q5", "6.0", "0079-10-24T12:00:00.000001Z"),
+        ("q6", "", "1755-11-01T09:40:00.5Z"),
+        ("q7", "6.9", "1964-04-01T10:59:59.999999Z"),
+    ]
     lake.land("raw.quakes", head + "".join(f"{i},{m},{at},2026-02-01T00:00:00Z\n" for i, m, at in revised))
-    lake("catch-up", "corrected")
-    lake("catch-up", "stateful")
+    lake.run("catch-up")  # one hour of `measured` is held, which is its exit code
     right = {"q1": 9.2, "q2": 5.7, "q3": 4.4, "q4": 4.2, "q5": 6.0, "q6": None, "q7": 6.9}
     for name in ("corrected", "stateful"):
         assert {row["quake_id"]: row["magnitude"] for row in lake.rows(f"core.{name}")} == right, name
-    lake("verify", "stateful", "1964-03-28-00:00", "1964-03-28-05:00")
+    measured = {row["quake_id"]: row["magnitude"] for row in lake.rows("core.measured")}
+    assert measured == {"q1": 9.2, "q2": 5.1, "q3": 4.0, "q4": 4.2, "q5": 6.0, "q7": 6.9}, "a first delivery counts"
+    assert "1755-11-01-09:00" in lake.run("plan", "measured").text
     lake("audit", "corrected", "1969-12-31-23:00")
     lake("rebuild", "stateful", "--reset")
     assert {row["quake_id"]: row["magnitude"] for row in lake.rows("core.stateful")} == right
@@ -162,7 +165,9 @@ def test_a_table_may_have_every_name_of_the_engine_without_its_prefix_in_every_c
     for name, rows in (("lower", right), ("upper", complete), ("odd", right)):
         assert [(row["id"], row["at"]) for row in lake.rows(f"core.{name}")] == rows, name
         assert set(lake.values(f"core.{name}", "reason")) == {"x"}
-        lake("verify", name, "2026-01-01-00:00", "2026-01-01-02:00")
+    verified = json.loads(lake("verify", "--json", LAKE_VERIFY_HOURS="100"))
+    assert [(len(one["compared"]), one["differing"]) for one in verified] == [(4, []), (3, []), (4, [])]
+    for name in ("upper", "odd"):
         lake("audit", name, "2026-01-01-00:00")
     lake("rebuild", "upper", "2026-01-01-00:00", "2026-01-01-01:00")
     assert [(row["id"], row["at"]) for row in lake.rows("core.upper")] == complete

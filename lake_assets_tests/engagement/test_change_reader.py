@@ -1,4 +1,5 @@
-"""The change reader on real Kafka, Spark and Delta: changes applied one after the other are the table."""
+"""The change reader and the metrics on real Kafka, Spark and Delta: changes applied one after the other are the table,
+and what was counted piece by piece is what counting all rows gives."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_CO
 from lake_assets.engagement.notifications.change_reader import ChangeReader
 from lake_assets.engagement.streams.batch import run_batch
 from lake_assets.errors import ChangesExpired, UsageError
+from lake_assets_tests.engagement.metrics.test_refresh import (
+    QUOTED,
+    assert_killed_anywhere_it_ends_the_same,
+    assert_metrics,
+    assert_only_what_changed_is_touched,
+)
 from lake_assets_tests.engagement.scenario import Alone, Traffic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lake_assets.engagement.model.lake import StreamName
     from lake_assets.settings import Settings
 
 SIMULATION = Simulation(orgs=3, people=40, touches=150, requests=0.3, deletions=0.3, hours=6)
@@ -52,21 +58,20 @@ class Follower:
         return told
 
 
-def turns(mail: Traffic, *names: StreamName) -> None:
-    for name in names:
-        run_batch(mail.stream(name), Alone())
-
-
 def test_d3_changes_applied_one_after_the_other_are_the_table(home: Settings, spark: SparkSession, kafka: str) -> None:
-    mail = Traffic(home, spark, kafka)
-    mail.tables.register_orgs(dict.fromkeys(org_names(SIMULATION)))
-    follower = Follower(mail)
+    mail, orgs = Traffic(home, spark, kafka), org_names(SIMULATION)
+    mail.tables.register_orgs(dict.fromkeys([*orgs, QUOTED]))
+    follower, metrics = Follower(mail), Metrics(mail.tables, spark)
     send(mail.servers, generate(SIMULATION, mail.lake))
-    turns(mail, "ingestion")
+    mail.run()
     follower.read()
-    turns(mail, "mutation")
+    assert metrics.refresh().orgs is None
+    assert_metrics(mail)
+    mail.run("mutation")
     assert set(follower.read()) >= {"update_preimage", "update_postimage", "delete"}
     assert_of_one_org(follower)
+    assert_killed_anywhere_it_ends_the_same(mail, metrics)
+    assert_only_what_changed_is_touched(mail, metrics, orgs)
     assert_an_expired_feed_is_told(follower)
     assert_what_is_not_told_is_not_read(follower)
 
@@ -82,6 +87,8 @@ def assert_of_one_org(follower: Follower) -> None:
 def assert_an_expired_feed_is_told(follower: Follower) -> None:
     """VACUUM takes the feed: who is behind starts again from the version that is told, as metrics do."""
     mail, reader = follower.mail, follower.reader
+    mail.ask(QUOTED, "convert", "lead 1", "contact 1")  # what the metrics have not read yet
+    mail.run("mutation")
     mail.spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     mail.spark.sql(f"VACUUM {mail.tables.identifier(ENGAGEMENT)} RETAIN 0 HOURS")
     with pytest.raises(ChangesExpired) as expired:
@@ -91,6 +98,7 @@ def assert_an_expired_feed_is_told(follower: Follower) -> None:
     assert reader.read_changes(follower.cursor).cursor == follower.cursor
     refreshed = Metrics(mail.tables, mail.spark).refresh()
     assert (refreshed.orgs, refreshed.cursor) == (None, follower.cursor)
+    assert_metrics(mail)
     with pytest.raises(UsageError, match="999 is no cursor"):
         reader.read_changes(999)
 

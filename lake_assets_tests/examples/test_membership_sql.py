@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.incremental.monitoring.verify import compare
 from lake_assets.incremental.sql.analysis import check_folder
 from lake_assets.incremental.sql.folder import folder_pipeline, open_folder
@@ -38,6 +40,7 @@ LATE: dict[str, list[Row]] = {
 }
 
 
+@pytest.mark.journey
 def test_the_facts_in_sql_equal_those_in_python(tmp_path: Path, catalog: Catalog, spark: SparkSession) -> None:
     folder = tmp_path / "membership_sql"
     shutil.copytree(FOLDER, folder)

@@ -8,6 +8,8 @@ from decimal import Decimal
 from random import Random
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.base.columns import ENTITY
 from lake_assets.incremental.declaration import Sequential, Target
 from lake_assets.incremental.execution.log import SessionRecord
@@ -80,6 +82,7 @@ def numbers(hours: Iterable[int]) -> list[int]:
     return [h - START for h in hours]
 
 
+@pytest.mark.journey
 def test_whatever_changes_the_rows_are_those_of_a_full_recomputation(catalog: Catalog, spark: SparkSession) -> None:
     lake, draw = members(catalog, spark), Random(22)
     lake.append("core.plan_fact", [changed(1, 1, "a7"), changed(2, 4, "a8"), changed(3, 4, "a7", "basic")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
@@ -83,6 +84,7 @@ def assert_true(lake: Lake, landed: list[Row], through: int) -> None:
     assert len(found) == len(expected)
 
 
+@pytest.mark.journey
 def test_a_correction_rebuilds_all_hours_from_the_one_that_a_row_leaves(catalog: Catalog, spark: SparkSession) -> None:
     lake, landed = Lake(catalog, spark, PIPELINE), list[Row]()
 

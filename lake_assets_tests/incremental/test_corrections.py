@@ -95,6 +95,7 @@ def test_each_kind_of_change_rebuilds_the_hours_that_it_concerns(payments: Payme
     assert verify.compare(payments.lake.engine, fact, payments.lake.spark).equal
 
 
+@pytest.mark.journey
 def test_random_histories_equal_a_replay(payments: Payments) -> None:
     random = History(Random(20260101))
     lake = payments.lake
@@ -167,6 +168,7 @@ class Died(BaseException):
     """A process died: nothing of it runs any more."""
 
 
+@pytest.mark.journey
 def test_a_correction_whose_session_dies_is_finished_as_planned(
     payments: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +196,7 @@ def die_at(point: str, reached: str) -> None:
         raise Died
 
 
+@pytest.mark.journey
 def test_a_fault_in_the_choice_of_versions_is_stopped_by_an_audit(
     payments: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:

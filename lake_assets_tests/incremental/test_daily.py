@@ -62,6 +62,7 @@ def files(lake: Lake) -> dict[date, set[str]]:
     return found
 
 
+@pytest.mark.journey
 def test_a_late_hour_rebuilds_its_day_and_a_day_waits_until_it_is_complete(
     catalog: Catalog, spark: SparkSession
 ) -> None:
@@ -145,6 +146,7 @@ def session(daemon: InProcessDaemon) -> list[str]:
     return marked(daemon, dict(request.tags))
 
 
+@pytest.mark.journey
 def test_dagster_shows_days_and_backfills_those_that_are_complete(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark, BY_DAY)
     rows = [signup(1, 2), signup(2, 20), signup(3, 26)]

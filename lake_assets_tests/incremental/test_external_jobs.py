@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from lake_assets.incremental.declaration import SessionContext
 from lake_assets.incremental.planning.session import NoSession, OpenedSession
 from lake_assets.membership import PIPELINE
 from lake_assets.membership.raw import RAW
+from lake_assets_tests.doors.lake_door import LakeDoor
 from lake_assets_tests.incremental.scenario import START, Lake, raw_row, signup
 from lake_assets_tests.membership.in_memory import ARROW, COLUMNS, in_order
 from lake_assets_tests.membership.oracle import expected
@@ -49,10 +49,7 @@ def in_hours(column: str, first: int, last: int) -> str:
 
 def lake_command(home: Settings, *arguments: str) -> str:
     variables = {"LAKE_HOME": str(home.home), "LAKE_SPARK_REMOTE": str(home.spark_remote)}
-    command = [sys.executable, "-m", "lake_assets.cli.main", *arguments]
-    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return LakeDoor(home.home.parent, variables)(*arguments)
 
 
 def spark_sql(home: Settings, *statements: str) -> None:
@@ -70,7 +67,7 @@ def spark_sql(home: Settings, *statements: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_plain_spark_sql_gets_the_plan_the_audits_and_the_watermark(
     catalog: Catalog, spark: SparkSession, home: Settings
 ) -> None:
@@ -151,7 +148,7 @@ def test_what_was_written_wrongly_is_stopped_or_refused(catalog: Catalog, spark:
         lake.engine.publish_session(target)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_a_home_that_another_program_has_only_landed_rows_in_catches_up(catalog: Catalog, home: Settings) -> None:
     catalog.create_namespace("raw")
     for place, raw in enumerate(RAW):  # in each hour a signup, a plan change, a request and a cancel, in this order

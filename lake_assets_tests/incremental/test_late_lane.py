@@ -112,6 +112,7 @@ def test_new_hours_and_deletions_are_published_at_once_and_late_rows_in_time(lak
     lake.assert_true(FACT)
 
 
+@pytest.mark.journey
 def test_rows_that_wait_are_kept_by_maintenance_and_overwritten_if_others_expire_them(lake: LaneLake) -> None:
     for number, load in enumerate(["append", "overwrite"]):
         lake.offset = timedelta(0)

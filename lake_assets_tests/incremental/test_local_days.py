@@ -137,7 +137,10 @@ def assert_true(lake: Lake, rows: list[Row], through: date) -> None:
     assert {row["day"]: row["signups"] for row in found} == totals
 
 
-@pytest.mark.parametrize(("change", "hours_of_day"), [(SPRING, 23), (AUTUMN, 25)], ids=["spring", "autumn"])
+@pytest.mark.parametrize(
+    ("change", "hours_of_day"),
+    [pytest.param(SPRING, 23, id="spring"), pytest.param(AUTUMN, 25, id="autumn", marks=pytest.mark.journey)],
+)
 def test_days_on_which_clocks_change_are_built_whole_and_late_rows_rebuild_them(
     catalog: Catalog, spark: SparkSession, change: date, hours_of_day: int
 ) -> None:

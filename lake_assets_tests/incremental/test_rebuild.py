@@ -39,6 +39,7 @@ def rebuild(lake: Lake, name: str, *hours: int, reset: bool = False) -> SessionR
     return report
 
 
+@pytest.mark.journey
 def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     catalog: Catalog, spark: SparkSession
 ) -> None:
@@ -62,6 +63,7 @@ def test_any_hours_rebuilt_are_as_before_and_what_landed_meanwhile_comes_once(
     lake.assert_true()
 
 
+@pytest.mark.journey
 def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)
@@ -126,6 +128,7 @@ def test_a_value_that_moves_to_another_column_is_a_change(spark: SparkSession) -
     assert all(len(set(column)) == 4 for column in zip(*rows.select(*row_hashes(["x", "y"])).collect(), strict=True))
 
 
+@pytest.mark.journey
 def test_a_late_row_that_changes_nothing_downstream_wakes_nobody(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)

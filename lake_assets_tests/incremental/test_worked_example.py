@@ -63,7 +63,7 @@ def assert_rows_of_partitions(lake: Lake, daemon: InProcessDaemon, name: str, ho
     assert shown == {hour: (in_hour[hour], rows.total()) for hour in hours}
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_g6_g15_only_the_hours_that_changed_are_rebuilt_and_marked(catalog: Catalog, spark: SparkSession) -> None:
     lake, (first, late, rest) = Lake(catalog, spark), worked_example()
     with (

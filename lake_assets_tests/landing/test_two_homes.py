@@ -31,6 +31,7 @@ PATIENCE_SECONDS = 600
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.journey
 def test_two_homes_at_work_on_one_catalog_do_everything_once(
     home: Settings, spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:

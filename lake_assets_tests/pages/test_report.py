@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -31,6 +28,7 @@ from lake_assets.membership import PIPELINE
 from lake_assets.pages import charts, report
 from lake_assets.pages.data_path.stages import DataPath, Fact, Stage
 from lake_assets.pages.verdict import Verdict
+from lake_assets_tests.doors.lake_door import Done, LakeDoor
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,34 +146,31 @@ def test_durations_for_people() -> None:
     )
 
 
-def lake(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lake_assets.cli.main", "report", *arguments]
-    return subprocess.run(
-        command, env={**os.environ, "LAKE_HOME": str(home)}, capture_output=True, text=True, check=False
-    )
+def lake(home: Path, *arguments: str) -> Done:
+    return LakeDoor(home.parent, {"LAKE_HOME": str(home)}).run("report", *arguments)
 
 
 def test_the_command_says_where_the_page_is(bare_home: Settings, catalog: Catalog, tmp_path: Path) -> None:
     missing = lake(bare_home.home)
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert "lake init" in missing.stderr
+    assert (missing.code, missing.out) == (1, "")
+    assert "lake init" in missing.err
 
     Engine(catalog, PIPELINE, clock=lambda: NOW).create_tables()
     told = lake(bare_home.home)
-    assert told.stdout == f"The report is in {bare_home.home / 'report.html'}\n", told.stderr
+    assert told.out == f"The report is in {bare_home.home / 'report.html'}\n", told.err
     page = (bare_home.home / "report.html").read_text()
     assert "<h1>lake report</h1>" in page
     assert "<td>raw.signups.event_ts</td><td>When the person signed up.</td>" in page
 
     out = tmp_path / "new" / "page.html"
     both = lake(bare_home.home, "--json", "--out", str(out))
-    assert [a["table"] for a in json.loads(both.stdout)["arrivals"]] == [r.table for r in PIPELINE.raw]
+    assert [a["table"] for a in json.loads(both.out)["arrivals"]] == [r.table for r in PIPELINE.raw]
     assert out.exists()
-    path = json.loads(both.stdout)["data_path"]
+    path = json.loads(both.out)["data_path"]
     assert {stage["name"]: stage["instead"] for stage in path["stages"]}["Kafka"].startswith("No Kafka runs")
     assert "No Kafka runs" in out.read_text()
     assert [stage["name"] for stage in path["stages"]].count("Engagement lakes") == 0
-    assert json.loads(both.stdout)["verdict"]["wrong"] == []
+    assert json.loads(both.out)["verdict"]["wrong"] == []
 
 
 def test_a_stage_in_a_few_words() -> None:

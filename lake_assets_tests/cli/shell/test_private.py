@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from lake_assets.cli.shell.private import close_to_others
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.own_secrets import create_spark_token
 from lake_assets.settings import Settings
+from lake_assets_tests.doors.lake_door import LakeDoor
 
 
 def mode(path: Path) -> int:
@@ -55,24 +53,16 @@ def test_a_command_closes_an_older_home_and_takes_nothing_from_a_file_that_other
     home.chmod(0o755)
     file.chmod(0o644)
 
-    def run(command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "lake_assets.cli.main", command],
-            env={**os.environ, "LAKE_HOME": str(home)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
+    run = LakeDoor(tmp_path).run
     closed, warning = run("status"), f"Warning: Other users could enter {home}; now only its owner can.\n  → To share"
     refused = f"Error: {file} sets the secret LAKE_SERVING_TOKEN, and its permissions let other users read it, so it"
-    assert closed.stderr.startswith(warning)
+    assert closed.err.startswith(warning)
     assert (mode(home), mode(file)) == (0o700, 0o644)
     again, doctor = run("status"), run("doctor")
-    assert (again.returncode, doctor.returncode) == (1, 1)
-    assert again.stderr.startswith(refused)
-    assert again.stderr.count("\n") == 2, "one message"
-    assert f"chmod 600 {file}" in doctor.stdout
-    assert "sesame" not in again.stderr + doctor.stdout
+    assert (again.code, doctor.code) == (1, 1)
+    assert again.err.startswith(refused)
+    assert again.err.count("\n") == 2, "one message"
+    assert f"chmod 600 {file}" in doctor.out
+    assert "sesame" not in again.err + doctor.out
     file.chmod(0o600)
-    assert (run("status").returncode, run("status").stderr) == (0, "")
+    assert (run("status").code, run("status").err) == (0, "")

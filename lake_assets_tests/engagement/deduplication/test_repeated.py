@@ -47,6 +47,7 @@ def test_an_engagement_that_is_sent_again_is_one_row(mail: Traffic) -> None:
     assert [stream.repeated for stream in lake_status(mail.tables, mail.servers)] == [5, 0, 0]
 
 
+@pytest.mark.journey
 def test_the_audit_looks_at_the_days_around_the_rows_of_a_batch(mail: Traffic) -> None:
     mail.send([0, 1])
     mail.run()

@@ -1,9 +1,13 @@
-"""The metrics on real Kafka, Spark and Delta: what was computed piece by piece is what counting all rows gives."""
+"""The metrics on real Kafka, Spark and Delta: what was computed piece by piece is what counting all rows gives.
+
+`test_change_reader` plays these checks on its lake.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lake_assets.base.failpoints import EXIT_CODE, METRICS_COMPUTED, METRICS_WRITTEN
-from lake_assets.demo.engagement_simulator import Message, generate, org_names, send
+from lake_assets.demo.engagement_simulator import Message, send
 from lake_assets.engagement.metrics.refresh import Metrics, metrics_cursor, read_metrics
 from lake_assets.engagement.model.configuration.lake_file import read_lake
 from lake_assets.engagement.model.table_schemas import ENGAGEMENT, ENGAGEMENT_METRICS
 from lake_assets.errors import UsageError
 from lake_assets_tests.engagement import child
 from lake_assets_tests.engagement.scenario import Traffic, email
-from lake_assets_tests.engagement.test_change_reader import SIMULATION, turns
 from lake_assets_tests.processes import Child, environment
 
 if TYPE_CHECKING:
@@ -63,19 +66,6 @@ def assert_metrics(mail: Traffic) -> None:
     assert len(rows) == len(expected)
 
 
-def test_metrics_are_what_counting_all_rows_gives(home: Settings, spark: SparkSession, kafka: str) -> None:
-    mail = Traffic(home, spark, kafka)
-    mail.tables.register_orgs(dict.fromkeys([*org_names(SIMULATION), QUOTED]))
-    metrics = Metrics(mail.tables, mail.spark)
-    send(mail.servers, generate(SIMULATION, mail.lake))
-    turns(mail, "ingestion")
-    assert metrics.refresh().orgs is None
-    assert_metrics(mail)
-    turns(mail, "mutation")
-    assert_killed_anywhere_it_ends_the_same(mail, metrics)
-    assert_only_what_changed_is_touched(mail, metrics)
-
-
 CHAT = """
 name: chat_message
 fields: {channel: string, words: int}
@@ -93,6 +83,7 @@ def chat(number: int, kind: str, outcome: str | None = None) -> dict[str, Any]:
     return email(number, org_id="acme", kind=kind, outcome=outcome, rep_id="rep-1", engagement=said)
 
 
+@pytest.mark.journey
 def test_a_lake_of_a_file_counts_what_it_declares_also_if_its_table_counted_other_things(
     home: Settings, spark: SparkSession, kafka: str, tmp_path: Path
 ) -> None:
@@ -138,17 +129,17 @@ def die(mail: Traffic, point: str) -> None:
     assert refresh.end() == EXIT_CODE, f"the refresh did not come to {point}"
 
 
-def assert_only_what_changed_is_touched(mail: Traffic, metrics: Metrics) -> None:
+def assert_only_what_changed_is_touched(mail: Traffic, metrics: Metrics, orgs: Sequence[str]) -> None:
     """One row more, of an org with a name that must be quoted: one cell. A rebuild mends an org, and no other."""
     message = json.dumps(email(1, org_id=QUOTED)).encode()
     send(mail.servers, [Message(mail.lake.topic("ingestion"), b"", message, 0)])
-    turns(mail, "ingestion")
+    mail.run()
     done = metrics.refresh()
     assert (done.orgs, done.partitions) == ((QUOTED,), 1)
     assert done.commit is not None
     assert_metrics(mail)
     mail.spark.sql(f"UPDATE {mail.tables.identifier(ENGAGEMENT_METRICS)} SET sent = 99")
-    metrics.refresh(org_names(SIMULATION))
+    metrics.refresh(orgs)
     assert {row["org_id"] for row in mail.rows(ENGAGEMENT_METRICS) if row["sent"] == 99} == {QUOTED}
     assert metrics.refresh([QUOTED]).orgs == (QUOTED,)
     assert_metrics(mail)

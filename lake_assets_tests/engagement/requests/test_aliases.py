@@ -44,7 +44,7 @@ def since(requests: list[MutationRequest], identity: str, engaged_at: datetime) 
     return replay(acting, {"row": identity}).get("row")
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(MINUTES), st.sampled_from(IDS), st.integers(-1, MINUTES + 1))
 def test_a_row_is_where_replay_since_it_engaged_leaves_it(
     requests: list[MutationRequest], identity: str, minute: int
@@ -53,7 +53,7 @@ def test_a_row_is_where_replay_since_it_engaged_leaves_it(
     assert follow(aliases(requests), identity, engaged_at) == since(requests, identity, engaged_at)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(MINUTES), st.sets(st.integers(0, 20)), st.sampled_from(IDS), st.integers(-1, MINUTES + 1))
 def test_a_late_row_meets_the_requests_of_its_batch_in_their_places(
     requests: list[MutationRequest], now: set[int], identity: str, minute: int
@@ -65,7 +65,7 @@ def test_a_late_row_meets_the_requests_of_its_batch_in_their_places(
     assert found == since(every, identity, engaged_at)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     histories(MINUTES),
     st.lists(st.tuples(st.sampled_from(IDS), st.integers(-1, MINUTES + 1), st.integers(0, 3)), max_size=6),

@@ -74,7 +74,7 @@ def played(
     return [lake.places[row] for row in range(len(rows))], [expected[row] for row in range(len(rows))]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(MINUTES), ROWS, st.lists(st.integers(0, TURNS - 1), min_size=10, max_size=10))
 def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
     requests: list[MutationRequest], rows: list[tuple[str, int, int]], turns: list[int]
@@ -83,7 +83,7 @@ def test_any_cut_and_any_order_of_requests_leave_what_replay_leaves(
     assert places == expected
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     histories(MINUTES),
     ROWS,

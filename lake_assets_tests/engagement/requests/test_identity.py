@@ -66,13 +66,13 @@ def histories(draw: st.DrawFn, minutes: int = 3) -> list[MutationRequest]:
 ROWS = {f"row of {identity}": identity for identity in IDS}
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories())
 def test_the_map_applied_once_leaves_what_replay_leaves(requests: list[MutationRequest]) -> None:
     assert apply(collapse(requests), ROWS) == replay(requests, ROWS)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_neither_the_order_given_nor_a_repetition_matters(
     requests: list[MutationRequest], chance: random.Random
@@ -82,7 +82,7 @@ def test_neither_the_order_given_nor_a_repetition_matters(
     assert collapse(repeated) == collapse(requests)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories())
 def test_it_names_only_ids_that_change_in_order(requests: list[MutationRequest]) -> None:
     final = collapse(requests)
@@ -91,7 +91,7 @@ def test_it_names_only_ids_that_change_in_order(requests: list[MutationRequest])
     assert list(final) == sorted(final)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories(), st.integers(0, 3))
 def test_two_batches_one_after_the_other_are_one(requests: list[MutationRequest], cut: int) -> None:
     once = list({r.request_id: r for r in requests}.values())

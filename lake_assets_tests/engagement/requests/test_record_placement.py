@@ -33,14 +33,14 @@ def put(requests: list[MutationRequest], rows: dict[str, str]) -> dict[str, str]
     return found
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(carrying())
 def test_the_map_and_the_records_together_leave_what_replay_leaves(requests: list[MutationRequest]) -> None:
     assert put(requests, ROWS) == replay(requests, ROWS)
     assert place_records(requests) == place_records(requests[::-1])
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(carrying(), st.sets(st.sampled_from(IDS)))
 def test_requests_that_meet_no_row_and_carry_none_can_be_left_out(
     requests: list[MutationRequest], present: set[str]

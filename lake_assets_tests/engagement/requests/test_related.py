@@ -10,7 +10,7 @@ from lake_assets.engagement.requests.related import Link, connected_ids
 IDS = st.sampled_from("abcdefgh")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(IDS, st.none() | IDS), max_size=10), st.sets(IDS))
 def test_ids_are_connected_in_either_direction_and_through_others(links: list[Link], ids: set[str]) -> None:
     expected: set[str] = set()

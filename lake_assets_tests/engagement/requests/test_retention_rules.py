@@ -32,7 +32,7 @@ def closure(who_id: str, applied: list[MutationRequest]) -> set[str]:
     return {identity for identity in ids if identity is not None}
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(histories(), st.lists(st.tuples(st.sampled_from([*IDS, "stranger"]), st.integers(0, 3)), max_size=4))
 def test_a_person_is_erased_under_all_ids_up_to_the_last_request(
     applied: list[MutationRequest], asked: list[tuple[str, int]]
@@ -44,7 +44,7 @@ def test_a_person_is_erased_under_all_ids_up_to_the_last_request(
     assert erased_ids([gdpr(who_id, minute) for who_id, minute in asked], applied) == until
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(histories(), st.permutations([gdpr("a", 2), gdpr("b", 1), ttl(3)]))
 def test_order_does_not_matter_and_ids_are_sorted(
     applied: list[MutationRequest], requests: list[RetentionRequest]

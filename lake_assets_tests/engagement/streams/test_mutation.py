@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lake_assets.engagement.model.table_schemas import MUTATION_REQUEST
 from lake_assets.engagement.notifications.notify import Counts, total_counts
 from lake_assets.engagement.streams.batch import run_batch
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from lake_assets.settings import Settings
 
 
+@pytest.mark.journey
 def test_one_merge_moves_rows_to_their_final_ids_and_a_pending_request_waits_for_its_row(
     home: Settings, spark: SparkSession, kafka: str
 ) -> None:

@@ -111,6 +111,7 @@ def whose(mail: Traffic) -> dict[str, tuple[str, str]]:
     return {row["engagement_id"]: (row["org_id"], row["who_id"]) for row in mail.rows(ENGAGEMENT)}
 
 
+@pytest.mark.journey
 def test_whoever_was_killed_with_the_lock_goes_on_before_anybody_else(mail: Traffic, turn: Turn) -> None:
     mail.send(range(14))
     mail.die("before-unlock")

@@ -74,6 +74,7 @@ def accounts_of_late_requests(lake: LakeWithPast) -> set[str]:
     return accounts
 
 
+@pytest.mark.journey
 def test_sessions_open_only_files_that_have_their_accounts(home: Settings, tmp_path: Path) -> None:
     past = Past(tmp_path / "past", HOURS)
     lake = LakeWithPast(home, past, HOURS)

@@ -73,6 +73,7 @@ def assert_planned_by_history(lake: Lake) -> None:
             assert found.how == expected, (target.table, source.table)
 
 
+@pytest.mark.journey
 def test_between_sessions_at_random_no_process_loses_its_way(lake: Lake) -> None:
     random, forgotten = Random(11), 0
     for landing in generate(SMALL):

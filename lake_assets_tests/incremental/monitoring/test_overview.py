@@ -37,7 +37,7 @@ def test_a_catalog_without_tables_is_told(catalog: Catalog) -> None:
         overview(catalog, PIPELINE, now=NOW)
 
 
-@pytest.mark.slow
+@pytest.mark.journey
 def test_it_says_what_happened(catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     lake, reports = Lake(catalog, spark), []
     for number, landing in enumerate(generate(LATE)):

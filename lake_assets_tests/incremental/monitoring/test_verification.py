@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import dagster as dg
+import pytest
 
 from lake_assets.base.hours import hour_key
 from lake_assets.demo.membership_proof import compare, expected_rows
@@ -42,6 +43,7 @@ def numbers(hours: Sequence[int]) -> list[int]:
     return [hour - START for hour in hours]
 
 
+@pytest.mark.journey
 def test_hours_that_are_not_those_of_a_rebuild_are_named(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     assert verified(lake, FACT, [1]).note == "Nothing was built yet."

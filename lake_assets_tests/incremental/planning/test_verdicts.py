@@ -257,6 +257,7 @@ def cancel(number: int, hour: int) -> dict[str, object]:
     return raw_row("raw.cancels", number, hour)
 
 
+@pytest.mark.journey
 def test_a_session_that_holds_an_hour_back_survives_crashes(
     catalog: Catalog, spark: SparkSession, home: Settings
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_session_that_holds_an_hour_back_survives_crashes(
     assert lake.complete_through(TABLE) == 3
 
 
+@pytest.mark.journey
 def test_g2_dagster_shows_the_bad_hour_red_the_others_built_and_the_run_failed(
     catalog: Catalog, spark: SparkSession
 ) -> None:

@@ -25,7 +25,7 @@ SHIFT = Grain("shift", 4, HOUR_FORMAT)
 """As a day, but short enough for many of them."""
 
 PROCESS = "core.target"
-HISTORIES = int(os.environ.get("LAKE_TEST_PLANNER_HISTORIES", "1200"))
+HISTORIES = int(os.environ.get("LAKE_TEST_PLANNER_HISTORIES", "300"))
 """Random histories of plans, and twice as many single plans; a longer run sets more."""
 
 hours = st.integers(START, START + SPAN - 1)

@@ -76,7 +76,7 @@ def test_no_changed_hour_is_ever_lost(
 
 @pytest.mark.slow
 def test_no_changed_hour_is_ever_lost_in_long_histories() -> None:
-    for seed in range(1500):
+    for seed in range(HISTORIES):
         r = random.Random(seed)
         mode = r.choice(EVERY_MODE)
         names = [f"raw.s{i}" for i in range(1 if isinstance(mode, Stateless) else r.randint(1, 3))]

@@ -127,7 +127,7 @@ def quiet(world: LaneWorld) -> bool:
 
 
 @given(policies, grains, actions)
-@settings(thorough, max_examples=400)
+@settings(thorough, max_examples=150)
 def test_nothing_waits_longer_than_declared_and_nothing_is_lost(
     policy: Defer, grain: Grain, steps: list[tuple[str, int, frozenset[int], int]]
 ) -> None:

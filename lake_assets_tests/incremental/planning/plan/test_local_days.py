@@ -86,7 +86,7 @@ def in_days(decision: Decision, grain: Grain) -> object:
     return decision.load, found, None if through is None else grain.number(through)
 
 
-@settings(thorough, max_examples=600)
+@settings(thorough, max_examples=150)
 @given(drawn)
 def test_a_plan_has_the_days_that_days_of_24_hours_would_have(found: dict[str, Any]) -> None:
     local = plan(inputs(NEW_YORK, found))
