@@ -27,6 +27,7 @@ from lake_assets.incremental.execution.decisions import (
 from lake_assets.incremental.execution.session_log import ProcessState
 from lake_assets.incremental.execution.source_heads import Heads, usable_heads
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.declared_columns import check_target
 from lake_assets.incremental.metadata.misread_files import check_new_files
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
@@ -203,7 +204,7 @@ class Planner:
         Raises:
             SourceError: It does not exist or lacks a declared column.
         """
-        return load_source(self.catalog, self.pipeline, source)
+        return load_source(self.catalog, self.pipeline, source, reader=self.target)
 
     def _planning_input(
         self,
@@ -270,6 +271,7 @@ class Planner:
             return
         table = target_check.target_table(self.catalog, state)
         tables.check_write_audit_publish(table, name)
+        check_target(table, self.target)
         check_grain(table, self.target.time_column, self.target.grain)
         if not as_it_is:
             target_check.check_same_table(table, state)

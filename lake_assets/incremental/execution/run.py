@@ -23,6 +23,7 @@ from lake_assets.incremental.execution.steps.report import report_of
 from lake_assets.incremental.execution.steps.run_context import RunContext, is_published
 from lake_assets.incremental.execution.steps.stage_rows import StagingOptions, find_written, stage_rows, write_rows
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.declared_columns import check_target
 from lake_assets.incremental.planning.session import RowCounts, SessionReport
 
 MAX_STAGINGS = 3
@@ -51,6 +52,7 @@ class Runner:
             if is_published(attempt, table):
                 return self._commit_published(attempt, table)
             tables.check_write_audit_publish(table, attempt.target.table)
+            check_target(table, attempt.target)
             try:
                 return self._run_steps(attempt, table)
             except PublishConflict:
