@@ -209,3 +209,12 @@ def test_what_must_stay_is_not_dropped() -> None:
         migrate(memory, declared, ["k"])
     migrate(memory, declared, ["x"])
     assert memory.load_table(table.name()).schema().column_names == ["k"]
+
+
+def test_iceberg_widens_these_types_and_no_others() -> None:
+    for place, found in enumerate(TYPES):
+        for other, wanted in enumerate(TYPES):
+            declared = Declared("ns.t", (NestedField(1, "a", wanted),))
+            kinds = [each.kind for each in differences(declared, Schema(NestedField(1, "a", found)))]
+            expected = ["narrow"] if (place, other) in WIDER else ["wide"] if (other, place) in WIDER else ["type"]
+            assert kinds == ([] if place == other else expected), f"{found} as {wanted}"
