@@ -99,9 +99,8 @@ def _named(pipeline: Pipeline, names: Sequence[str], drop: Sequence[str]) -> lis
 
 
 def _remedy(found: Difference) -> str:
-    if found.step:
-        return f"lake migrate {found.table} --apply" + (f" ({found.remedy[:-1]})" if found.remedy else "")
-    return found.remedy
+    command = f"lake migrate {found.table} --apply" if found.step else ""
+    return f"{found.remedy} Otherwise: {command}" if command and found.remedy else command or found.remedy
 
 
 def _view(found: Sequence[Migration]) -> Iterator[Part]:

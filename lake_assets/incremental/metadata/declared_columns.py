@@ -594,7 +594,7 @@ def remedy_of(found: Difference) -> str:
     if not found.step:
         return found.remedy
     command = f"Run `lake migrate {found.table}` to see the steps, and `lake migrate {found.table} --apply` to do them."
-    return f"{command} {found.remedy}".strip()
+    return f"{found.remedy} Otherwise: {command[0].lower()}{command[1:]}" if found.remedy else command
 
 
 def check_source(table: Table, declared: Declared, source: Source, reader: Target) -> None:
