@@ -198,8 +198,8 @@ def check_fields(lake: EngagementLake, columns: Iterable[Field]) -> None:
             state = f"has it as {found[name]}" if name in found else "has no such field"
             raise ConfigurationError(
                 f"The lake {lake.name} declares the field {name} ({kind}), but its table {state}.",
-                remedy="Restore the fields in the file of the lake, or give it a new name: the fields of a lake that has"
-                f" tables do not change. Its table has: {', '.join(found)}.",
+                remedy="Restore the fields in the file of the lake, or give it a new name: a lake that has tables keeps"
+                f" its fields. They are: {', '.join(found)}.",
             )
 
 

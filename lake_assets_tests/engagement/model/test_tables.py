@@ -51,6 +51,6 @@ def test_fields_that_a_lake_does_not_have_are_refused_by_name(tmp_path: Path) ->
     check_fields(replace(EMAIL_EVENT, fields=fields), columns)
     with pytest.raises(ConfigurationError, match=r"the field clicks \(int\), but its table has no such field") as error:
         check_fields(replace(EMAIL_EVENT, fields={**fields, "clicks": "int"}), columns)
-    assert "Its table has: subject, opens, bytes, at." in error.value.remedy
+    assert "They are: subject, opens, bytes, at." in error.value.remedy
     with pytest.raises(ConfigurationError, match=r"the field opens \(bigint\), but its table has it as integer"):
         check_fields(replace(EMAIL_EVENT, fields={**fields, "opens": "bigint"}), columns)
