@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from pyiceberg.schema import Schema
@@ -26,6 +27,7 @@ from pyiceberg.types import (
     LongType,
     MapType,
     NestedField,
+    PrimitiveType,
     StructType,
 )
 
@@ -210,9 +212,17 @@ def _entity(target: Target) -> tuple[str, ...]:
 
 
 def _fields(columns: Mapping[str, str], descriptions: Mapping[str, str]) -> tuple[NestedField, ...]:
+    return _fields_of(tuple(columns.items()), tuple(descriptions.items()))
+
+
+@lru_cache(maxsize=4096)
+def _fields_of(
+    columns: tuple[tuple[str, str], ...], descriptions: tuple[tuple[str, str], ...]
+) -> tuple[NestedField, ...]:
+    """Every plan compares the columns of a target and of its sources, and to parse types takes most of the time."""
     found = []
-    for number, (name, type_) in enumerate(columns.items(), start=1):
-        found.append(NestedField(number, name, type_, required=False, doc=descriptions.get(name)))
+    for number, (name, type_) in enumerate(columns, start=1):
+        found.append(NestedField(number, name, type_, required=False, doc=dict(descriptions).get(name)))
     return tuple(found)
 
 
@@ -364,6 +374,8 @@ def is_widened(narrow: IcebergType, wide: IcebergType) -> bool:
 
 def _same(one: IcebergType, other: IcebergType) -> bool:
     """Whether two types are equal but for the ids of their fields."""
+    if isinstance(one, PrimitiveType) or isinstance(other, PrimitiveType):
+        return one == other
     return _text(one) == _text(other)
 
 
