@@ -17,12 +17,7 @@ from lake_assets.incremental.execution.session_log.schemas import LOG_PROPERTIES
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import damaged_file
-from lake_assets.incremental.metadata.declared_columns import (
-    STOPS_READER,
-    STOPS_TARGET,
-    differences,
-    remedy_of,
-)
+from lake_assets.incremental.metadata.declared_columns import differences, remedy_of
 from lake_assets.incremental.metadata.misread_files import check_head
 from lake_assets.incremental.metadata.source_tables import load_existing
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -78,9 +73,8 @@ def _check_columns(context: Context, name: str, table: Table) -> Iterator[Findin
     declared = context.columns.get(name)
     if declared is None:
         return
-    stops = STOPS_TARGET if declared.target else STOPS_READER
     for each in differences(declared, table.schema()):
-        if each.kind in stops:
+        if declared.stops(each):
             yield Finding(CHECK, "error", each.text, remedy_of(each))
 
 

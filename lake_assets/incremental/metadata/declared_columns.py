@@ -72,10 +72,10 @@ _STEPS: Mapping[Kind, str] = {
 }
 """What is done about a difference by metadata, whenever a migration runs."""
 
-STOPS_TARGET: Collection[Kind] = ("missing", "renamed", "narrow", "required", "type")
+_STOPS_TARGET: Collection[Kind] = ("missing", "renamed", "narrow", "type")
 """The differences with which Spark cannot write a target as it is declared."""
 
-STOPS_READER: Collection[Kind] = ("missing", "renamed", "narrow", "wide", "type")
+_STOPS_READER: Collection[Kind] = ("missing", "renamed", "narrow", "wide", "type")
 """The differences with which a query would read a column as something else than what is declared."""
 
 
@@ -171,8 +171,16 @@ class Declared:
     former: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, str] = field(default_factory=dict)
     target: str = ""
-
     time_column: str = ""
+
+    def stops(self, found: Difference) -> bool:
+        """Whether sessions stop because of a difference: those of the target, or of readers that use the column.
+
+        Spark writes to a required column as long as no value is null, so one that is declared stops nothing.
+        """
+        if found.kind == "required":
+            return bool(self.target) and all(each.name != found.path[0] for each in self.fields)
+        return found.kind in (_STOPS_TARGET if self.target else _STOPS_READER)
 
 
 def declared_columns(pipeline: Pipeline) -> dict[str, Declared]:
@@ -596,8 +604,9 @@ def check_target(table: Table, target: Target) -> None:
     Raises:
         TargetColumnsDiffer: A column is missing, has another type, or must not be null.
     """
-    for each in differences(of_target(target), table.schema()):
-        if each.kind in STOPS_TARGET:
+    declared = of_target(target)
+    for each in differences(declared, table.schema()):
+        if declared.stops(each):
             raise TargetColumnsDiffer(each.text, remedy=remedy_of(each))
 
 
@@ -616,7 +625,7 @@ def check_source(table: Table, declared: Declared, source: Source, reader: Targe
         ColumnMismatch: One of them is missing, or has another name or type.
     """
     for each in differences(declared, table.schema()):
-        if each.kind in STOPS_READER and _is_read(each.path[0], source, reader):
+        if each.kind in _STOPS_READER and _is_read(each.path[0], source, reader):
             found = each.found if each.kind != "renamed" else ""
             expected = each.declared if each.kind != "renamed" else str(_declared_field(declared, each.path).field_type)
             raise ColumnMismatch(

@@ -218,3 +218,13 @@ def test_iceberg_widens_these_types_and_no_others() -> None:
             kinds = [each.kind for each in differences(declared, Schema(NestedField(1, "a", found)))]
             expected = ["narrow"] if (place, other) in WIDER else ["wide"] if (other, place) in WIDER else ["type"]
             assert kinds == ([] if place == other else expected), f"{found} as {wanted}"
+
+
+def test_a_required_column_stops_a_target_only_if_its_rows_lack_it() -> None:
+    schema = Schema(NestedField(1, "a", StringType(), required=True), NestedField(2, "b", StringType(), required=True))
+    target = Declared("core.t", (NestedField(1, "a", StringType()),), target="t")
+    assert [(each.column, target.stops(each)) for each in differences(target, schema)] == [
+        ("a", False),
+        ("b", True),
+        ("b", False),
+    ]
