@@ -131,6 +131,24 @@ def is_understood(text: str, columns: Collection[str] = ()) -> bool:
     return not known or named <= known
 
 
+def names_in_sql(text: str) -> frozenset[str] | None:
+    """Return all names in a query or a condition, in lower case.
+
+    None if that is not all that it reads: a `*` stands for all columns, or the text cannot be parsed without Spark.
+    """
+    import sqlglot
+    from sqlglot import expressions as exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        (parsed,) = sqlglot.parse(text, dialect=DIALECT)
+    except (SqlglotError, ValueError, RecursionError):
+        return None
+    if parsed is None or any(not isinstance(star.parent, exp.Count) for star in parsed.find_all(exp.Star)):
+        return None
+    return frozenset(name.name.casefold() for name in parsed.find_all(exp.Identifier))
+
+
 def tokens(text: str) -> Sequence[Token]:
     """Return the tokens of a text; none if a quote or a comment is left open."""
     import sqlglot

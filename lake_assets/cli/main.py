@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from lake_assets.base.extras import missing_extra
-from lake_assets.cli import erasure, report, services, tables, targets
+from lake_assets.cli import columns, erasure, report, services, tables, targets
 from lake_assets.cli.checks.declarations import check
 from lake_assets.cli.checks.doctor import doctor
 from lake_assets.cli.checks.variables import shown_value, unknown_variables
@@ -52,6 +52,7 @@ app.command(rich_help_panel=_SERVICES)(report.demo)
 _TABLES = "Tables"
 app.command(rich_help_panel=_TABLES)(tables.init)
 app.command(rich_help_panel=_TABLES)(check)
+app.command(rich_help_panel=_TABLES)(columns.migrate)
 app.command(rich_help_panel=_TABLES)(tables.new)
 app.command(rich_help_panel=_TABLES)(tables.land)
 app.command(rich_help_panel=_TABLES)(tables.complete)

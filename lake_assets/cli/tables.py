@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lake_assets.cli.checks.declarations import analyse_changed_queries
+from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson, create_tables, open_engine, past_hour, show_problems
 from lake_assets.pages.terminal.render import progress, render
 from lake_assets.settings import settings
@@ -24,7 +25,8 @@ def init() -> None:
     """Create missing namespaces and tables. Safe to repeat.
 
     A raw table without declared columns is not created, but checked: it exists, and its time column is a timestamp.
-    If SQL tables are declared, Spark first analyses the queries that have changed.
+    If SQL tables are declared, Spark first analyses the queries that have changed. Where the columns of a table differ
+    from its declaration, a line says so, with the command; `lake migrate` makes them as declared.
 
     A target that was dropped after sessions had built it is not created: the exit code is 1, and the error says how to
     rebuild it.
@@ -40,6 +42,7 @@ def init() -> None:
     else:
         typer.echo("Nothing to create.")
     engine = open_engine()
+    show_differences(engine.catalog, engine.pipeline)
     check_existing(engine.catalog, engine.pipeline)
     show_problems(engine)
 

@@ -27,6 +27,7 @@ LakeError
 │   └── HistoryCut
 ├── TargetError             a target cannot be published to
 │   ├── WriteAuditPublishDisabled
+│   ├── TargetColumnsDiffer
 │   ├── PublishConflict
 │   ├── TargetRolledBack
 │   ├── TargetDropped
@@ -113,6 +114,7 @@ from lake_assets.errors.incremental import (
     StateMoved,
     TableMissing,
     TargetChanged,
+    TargetColumnsDiffer,
     TargetDropped,
     TargetError,
     TargetReplaced,
@@ -192,6 +194,7 @@ __all__ = [
     "TableDamaged",
     "TableMissing",
     "TargetChanged",
+    "TargetColumnsDiffer",
     "TargetDropped",
     "TargetError",
     "TargetReplaced",

@@ -71,11 +71,11 @@ class ColumnUnreadable(SourceError):
 class ColumnMismatch(SourceError):
     """A table lacks a declared column, or has it with another type (`found`)."""
 
-    def __init__(self, table: str, column: str, *, expected: str, found: str | None) -> None:
+    def __init__(self, table: str, column: str, *, expected: str, found: str | None, remedy: str = "") -> None:
         state = f"has it as {found}" if found else "has no such column"
         super().__init__(
             f"{table} should have the column {column} ({expected}), but {state}.",
-            remedy=f"Restore the column in {table}, or change the declaration that names it.",
+            remedy=remedy or f"Restore the column in {table}, or change the declaration that names it.",
         )
 
 
@@ -160,6 +160,10 @@ class WriteAuditPublishDisabled(TargetError):
             f"{table} has write.wap.enabled off, so a staged write would go to main before its audits run.",
             remedy=f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('write.wap.enabled'='true')",
         )
+
+
+class TargetColumnsDiffer(TargetError):
+    """The table of a target does not have the columns that the target is declared with. Nothing was staged."""
 
 
 class PublishConflict(TargetError):

@@ -112,7 +112,7 @@ def test_files_as_other_programs_write_them(lake_without_spark: LakeDoor) -> Non
     lake.declare_in_python(PAYMENTS.replace('"note": "string"', '"note": "string", "shop": "string"'))
     with_shop = f"{HEADER.strip()},shop\ng1,a,ok,1.00,{TIME},s\n"
     message = lake.refused("land", "raw.payments", lake.write("shop.csv", with_shop))
-    assert "raw.payments has no column shop yet, though it is declared" in message
+    assert "raw.payments should have the column shop (string), but has no such column" in message
 
 
 REFUSED = [

@@ -128,7 +128,7 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     lake.sql(f"CALL lake.system.expire_snapshots(table => 'core.fact', older_than => {later()}, retain_last => 1)")
     found = lake.new(FACT)
     assert (seen(found), found.since_expired) == (("history", ["append"], [9]), True)
-    assert [row["id"] for row in appended(spark, found).collect()] == ["e9"]
+    assert [row["id"] for row in appended(spark, catalog, found).collect()] == ["e9"]
 
     # Compacted and expired before anybody looked: old rows in new files, and files that are gone.
     lake.sql("CALL lake.system.rewrite_data_files(table => 'core.fact', options => map('rewrite-all', 'true'))")
@@ -158,13 +158,13 @@ def test_what_spark_does_to_a_table(catalog: Catalog, spark: SparkSession) -> No
     assert found.snapshots[0].hours == ((START + 2, START + 2),)
 
 
-def appended(spark: SparkSession, found: SourceChanges) -> DataFrame:
+def appended(spark: SparkSession, catalog: Catalog, found: SourceChanges) -> DataFrame:
     assert found.since
     head = found.head
     source = SourceRange(
         found.source, head.table_uuid, found.since.snapshot_id, head.snapshot_id, head.sequence_number, 0, None
     )
-    return read_appended(spark, source)
+    return read_appended(spark, catalog, source)
 
 
 def later() -> str:

@@ -146,7 +146,7 @@ def test_a_staged_overwrite_without_rows_is_a_snapshot_of_its_own(hourly: Hourly
         hourly.row("x", FIRST_HOUR).where("false").writeTo(f"lake.{NAME}").overwrite(F.expr(IN_FIRST_HOUR))
     staged = publish.staged_snapshot(hourly.table, "s.1")
     assert (staged.parent_snapshot_id, hourly.main) == (before, before)
-    assert read_at(hourly.spark, NAME, staged.snapshot_id).count() == 0
+    assert read_at(hourly.spark, hourly.catalog, NAME, staged.snapshot_id).count() == 0
 
 
 def test_r1_the_incremental_read_passes_over_overwrites_and_r7_refuses_an_empty_range(hourly: Hourly) -> None:
@@ -168,7 +168,7 @@ def test_r9_a_snapshot_is_read_by_version_and_no_longer_by_option(hourly: Hourly
     with hourly.staging("s.1"):
         hourly.append("c")
     staged = publish.staged_snapshot(hourly.table, "s.1").snapshot_id
-    assert sorted(row["k"] for row in read_at(hourly.spark, NAME, staged).collect()) == ["a", "b", "c"]
+    assert sorted(row["k"] for row in read_at(hourly.spark, hourly.catalog, NAME, staged).collect()) == ["a", "b", "c"]
     with pytest.raises(PySparkException, match="snapshot-id"):
         hourly.spark.read.option("snapshot-id", str(staged)).format("iceberg").load(f"lake.{NAME}").collect()
 

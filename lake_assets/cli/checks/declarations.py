@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lake_assets.cli.columns import show_differences
 from lake_assets.cli.common import AsJson
+from lake_assets.errors import ServiceError
 from lake_assets.pages.terminal.render import Column, TableView, render
 from lake_assets.pipeline_names import is_folder, pipeline_names
 from lake_assets.settings import settings
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from lake_assets.incremental.declaration import Pipeline
     from lake_assets.incremental.sql.analysis import CheckedTable
 
 _CHECKED: TableView[CheckedTable] = TableView(
@@ -39,9 +42,10 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the declarations, and store the column types of SQL tables beside them. Reads and writes no table.
+    """Check the declarations, and store the column types of SQL tables beside them. Reads no row, writes no table.
 
-    Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed.
+    Spark analyses each query without rows. Run it after a query, or the columns of a source, has changed. Where the
+    columns of a table differ from its declaration, a line says so, with the command.
     """
     from lake_assets.incremental.declaration.own_sql import check_own_sql
     from lake_assets.incremental.from_settings import open_pipeline
@@ -54,6 +58,20 @@ def check(
         with _spark() as spark:
             check_own_sql_with_spark(pipeline, spark)
     render(found, _CHECKED, as_json=as_json)
+    if not folders:
+        _compare_columns(pipeline, err=as_json)
+
+
+def _compare_columns(pipeline: Pipeline, *, err: bool) -> None:
+    """Print where the columns of tables differ from their declaration, if there are tables."""
+    from lake_assets.connections.catalog import is_blank, open_catalog
+
+    if is_blank(settings()):
+        return
+    try:
+        show_differences(open_catalog(settings()), pipeline, err=err)
+    except ServiceError as error:  # declarations are also checked where no catalog is
+        typer.echo(f"The columns of tables were not compared: {error.problem}", err=True)
 
 
 def declared_folders() -> list[Path]:

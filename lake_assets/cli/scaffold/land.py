@@ -17,7 +17,7 @@ from lake_assets.cli.scaffold.read_files import Dialect, open_file
 from lake_assets.errors import UsageError
 from lake_assets.incremental.declaration import Pipeline, RawTable
 from lake_assets.incremental.execution.planner import MAX_HOURS_BEYOND
-from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, complete_through, load
+from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH, check_columns, complete_through, load
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +68,7 @@ def land_files(
         UsageError: There is no such raw table, a file does not have its rows, or the hour is earlier than the present
             one, in the future, or, without `force`, more than a day beyond the rows. Nothing is landed.
         TableMissing: The table was not created yet.
+        ColumnMismatch: The table lacks a declared column, or has it with another type.
     """
     raw = _declared(pipeline, table)
     found = load(catalog, table)
@@ -152,16 +153,11 @@ class _Landing:
 
 
 def _columns(raw: RawTable, found: Table) -> pa.Schema:
-    """Return the declared columns as the table stores them. Raises `UsageError` if it lacks one."""
+    """Return the declared columns as the table stores them. Raises `ColumnMismatch` if it has others."""
     import pyarrow as pa
 
+    check_columns(found, raw.table, dict(raw.all_columns))
     schema = found.schema().as_arrow()
-    missing = [column for column in raw.columns if column not in schema.names]
-    if missing:
-        raise UsageError(
-            f"{raw.table} has no column {', '.join(missing)} yet, though it is declared.",
-            remedy="Add it to the table, such as by ALTER TABLE … ADD COLUMN, or remove it from the declaration.",
-        )
     return pa.schema([schema.field(column) for column in raw.columns])
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from lake_assets.engagement.model.configuration.metric_groups import EMAILS_AND_CALLS, digest, metrics_columns
 from lake_assets.engagement.model.lake import EngagementLake
+from lake_assets.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deltalake.schema import Field
 
 ENGAGEMENT = "engagement"
 MUTATION_REQUEST = "mutation_request"
@@ -123,6 +128,9 @@ ERASURE_COLUMNS: Mapping[str, str] = {
 - person_hash: Hash of the least id of the person. Ids that were erased as one person's share it.
 """
 
+_DELTA_NAMES = {"int": "integer", "bigint": "long"}
+"""Types of fields that Delta calls otherwise than Spark's SQL."""
+
 ORG_COLUMNS: Mapping[str, str] = {"org_id": "string", "ttl_days": "int"}
 METRICS_DIGEST = "lake.metrics"
 """Property of the table of metrics: the digest of the metrics that it shows. Without it they are `EMAILS_AND_CALLS`."""
@@ -168,6 +176,31 @@ def spark_tables(lake: EngagementLake) -> tuple[TableSchema, ...]:
         TableSchema(ORG, ORG_COLUMNS),
         _metrics_table(lake),
     )
+
+
+def check_fields(lake: EngagementLake, columns: Iterable[Field]) -> None:
+    """Check that a table has the fields of a lake, which do not change once it has tables.
+
+    Args:
+        lake: The lake, as its file declares it.
+        columns: The columns of its table `engagement`.
+
+    Raises:
+        ConfigurationError: A field is missing, or has another type.
+    """
+    from deltalake.schema import StructType
+
+    (struct,) = (column.type for column in columns if column.name == ENGAGEMENT)
+    assert isinstance(struct, StructType)
+    found = {each.name: str(getattr(each.type, "type", each.type)) for each in struct.fields}
+    for name, kind in lake.fields.items():
+        if found.get(name) != _DELTA_NAMES.get(kind, kind):
+            state = f"has it as {found[name]}" if name in found else "has no such field"
+            raise ConfigurationError(
+                f"The lake {lake.name} declares the field {name} ({kind}), but its table {state}.",
+                remedy="Restore the fields in the file of the lake, or give it a new name: a lake that has tables keeps"
+                f" its fields. They are: {', '.join(found)}.",
+            )
 
 
 def _metrics_table(lake: EngagementLake) -> TableSchema:

@@ -80,13 +80,13 @@ class SessionReads:
     def _rows_of_all_hours(self) -> DataFrame:
         if self.load == "append":
             return self._appended_rows()
-        return rows_at(self.spark, self.source.table, self.span.to_snapshot_id)
+        return rows_at(self.spark, self.table, self.span.to_snapshot_id)
 
     def _appended_rows(self) -> DataFrame:
-        parts = [rows_appended(self.spark, self.span)]
+        parts = [rows_appended(self.spark, self.table, self.span)]
         for late in self.late_rows:
             earlier = replace(self.span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
-            waited = rows_appended(self.spark, earlier)
+            waited = rows_appended(self.spark, self.table, earlier)
             parts.append(waited.where(in_hours(self.source.time_column, late.hours)))
         return union_by_name(*parts)
 

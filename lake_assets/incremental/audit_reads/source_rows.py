@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from lake_assets.base.columns import KEY, LANDED, NEWEST, SAME, hash_sql, quoted
 from lake_assets.base.hours import FIRST_HOUR, LAST_HOUR, hour_sql, moment_sql
 from lake_assets.base.sql_text import any_is_true
+from lake_assets.incremental.metadata.present_columns import with_present_columns
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from lake_assets.incremental.declaration import Source
@@ -22,21 +24,22 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 
 
-def rows_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
-    """Return the rows of a table as of a snapshot; no rows for None."""
-    name = f"{CATALOG}.{table}"
+def rows_at(spark: SparkSession, table: Table, snapshot_id: int | None) -> DataFrame:
+    """Return the rows of a table as of a snapshot, with the columns that the table has now; no rows for None."""
+    name = ".".join((CATALOG, *table.name()))
     if snapshot_id is None:
         return spark.read.table(name).where("false")
-    return spark.read.option("versionAsOf", str(snapshot_id)).table(name)
+    rows = spark.read.option("versionAsOf", str(snapshot_id)).table(name)
+    return with_present_columns(rows, table, snapshot_id)
 
 
-def rows_appended(spark: SparkSession, span: SourceRange) -> DataFrame:
+def rows_appended(spark: SparkSession, table: Table, span: SourceRange) -> DataFrame:
     """Return the rows that a range of snapshots appended. The range has no other change than appends."""
     after = span.from_snapshot_id
     if after is None:
-        return rows_at(spark, span.source, span.to_snapshot_id)
+        return rows_at(spark, table, span.to_snapshot_id)
     if after == span.to_snapshot_id:
-        return rows_at(spark, span.source, None)
+        return rows_at(spark, table, None)
     options = {"start-snapshot-id": str(after), "end-snapshot-id": str(span.to_snapshot_id)}
     return spark.read.format("iceberg").options(**options).load(f"{CATALOG}.{span.source}")
 

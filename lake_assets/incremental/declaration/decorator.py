@@ -41,6 +41,7 @@ def incremental_asset(
     descriptions: Mapping[str, str] | None = None,
     served: bool | Served = False,
     late: Defer | None = None,
+    renamed_from: Mapping[str, str] | None = None,
 ) -> Callable[[Transform], Target]:
     """Declare the table `namespace.<function name>`. The function's docstring describes it.
 
@@ -66,6 +67,7 @@ def incremental_asset(
         descriptions: Column → what is in it, for people. Shown in Dagster; columns may be left out.
         served: Whether the serving part pushes the target, so that readers can query it; or how it does.
         late: Which hours of a stateless target wait if late rows change them, and how long: `Defer(...)`.
+        renamed_from: Column → its former name, under which the table may still have it: `lake migrate` renames it.
 
     Raises:
         ConfigurationError: Something in the declaration cannot work.
@@ -89,7 +91,7 @@ def incremental_asset(
             code_version_before=code_version or _code_hash(transform, keyed, audits, quarantine_limit),
             grain=declared_grain(table, grain, timezone),
         )
-        target = replace(target, owners=tuple(owners), max_delay=max_delay, late=late)
+        target = replace(target, owners=tuple(owners), max_delay=max_delay, late=late, renamed_from=renamed_from or {})
         return _checked(_served(_described(target, descriptions, lineage), served))
 
     return declare

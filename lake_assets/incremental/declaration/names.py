@@ -87,6 +87,27 @@ def require_described(table: str, columns: Mapping[str, Any], descriptions: Mapp
         )
 
 
+def require_renamed(table: str, columns: Mapping[str, Any], former: Mapping[str, str]) -> None:
+    """Check that columns have former names that no other column has. Raises `ConfigurationError`."""
+    if not isinstance(former, Mapping):
+        raise ConfigurationError(
+            f"renamed_from of {table} is {former!r}, which is no dict.",
+            remedy='Write each column with its former name: renamed_from={"distance": "metres"}.',
+        )
+    for column, name in former.items():
+        if column not in columns:
+            raise ConfigurationError(
+                f"{table} has renamed_from with {column!r}, but declares no such column.",
+                remedy=f"Write the new name first, then the former one: renamed_from={{{str(name)!r}: {column!r}}}.",
+            )
+        if not isinstance(name, str) or not name or name in columns or list(former.values()).count(name) > 1:
+            raise ConfigurationError(
+                f"{table} declares that {column} was renamed from {name!r}, which "
+                + ("is no name." if not isinstance(name, str) or not name else "is the name of another column."),
+                remedy="Name the former name of this column alone, or leave it out of renamed_from.",
+            )
+
+
 def require_hours(name: str, hours: int | None) -> None:
     """Check that a number of hours is at least 1; None is no limit. Raises `ConfigurationError`."""
     if hours is not None and hours < 1:

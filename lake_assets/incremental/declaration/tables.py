@@ -15,6 +15,7 @@ from lake_assets.incremental.declaration.names import (
     require_columns,
     require_described,
     require_name,
+    require_renamed,
     require_table,
     require_topic,
 )
@@ -198,6 +199,7 @@ class RawTable:
         descriptions: Column → what is in it, for people; without `LANDING_COLUMNS`. Columns may be left out.
         landed_column: The column of the time when a row landed, of a table that exists. None: it has none. Of other
             tables it is `landed_at`.
+        renamed_from: Column → its former name, under which the table may still have it: `lake migrate` renames it.
         feed: The Kafka topic that the table is landed from. False: it is not landed from Kafka. None: it is if it has
             the column of a subject.
     """
@@ -210,11 +212,13 @@ class RawTable:
     complete_after: str | None = None
     feed: Topic | Literal[False] | None = None
     landed_column: str | None = None
+    renamed_from: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_table(self.table, "The raw table")
         self._check_named_time()
         require_columns(self.table, self.columns)
+        require_renamed(self.table, self.columns, self.renamed_from)
         self._check_landing()
         if not self.exists_already:
             object.__setattr__(self, "landed_column", LANDED)

@@ -137,6 +137,7 @@ class Target:
         served: How readers see it in the serving part; None: it is not served.
         unknown_lineage: Columns of which it is not known what they come from.
         late: Which hours wait if late rows change them, and how long; None: none waits.
+        renamed_from: Column → its former name, under which the table may still have it.
     """
 
     table: str
@@ -159,6 +160,7 @@ class Target:
     served: Served | None = None
     unknown_lineage: tuple[str, ...] = ()
     late: Defer | None = None
+    renamed_from: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,13 @@ from datetime import timedelta
 from lake_assets.errors import ConfigurationError
 from lake_assets.incremental.declaration.arguments import suggestion
 from lake_assets.incremental.declaration.modes import Defer, Sequential, Stateful, Stateless
-from lake_assets.incremental.declaration.names import TABLE, require_columns, require_described, require_name
+from lake_assets.incremental.declaration.names import (
+    TABLE,
+    require_columns,
+    require_described,
+    require_name,
+    require_renamed,
+)
 from lake_assets.incremental.declaration.tables import RawTable, Source, Subject, Topic
 from lake_assets.incremental.declaration.target import Target
 
@@ -210,6 +216,7 @@ def check_target(target: Target) -> None:
     require_name(TABLE, target.table, "The target")
     require_columns(target.table, target.columns)
     require_described(target.table, target.columns, target.descriptions)
+    require_renamed(target.table, target.columns, target.renamed_from)
     if not target.key:
         raise ConfigurationError(
             f"{target.table} has no key.", remedy="Name the columns that, with the time, identify a row."

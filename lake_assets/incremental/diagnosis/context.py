@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -14,6 +14,7 @@ from lake_assets.incremental.declaration import Pipeline
 from lake_assets.incremental.diagnosis.forget import LOGS
 from lake_assets.incremental.maintenance.maintainer import ENGINE_TABLES
 from lake_assets.incremental.maintenance.snapshot_references import SnapshotReferences, read_references
+from lake_assets.incremental.metadata.declared_columns import Declared, declared_columns
 from lake_assets.settings import Settings
 
 
@@ -55,6 +56,11 @@ class Context:
     def targets(self) -> frozenset[str]:
         """The declared targets."""
         return frozenset(target.table for target in self.pipeline.targets) if self.pipeline else frozenset()
+
+    @cached_property
+    def columns(self) -> Mapping[str, Declared]:
+        """Table → its declared columns."""
+        return declared_columns(self.pipeline) if self.pipeline else {}
 
     @property
     def declared(self) -> frozenset[str]:

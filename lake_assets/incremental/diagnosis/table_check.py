@@ -17,6 +17,7 @@ from lake_assets.incremental.execution.log import LOG_PROPERTIES
 from lake_assets.incremental.maintenance.cleaning import former_tables
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.damaged_files import damaged_file
+from lake_assets.incremental.metadata.declared_columns import differences, remedy_of
 from lake_assets.incremental.metadata.misread_files import check_head
 from lake_assets.incremental.metadata.source_tables import load_existing
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, QUARANTINE, SESSION
@@ -50,6 +51,7 @@ def _check_table(context: Context, name: str) -> Iterator[Finding]:
     yield from _check_properties(context, name, table)
     yield from _check_complete_through(context, name, table)
     yield from _check_of_another_program(context, name)
+    yield from _check_columns(context, name, table)
     former = former_tables(table)
     if former:
         yield _former_table(context, name, table, sorted(former.values()))
@@ -64,6 +66,16 @@ def _check_of_another_program(context: Context, name: str) -> Iterator[Finding]:
         check_head(load_existing(context.catalog, raw), name)
     except SourceError as error:
         yield Finding(CHECK, "error", error.problem, error.remedy)
+
+
+def _check_columns(context: Context, name: str, table: Table) -> Iterator[Finding]:
+    """Yield in which columns a table differs from its declaration so that sessions or landings stop."""
+    declared = context.columns.get(name)
+    if declared is None:
+        return
+    for each in differences(declared, table.schema()):
+        if declared.stops(each):
+            yield Finding(CHECK, "error", each.text, remedy_of(each))
 
 
 def _former_table(context: Context, name: str, table: Table, files: Sequence[str]) -> Finding:

@@ -35,6 +35,7 @@ from lake_assets.incremental.execution.erasure_guard import DROPPED, delete_rows
 from lake_assets.incremental.maintenance.cleaning import drop_deleted_entries, head_has_delete_files
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.erasure_registry import Erasure
+from lake_assets.incremental.metadata.present_columns import at_present
 from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.planning.session import NoSession
 
@@ -258,7 +259,7 @@ def _check_refs(engine: Engine, subject: Subject, value: str) -> None:
     for name, columns in holders(engine.catalog, engine.pipeline, subject):
         table = tables.load(engine.catalog, name)
         for ref_name, ref in table.metadata.refs.items():
-            rows = table.scan(holds(columns, value), snapshot_id=ref.snapshot_id)
+            rows = at_present(table, ref.snapshot_id).scan(holds(columns, value), snapshot_id=ref.snapshot_id)
             if not rows.count():
                 continue
             if ref_name == "main":

@@ -25,6 +25,7 @@ from lake_assets.incremental.metadata import publish, tables
 from lake_assets.incremental.metadata.arrow_scan import ArrowScan
 from lake_assets.incremental.metadata.erasure_registry import Erasure, Erasures
 from lake_assets.incremental.metadata.manifests import entries
+from lake_assets.incremental.metadata.present_columns import at_present
 from lake_assets.incremental.metadata.source_tables import subject_columns
 from lake_assets.incremental.planning.session import Decision, SessionPlan, SourceRange
 
@@ -234,4 +235,4 @@ def _ids_in(table: Table, columns: tuple[str, ...], files: list[DataFile]) -> se
 def _count_rows(table: Table, which: BooleanExpression, snapshot_id: int | None) -> int:
     if snapshot_id is None:
         return 0
-    return int(table.scan(which, snapshot_id=snapshot_id).count())
+    return int(at_present(table, snapshot_id).scan(which, snapshot_id=snapshot_id).count())

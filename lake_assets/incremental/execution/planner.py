@@ -27,6 +27,7 @@ from lake_assets.incremental.declaration import Pipeline, Source, Stateless, Tar
 from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.execution.target_state import OutsideChanges, outside_changes
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.declared_columns import check_target
 from lake_assets.incremental.metadata.misread_files import check_new_files
 from lake_assets.incremental.metadata.newest_event import source_complete_through
 from lake_assets.incremental.metadata.partitions import check_grain, rows_between
@@ -170,7 +171,7 @@ class Planner:
         Raises:
             SourceError: It does not exist or lacks a declared column.
         """
-        return load_source(self.catalog, self.pipeline, source)
+        return load_source(self.catalog, self.pipeline, source, reader=self.target)
 
     def _planning_input(
         self, state: State, heads: Mapping[str, Head] | None = None, *, reset: bool = False
@@ -183,6 +184,7 @@ class Planner:
         """
         if state.table is not None:
             tables.check_write_audit_publish(state.table, self.target.table)
+            check_target(state.table, self.target)
             check_grain(state.table, self.target.time_column, self.target.grain)
         elif state.highest:
             raise TableMissing(self.target.table)

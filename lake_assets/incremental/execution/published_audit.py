@@ -18,6 +18,7 @@ from lake_assets.incremental.declaration import Target
 from lake_assets.incremental.execution.session import quarantine_results, ties_result
 from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.declared_columns import check_target
 from lake_assets.incremental.metadata.partitions import rows_between, rows_in_hours
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import AuditResult, HeldHour, PlannedHour, SessionPlan, SourceRange
@@ -115,6 +116,7 @@ class PublishedAuditor:
         evaluated = tuple(sorted(self.target.grain.whole(hours)))
         evaluated = evaluated or newest_complete_hours(self.target, committed, self.start)
         table = tables.load(self.catalog, self.target.table)
+        check_target(table, self.target)
         main = publish.main_id(table)
         if main is None or not evaluated:
             raise UsageError(
@@ -177,7 +179,8 @@ class PublishedAuditor:
         from lake_assets.incremental.staging.target_build import TargetBuild
 
         spark = self.open_spark()
-        build = TargetBuild(spark, self.target, start=self.start, main=main, max_rows=self._estimated_rows(table, plan))
+        max_rows = self._estimated_rows(table, plan)
+        build = TargetBuild(spark, self.catalog, self.target, start=self.start, main=main, max_rows=max_rows)
         try:
             prepared = self._published_rows(build, plan)
             scope = audit_scope(

@@ -107,7 +107,7 @@ class KeyIndex:
             snapshot_id: The snapshot to read.
             column: The column to search.
             values: Text or whole numbers, as the column has them; None is no value.
-            columns: The columns to return, among them the searched one; None for all of the snapshot.
+            columns: The columns to return, among them the searched one; None for all that the table has now.
 
         Returns:
             The rows, ordered by file; None if the index does not answer.
@@ -116,7 +116,7 @@ class KeyIndex:
         if found is None or len(values) > MAX_VALUES:
             return None
         table, snapshot = found
-        schema = _schema(table, snapshot)
+        schema = table.schema()
         if columns is not None:
             schema = schema.select(*columns)
         if not _are_of_type(values, schema, column) or not _are_returned(schema):
@@ -130,20 +130,16 @@ class KeyIndex:
 
 def _is_indexed(table: Table, snapshot: Snapshot, column: str) -> bool:
     """Whether an index of a column is worth it, and the data files alone contain the rows of the snapshot."""
-    if table.format_version < NUMBERED_FORMAT or not _has_column(table, snapshot, column):
+    if table.format_version < NUMBERED_FORMAT or not _has_column(table, column):
         return False
     if not _is_worth_it(snapshot):
         return False
     return all(manifest.content is ManifestContent.DATA for manifest in snapshot.manifests(table.io))
 
 
-def _has_column(table: Table, snapshot: Snapshot, column: str) -> bool:
-    """Whether a snapshot has the column that the table has under this name now, and not another one of that name."""
-    indexed = [field.field_id for field in table.schema().fields if field.name == column]
-    for field in _schema(table, snapshot).fields:
-        if field.name == column and field.field_id in indexed:
-            return isinstance(field.field_type, INDEXED_TYPES)
-    return False
+def _has_column(table: Table, column: str) -> bool:
+    """Return whether a table has a column of a type that is indexed."""
+    return any(each.name == column and isinstance(each.field_type, INDEXED_TYPES) for each in table.schema().fields)
 
 
 def _is_worth_it(snapshot: Snapshot) -> bool:
@@ -162,12 +158,6 @@ def _are_of_type(values: Collection[object], schema: Schema, column: str) -> boo
 
 def _are_returned(schema: Schema) -> bool:
     return all(isinstance(field.field_type, RETURNED_TYPES) for field in schema.fields)
-
-
-def _schema(table: Table, snapshot: Snapshot) -> Schema:
-    if snapshot.schema_id is None:
-        return table.schema()
-    return table.schemas()[snapshot.schema_id]
 
 
 def _field_id(table: Table, column: str) -> int:

@@ -22,13 +22,14 @@ from lake_assets.errors import (
 )
 from lake_assets.incremental.declaration import RawTable
 from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.declared_columns import Declared, check_source, of_raw_table, of_target
 from lake_assets.incremental.metadata.misread_files import check_head
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
-    from lake_assets.incremental.declaration import Pipeline, Source, Subject
+    from lake_assets.incremental.declaration import Pipeline, Source, Subject, Target
 
 RESERVED_BY_ICEBERG = {
     "_file",
@@ -45,11 +46,11 @@ TIMESTAMPS = (TimestampType, TimestamptzType)
 """The types of a time column. A timestamp without a zone is taken as UTC."""
 
 
-def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
-    """Return a source, if it has the declared columns.
+def load_source(catalog: Catalog, pipeline: Pipeline, source: Source, *, reader: Target) -> Table:
+    """Return a source, if it has the declared columns that a target reads.
 
     Raises:
-        SourceError: It does not exist, lacks a declared column, or its time column is no timestamp.
+        SourceError: It does not exist, lacks such a column, or its time column is no timestamp.
     """
     raw = pipeline.raw_table(source.table)
     if raw is None and all(target.table != source.table for target in pipeline.targets):
@@ -57,7 +58,7 @@ def load_source(catalog: Catalog, pipeline: Pipeline, source: Source) -> Table:
     if raw is None or not raw.exists_already:
         table = tables.load(catalog, source.table)
         _check_columns(source.table, _types(table))
-        tables.check_columns(table, source.table, _declared_columns(pipeline, raw, source.table))
+        check_source(table, _declared_columns(pipeline, raw, source.table), source, reader)
         return table
     landed_column = source.landed_column or raw.landed_column
     table = load_existing(catalog, replace(raw, time_column=source.time_column, landed_column=landed_column))
@@ -152,11 +153,11 @@ def _check_columns(table: str, types: Mapping[str, IcebergType]) -> None:
             raise ColumnNameTaken(table, name, why=f"Spark does not tell it from {other!r}")
 
 
-def _declared_columns(pipeline: Pipeline, raw: RawTable | None, table: str) -> dict[str, str | None]:
+def _declared_columns(pipeline: Pipeline, raw: RawTable | None, table: str) -> Declared:
     if raw is not None:
-        return dict(raw.all_columns)
+        return of_raw_table(raw)
     (target,) = (target for target in pipeline.targets if target.table == table)
-    return dict(target.columns)
+    return of_target(target)
 
 
 def _types(table: Table) -> Mapping[str, IcebergType]:

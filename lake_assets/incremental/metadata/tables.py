@@ -81,7 +81,9 @@ def create_raw(catalog: Catalog, raw: RawTable) -> bool:
     identity = IdentityTransform[Any]()
     partitions: Partitions = dict.fromkeys(RAW_PARTITIONS, identity)
     # A writer may stage rows and publish them together with complete-through.
-    return create(catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"})
+    return create(
+        catalog, raw.table, raw.all_columns, partitions, {WAP_ENABLED: "true"}, descriptions=raw.all_descriptions
+    )
 
 
 def create_target(catalog: Catalog, target: Target) -> bool:
@@ -91,7 +93,7 @@ def create_target(catalog: Catalog, target: Target) -> bool:
     properties = {WAP_ENABLED: "true"}
     if grain.is_local:
         properties[TIMEZONE] = grain.timezone
-    return create(catalog, target.table, target.columns, partitions, properties)
+    return create(catalog, target.table, target.columns, partitions, properties, descriptions=target.descriptions)
 
 
 def create(
@@ -100,6 +102,8 @@ def create(
     columns: Mapping[str, str],
     partitions: Partitions,
     properties: Mapping[str, str],
+    *,
+    descriptions: Mapping[str, str] | None = None,
 ) -> bool:
     """Create a table if it does not exist. Return whether it was created.
 
@@ -111,11 +115,12 @@ def create(
         columns: Column → Iceberg type.
         partitions: Column → transform.
         properties: Table properties besides those that every table has.
+        descriptions: Column → what is in it; columns may be left out.
     """
     if catalog.table_exists(name):
         return False
     catalog.create_namespace_if_not_exists(name.split(".")[0])
-    schema = _schema(columns)
+    schema = _schema(columns, descriptions or {})
     try:
         catalog.create_table(
             name,
@@ -128,10 +133,10 @@ def create(
     return True
 
 
-def _schema(columns: Mapping[str, str]) -> Schema:
+def _schema(columns: Mapping[str, str], descriptions: Mapping[str, str]) -> Schema:
     fields: list[NestedField] = []
     for field_id, (column, iceberg_type) in enumerate(columns.items(), start=1):
-        fields.append(NestedField(field_id, column, iceberg_type, required=False))
+        fields.append(NestedField(field_id, column, iceberg_type, required=False, doc=descriptions.get(column)))
     return Schema(*fields)
 
 
@@ -206,7 +211,9 @@ def check_columns(table: Table, name: str, declared: Mapping[str, str | None]) -
     for column, expected in declared.items():
         actual = found.get(column)
         if actual is None or not _is_type(actual, expected):
-            raise ColumnMismatch(name, column, expected=expected or "any type", found=actual)
+            remedy = f"Run `lake migrate {name}` to see how the table becomes as declared, or correct the declaration."
+            remedy = remedy if expected else ""
+            raise ColumnMismatch(name, column, expected=expected or "any type", found=actual, remedy=remedy)
 
 
 def check_write_audit_publish(table: Table, name: str) -> None:

@@ -193,7 +193,7 @@ def _compare(
     try:
         for part in _runs(target, hours):
             build = partial(_rebuilt, engine, target, planned, head, part, spark)
-            published = _published(spark, target, head, part)
+            published = _published(engine, target, head, part, spark)
             compared = compare(target, build(), published, perturbed=partial(build, is_perturbed=True))
             found.update({first: each for first, each in compared.items() if first is not None})
     finally:
@@ -210,10 +210,12 @@ def _runs(target: Target, hours: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield tuple(range(first, last + 1))
 
 
-def _published(spark: SparkSession, target: Target, head: int | None, hours: tuple[int, ...]) -> DataFrame:
+def _published(
+    engine: Engine, target: Target, head: int | None, hours: tuple[int, ...], spark: SparkSession
+) -> DataFrame:
     from lake_assets.incremental.audit_reads.source_rows import in_hours, rows_at
 
-    rows = rows_at(spark, target.table, head)
+    rows = rows_at(spark, tables.load(engine.catalog, target.table), head)
     return rows.where(in_hours(target.time_column, hours))
 
 

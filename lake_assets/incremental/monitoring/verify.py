@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from lake_assets.base.hours import format_hours
 from lake_assets.incremental.metadata import publish, tables
+from lake_assets.incremental.metadata.declared_columns import check_target
+from lake_assets.incremental.metadata.source_tables import load_source
 from lake_assets.incremental.planning.changes import Head, Watermark, changes
 from lake_assets.incremental.planning.plan import Committed, PlanningInput, plan
 from lake_assets.incremental.planning.session import SessionPlan
@@ -57,7 +59,7 @@ def compare(engine: Engine, target: Target, spark: SparkSession) -> Comparison:
     from lake_assets.incremental.staging.unchanged_hours import compare as compare_rows
 
     head = publish.main_id(tables.load(engine.catalog, target.table))
-    published = read_at(spark, target.table, head)
+    published = read_at(spark, engine.catalog, target.table, head)
     rows = published.count()
     planned = full_plan(engine, target, engine.state(target))
     if planned is None:
@@ -135,12 +137,13 @@ def full_plan(engine: Engine, target: Target, state: State) -> SessionPlan | Non
     watermarks = state.watermarks
     if not watermarks:
         return None
+    check_target(tables.load(engine.catalog, target.table), target)
     start = engine.pipeline.start_hour
     found = []
     for source in target.sources:
         watermark = watermarks[source.table]
         up_to = Head(watermark.snapshot_id, watermark.complete_through)
-        table = tables.load(engine.catalog, source.table)
+        table = load_source(engine.catalog, engine.pipeline, source, reader=target)
         found.append(changes(table, source, None, start=start, up_to=up_to))
     planning_input = PlanningInput(
         target.table,

@@ -193,11 +193,11 @@ def _empty_tables(table: SqlTable, schemas: Mapping[str, Schema], spark: SparkSe
 
 def _of_catalog(table: SqlTable, number: int, spark: SparkSession) -> DataFrame:
     """Return the rows of a source that nobody declares: another program has created it."""
-    from lake_assets.incremental.staging.reading import read_at
+    from lake_assets.incremental.staging.reading import CATALOG
 
     source = table.attributes.sources[number]
     try:
-        rows = read_at(spark, source.table, None)
+        rows = spark.table(f"{CATALOG}.{source.table}").limit(0)
         rows.schema  # noqa: B018 - a Connect client looks for the table when its columns are asked for
     except Exception as error:
         found = explain_refusal(table.sql, error)

@@ -34,6 +34,7 @@ class SourceAttributes(Attributes):
     columns: dict[str, str] = Field(
         {}, description="Column → Iceberg type. Declares the raw table here, without its four landing columns."
     )
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
     description: str = Field("", description="Of the raw table, if columns declare it here.")
 
     @property
@@ -73,6 +74,7 @@ class TableAttributes(Attributes):
     quarantine_limit: int = Field(100, description="A check fails if a session quarantines more rows.")
     max_delay_minutes: int | None = Field(None, description="Minutes after which an incomplete hour or day is late.")
     late: LateAttributes | None = Field(None, description="Hours that wait if late rows change them; default: none.")
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
     subjects: dict[str, list[str]] = Field({}, description="Subject of erasure → the columns that contain its id.")
 
     @property
@@ -91,6 +93,7 @@ class SourceTableAttributes(Attributes):
 
     table: str = Field(description="The table, namespace.name.")
     columns: dict[str, str] = Field(description="Column → Iceberg type, without the four landing columns.")
+    renamed_from: dict[str, str] = Field({}, description="Column → its former name, which lake migrate renames.")
     time_column: str = Field(description="The column of the row's own time; a timestamptz.")
     description: str = Field("", description="Shown in Dagster.")
     descriptions: dict[str, str] = Field({}, description="Column → what is in it.")

@@ -81,6 +81,7 @@ def target_of(declaration: Declaration, sql: SqlText, stored: StoredColumns) -> 
             timezone=attributes.timezone,
             descriptions=attributes.descriptions,
             late=late,
+            renamed_from=attributes.renamed_from,
         )
         target = declare(SqlTransform(attributes, sql, tuple(stored.columns)))
     before = _code_version(attributes, sql.text)
@@ -103,6 +104,7 @@ def raw_tables_of(declaration: Declaration) -> list[RawTable]:
                     time_column=attributes.time_column,
                     description=attributes.description,
                     descriptions=attributes.descriptions,
+                    renamed_from=attributes.renamed_from,
                 )
             ]
     found = []
@@ -236,6 +238,7 @@ def _inline(source: SourceAttributes) -> RawTable:
         columns=source.columns,
         time_column=source.time_column,
         description=source.description,
+        renamed_from=source.renamed_from,
     )
 
 
@@ -281,6 +284,7 @@ def _code_version(attributes: TableAttributes, query: str | Sequence[str]) -> st
     """Return a hash of everything that decides which rows are built and published. The version before hashed text."""
     built = attributes.model_dump(include={"mode", "sources", "audits", "quarantine_limit", "columns"})
     for source in built["sources"]:
+        del source["renamed_from"]  # it changes no row
         if source["landed_column"] is None:
             del source["landed_column"]  # the versions that sessions have recorded know no such attribute
         if source["keep"] == "first":  # its hash stays what it was before a source could keep anything else

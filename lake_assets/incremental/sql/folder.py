@@ -180,7 +180,7 @@ def _raw_tables(declarations: Iterable[Declaration]) -> tuple[RawTable, ...]:
     for declaration in declarations:
         for raw in raw_tables_of(declaration):
             other, place = found.setdefault(raw.table, (raw, declaration.place()))
-            if other.columns != raw.columns:
+            if (other.columns, other.renamed_from) != (raw.columns, raw.renamed_from):
                 raise ConfigurationError(
                     f"{declaration.place()}: {raw.table} has other columns than at {place}.",
                     remedy="Declare the columns once: the other sources need none.",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from lake_assets.base.sql_text import names_in_sql
 from lake_assets.errors import FunctionFailed
 from lake_assets.incremental.sql.attributes import TableAttributes
 from lake_assets.incremental.sql.files import SqlText
@@ -51,6 +53,14 @@ class SqlTransform:
                 raise
             place, text = found
             raise FunctionFailed(self._table, self.__name__, place, text) from error
+
+    def reads(self, column: str) -> bool:
+        """Return whether the query may read a column of this name, of any source."""
+        return self._named is None or column.casefold() in self._named
+
+    @cached_property
+    def _named(self) -> frozenset[str] | None:
+        return names_in_sql(self._sql.text)
 
     def place_in_query(self, refusal: Refusal) -> str | None:
         """Return `file:line` of an expression that failed on a row; None if it is not in the query."""

@@ -49,7 +49,7 @@ def audit_scope(
     from lake_assets.incremental.staging.reading import coalesce_if_few, is_few
 
     evaluated_id = snapshot_id or parent
-    staged = checkpoint_rows(_staged_rows(spark, target, prepared, evaluated_id, hours))
+    staged = checkpoint_rows(_staged_rows(catalog, spark, target, prepared, evaluated_id, hours))
     snapshots_read = {source.source: source.to_snapshot_id for source in plan.sources}
     snapshots_read[target.table] = parent
     reads = _session_reads(catalog, spark, target, prepared, start=start)
@@ -59,7 +59,7 @@ def audit_scope(
         staged=staged,
         kept=prepared.kept,
         valid=coalesce_if_few(reads.valid_rows(), prepared.max_rows),
-        staged_everywhere=_staged_everywhere(spark, target, prepared, evaluated_id, staged),
+        staged_everywhere=_staged_everywhere(catalog, spark, target, prepared, evaluated_id, staged),
         rows_in_source=lambda: reads.count() + prepared.row_counts.outside,
         counts=_counts(prepared, rows),
         table=_reader(catalog, spark, snapshots_read),
@@ -88,6 +88,7 @@ def _session_reads(
 
 
 def _staged_everywhere(
+    catalog: Catalog,
     spark: SparkSession,
     target: Target,
     prepared: PreparedRows,
@@ -97,10 +98,11 @@ def _staged_everywhere(
     """Return `staged`; if an append repeats rows that were published before, the rows of all planned hours."""
     if prepared.load != "append" or not prepared.row_counts.duplicates:
         return staged
-    return _staged_rows(spark, target, prepared, evaluated_id, prepared.plan.hour_numbers)
+    return _staged_rows(catalog, spark, target, prepared, evaluated_id, prepared.plan.hour_numbers)
 
 
 def _staged_rows(
+    catalog: Catalog,
     spark: SparkSession,
     target: Target,
     prepared: PreparedRows,
@@ -109,7 +111,7 @@ def _staged_rows(
 ) -> DataFrame:
     from lake_assets.incremental.staging.reading import coalesce_if_few
 
-    rows = rows_at(spark, target.table, evaluated_id)
+    rows = rows_at(spark, tables.load(catalog, target.table), evaluated_id)
     return coalesce_if_few(rows.where(in_hours(target.time_column, hours)), prepared.max_rows)
 
 
@@ -133,7 +135,7 @@ def _reader(
         snapshot_id = publish.main_id(table)
         if name in snapshots_read:
             snapshot_id = snapshots_read[name]
-        rows = rows_at(spark, name, snapshot_id)
+        rows = rows_at(spark, table, snapshot_id)
         return coalesce_if_few(rows, publish.rows_of(table, snapshot_id))
 
     return read
@@ -164,7 +166,7 @@ def _rows_by_hour(catalog: Catalog, spark: SparkSession, target: Target, snapsho
         by_metadata = rows_in_hours(table, snapshot_id, target.time_column, hours)
         if by_metadata is not None:
             return by_metadata
-        rows = rows_at(spark, target.table, snapshot_id).where(in_hours(target.time_column, hours))
+        rows = rows_at(spark, table, snapshot_id).where(in_hours(target.time_column, hours))
         return rows_by_hour(rows, target.time_column)
 
     return count

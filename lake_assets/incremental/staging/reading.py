@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 
+from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.metadata.present_columns import with_present_columns
 from lake_assets.incremental.planning.session import SourceRange
 
 CATALOG = "lake"
@@ -21,20 +24,20 @@ Iceberg reads four small files in a task, so an hourly table gives a task for ea
 """
 
 
-def read_at(spark: SparkSession, table: str, snapshot_id: int | None) -> DataFrame:
-    """Return the rows of a table as of a snapshot; no rows for None."""
+def read_at(spark: SparkSession, catalog: Catalog, table: str, snapshot_id: int | None) -> DataFrame:
+    """Return the rows of a table as of a snapshot, with the columns that the table has now; no rows for None."""
     if snapshot_id is None:
         return spark.table(f"{CATALOG}.{table}").where(F.lit(False))
     reader = spark.read.option("versionAsOf", str(snapshot_id))
-    return reader.table(f"{CATALOG}.{table}")
+    return with_present_columns(reader.table(f"{CATALOG}.{table}"), tables.load(catalog, table), snapshot_id)
 
 
-def read_appended(spark: SparkSession, source: SourceRange) -> DataFrame:
+def read_appended(spark: SparkSession, catalog: Catalog, source: SourceRange) -> DataFrame:
     """Return the rows that the snapshots of a range appended. Only for a range that metadata shows to be appends."""
     if source.from_snapshot_id is None:
-        return read_at(spark, source.source, source.to_snapshot_id)
+        return read_at(spark, catalog, source.source, source.to_snapshot_id)
     if source.from_snapshot_id == source.to_snapshot_id:
-        return read_at(spark, source.source, None)  # Iceberg refuses an empty range
+        return read_at(spark, catalog, source.source, None)  # Iceberg refuses an empty range
     reader = spark.read.format("iceberg")
     reader = reader.option("start-snapshot-id", str(source.from_snapshot_id))
     reader = reader.option("end-snapshot-id", str(source.to_snapshot_id))

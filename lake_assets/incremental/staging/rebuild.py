@@ -152,7 +152,7 @@ class Rebuild:
     def _changed_rows(self, span: SourceRange) -> DataFrame:
         """Return the rows of a source that its snapshots of a range added or removed."""
         if span.appends_only:
-            return read_appended(self.build.spark, span)
+            return read_appended(self.build.spark, self.build.catalog, span)
         rows_before = self.build.read(span.source, span.from_snapshot_id)
         rows_after = self.build.read(span.source, span.to_snapshot_id)
         return differing(rows_before, rows_after)

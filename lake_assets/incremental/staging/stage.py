@@ -75,7 +75,7 @@ class Stager:
         self.complete_through = complete_through
         self.single_partition = is_few(max_rows)
         self.build = TargetBuild(
-            spark, target, start=start, main=main, max_rows=max_rows, index=index, is_perturbed=is_perturbed
+            spark, catalog, target, start=start, main=main, max_rows=max_rows, index=index, is_perturbed=is_perturbed
         )
         self.hours = Rebuild(self.build, last_built=last_built, overdue=overdue)
 
@@ -141,10 +141,10 @@ class Stager:
     def _appended_rows(self, source: Source, plan: SessionPlan) -> DataFrame:
         """Return the rows of the new snapshots, and those that have waited."""
         span = plan.sources[0]
-        parts = [read_appended(self.build.spark, span)]
+        parts = [read_appended(self.build.spark, self.catalog, span)]
         for late in plan.late_rows:
             earlier = replace(span, from_snapshot_id=late.from_snapshot_id, to_snapshot_id=late.to_snapshot_id)
-            waited = read_appended(self.build.spark, earlier)
+            waited = read_appended(self.build.spark, self.catalog, earlier)
             parts.append(within(waited, source.time_column, late.hours))
         return union_by_name(*parts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pyiceberg.catalog import Catalog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -36,6 +37,7 @@ class TargetBuild:
     """Builds rows of one target on one Spark session.
 
     Attributes:
+        catalog: Has the metadata of the tables.
         start: First hour of the pipeline; rows before it are not valid.
         main: The target's published snapshot to build on; None for an empty target.
         max_rows: About how many rows a session reads of any table, at most.
@@ -45,6 +47,7 @@ class TargetBuild:
     """
 
     spark: SparkSession
+    catalog: Catalog
     target: Target
     start: int
     main: int | None
@@ -58,7 +61,7 @@ class TargetBuild:
 
     def read(self, table: str, snapshot_id: int | None) -> DataFrame:
         """Return the rows of a table as of a snapshot; no rows for None."""
-        return coalesce_if_few(read_at(self.spark, table, snapshot_id), self.max_rows)
+        return coalesce_if_few(read_at(self.spark, self.catalog, table, snapshot_id), self.max_rows)
 
     def sources(self, plan: SessionPlan) -> list[tuple[Source, SourceRange]]:
         """Return the sources, the driving one first, each with its range in a plan."""

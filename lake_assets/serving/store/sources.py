@@ -156,7 +156,7 @@ class WholeIceberg:
         if snapshot is None:
             raise UsageError(f"{self.table} has no rows yet.", remedy="Push it after a session has published some.")
         return Reading(
-            rows=found.scan(snapshot_id=snapshot).to_arrow_batch_reader(),
+            rows=found.scan().to_arrow_batch_reader(),
             of=f"snapshot {snapshot}",
             expected=sum(rows_by_hour(found, self.time_column).values()),
             head=str(snapshot),

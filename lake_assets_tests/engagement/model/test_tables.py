@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,8 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from lake_assets.engagement.model.lakes import EMAIL_EVENT
-from lake_assets.engagement.model.table_schemas import DEAD_LETTER
+from lake_assets.engagement.model.table_schemas import DEAD_LETTER, check_fields
 from lake_assets.engagement.model.tables import LakeTables
+from lake_assets.errors import ConfigurationError
 
 APP_ID = "mail.ingestion.dead_letter"
 
@@ -38,3 +40,17 @@ def test_a_statement_selects_from_the_version_that_is_asked_for(tables: LakeTabl
     statement = f'SELECT max("offset") AS last FROM {DEAD_LETTER}'
     found = [tables.query(DEAD_LETTER, statement, version) for version in (0, 1, None)]
     assert found == [[{"last": None}], [{"last": 5}], [{"last": 7}]]
+
+
+def test_fields_that_a_lake_does_not_have_are_refused_by_name(tmp_path: Path) -> None:
+    struct = pa.struct([("subject", pa.string()), ("opens", pa.int32()), ("bytes", pa.int64()), ("at", pa.date32())])
+    schema = pa.schema([("org_id", pa.string()), ("engagement", struct)])
+    write_deltalake(tmp_path, schema.empty_table())
+    columns = DeltaTable(tmp_path).schema().fields
+    fields = {"subject": "string", "opens": "int", "bytes": "bigint", "at": "date"}
+    check_fields(replace(EMAIL_EVENT, fields=fields), columns)
+    with pytest.raises(ConfigurationError, match=r"the field clicks \(int\), but its table has no such field") as error:
+        check_fields(replace(EMAIL_EVENT, fields={**fields, "clicks": "int"}), columns)
+    assert "They are: subject, opens, bytes, at." in error.value.remedy
+    with pytest.raises(ConfigurationError, match=r"the field opens \(bigint\), but its table has it as integer"):
+        check_fields(replace(EMAIL_EVENT, fields={**fields, "opens": "bigint"}), columns)

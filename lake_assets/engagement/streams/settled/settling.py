@@ -15,6 +15,7 @@ from lake_assets.engagement.model.table_schemas import (
     SETTLED_REQUEST,
     SETTLED_REQUEST_COLUMNS,
     SETTLED_REQUEST_PROPERTIES,
+    check_fields,
 )
 from lake_assets.engagement.model.tables import LakeTables
 from lake_assets.engagement.requests.grouped import RECORD_IDS
@@ -45,8 +46,13 @@ class SettledCommit:
 
 
 def upgrade(tables: LakeTables, spark: SparkSession) -> None:
-    """Add what a lake lacks that was made by an earlier version. It may be called again after any stop."""
+    """Add what a lake lacks that was made by an earlier version. It may be called again after any stop.
+
+    Raises:
+        ConfigurationError: The file of the lake declares fields that its table does not have.
+    """
     columns = open_table(tables.location(ENGAGEMENT)).schema().fields
+    check_fields(tables.lake, columns)
     if SENT_WHO_ID not in {column.name for column in columns}:
         spark.sql(f"ALTER TABLE {tables.identifier(ENGAGEMENT)} ADD COLUMNS ({SENT_WHO_ID} string)")
     _ensure_settled(tables, spark)

@@ -1,0 +1,87 @@
+"""A snapshot read by Spark with the present columns of its table, against pyiceberg's own projection by ids."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestamptzType,
+)
+from pyspark.sql import SparkSession
+
+from lake_assets.incremental.audit_reads.source_rows import rows_at
+from lake_assets.incremental.metadata.present_columns import at_present
+from lake_assets.incremental.staging.reading import read_at
+
+POINT = StructType(NestedField(11, "x", IntegerType()), NestedField(12, "gone", StringType()))
+COLUMNS = Schema(
+    NestedField(1, "k", StringType()),
+    NestedField(2, "a b`c", IntegerType()),
+    NestedField(3, "price", DecimalType(9, 2)),
+    NestedField(4, "share", FloatType()),
+    NestedField(5, "point", POINT),
+    NestedField(6, "points", ListType(13, POINT, element_required=False)),
+    NestedField(7, "named", MapType(14, StringType(), 15, POINT, value_required=False)),
+    NestedField(8, "gone", StringType()),
+)
+ROWS: list[dict[str, Any]] = [
+    {
+        "k": "one",
+        "a b`c": 7,
+        "price": Decimal("1.50"),
+        "share": 0.5,
+        "point": {"x": 1, "gone": "g"},
+        "points": [{"x": 2, "gone": "g"}, None],
+        "named": {"n": {"x": 3, "gone": "g"}, "none": None},
+        "gone": "g",
+    },
+    dict.fromkeys((each.name for each in COLUMNS.fields), None) | {"k": "two"},
+]
+
+
+def test_spark_reads_a_snapshot_with_the_columns_of_now(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.create_namespace_if_not_exists("raw")
+    table = catalog.create_table("raw.changing", COLUMNS)
+    table.append(pa.Table.from_pylist(ROWS, schema=schema_to_pyarrow(table.schema(), include_field_ids=False)))
+    first = table.metadata.current_snapshot_id
+    assert first is not None
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        update.delete_column("gone").delete_column("point.gone")
+        update.rename_column("a b`c", "c`b a").update_column("a b`c", LongType())
+        update.update_column("price", DecimalType(12, 2)).update_column("share", DoubleType())
+        update.update_column("point.x", LongType()).rename_column("points.element.x", "y")
+        update.add_column(("named", "value", "z"), DateType()).add_column("since", TimestamptzType())
+        update.add_column("more", ListType(99, POINT, element_required=False)).move_first("share")
+    with table.update_schema() as update:
+        update.add_column("gone", IntegerType())
+    names = [each.name for each in table.schema().fields]
+    expected = at_present(table, first).scan(snapshot_id=first).to_arrow().to_pylist()
+    assert expected[0]["gone"] is None
+    assert expected[0]["named"] == [("n", {"x": 3, "gone": "g", "z": None}), ("none", None)]
+    for rows in (read_at(spark, catalog, "raw.changing", first), rows_at(spark, table, first)):
+        assert rows.columns == names
+        found = [row.asDict(recursive=True) for row in rows.orderBy("k").collect()]
+        for each in found:
+            each["named"] = None if each["named"] is None else sorted(each["named"].items())
+        assert found == sorted(expected, key=lambda row: row["k"])
+        assert _types(rows) == _types(spark.table("lake.raw.changing"))
+
+
+def _types(rows: Any) -> list[str]:
+    return [each.dataType.simpleString() for each in rows.schema.fields]
