@@ -685,6 +685,7 @@ def _committed_before(metadata: Mapping[str, Any]) -> Committed:
         complete_through=_parse_optional(metadata["complete_through"]),
         code_version=metadata.get("code_version", ""),
         older=older,
+        span=None if last_built is None else (0, last_built),
         chunk_hours=metadata.get("chunk_hours", 0),
     )
 
