@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.execution.session_log import ProcessState
+    from lake_assets.incremental.execution.state import State
     from lake_assets.settings import Settings
 
 COMMITS = 500
@@ -106,7 +106,7 @@ def test_a_call_that_is_overtaken_goes_on_and_notes_it(engine: Engine, catalog: 
     decide, races = engine.planner.next_session, [True]
 
     class Overtaken(Planner):
-        def next_session(self, state: ProcessState, **kwargs: Any) -> Decision:
+        def next_session(self, state: State, **kwargs: Any) -> Decision:  # type: ignore[override]
             decision = decide(self, state, **kwargs)
             if races and self.target.table == click_fact.table:
                 races.pop()
