@@ -30,7 +30,7 @@ LakeError
 │   ├── PublishConflict
 │   ├── TargetRolledBack
 │   ├── TargetDropped
-│   ├── TargetReplaced
+│   └── TargetReplaced
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
