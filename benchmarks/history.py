@@ -44,9 +44,10 @@ from lake_assets.base.hours import hour_key, hour_of, hour_start
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
+from lake_assets.incremental.execution.session import commit_state
+from lake_assets.incremental.execution.state import after_session
+from lake_assets.incremental.execution.state import logged as logged_session
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.outside_changes import version_of
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE
@@ -375,16 +376,13 @@ class LakeWithPast:
     def _commit(self, target: Target) -> None:
         """Record that a target is built from all that its sources have."""
         spans = tuple(self._span(source) for source in target.sources)
-        store = self.engine.store
-        before = store.state(target.table)
+        before = self.engine.state(target)
+        assert before.table is not None
         plan = SessionPlan(target.table, f"{target.name}-past", "session", "append", spans, ())
-        record = SessionRecord(plan, "committed", 0, 1, "", hour_start(END))
-        store.record(record, after=before.session)
-        table = tables.load(self.engine.catalog, target.table)
-        version = version_of(table)
         committed = Committed(last_built=END - 1, complete_through=END - 1, code_version=target.code_version)
-        state = store.state(target.table)
-        store.move_watermarks(state, plan, committed, version.snapshot_id, target=version)
+        log = logged_session(before, plan, pattern_id=1, run_id="", started_at=hour_start(END))
+        after = after_session(before, plan, committed, log, before.highest + 1)
+        commit_state(self.engine.catalog, before.table, after, None)
 
     def _span(self, source: Source) -> SourceRange:
         table = tables.load(self.engine.catalog, source.table)

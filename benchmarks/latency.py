@@ -189,8 +189,7 @@ def _stations(engine: object, home: Path) -> dict[str, float]:
     from lake_assets.incremental.metadata import tables
 
     assert isinstance(engine, Engine)
-    record = engine.store.state(FIRST_TARGET).session
-    assert record is not None
+    record = engine.history(engine.pipeline.target(FIRST_TARGET), newest=1)[-1]
     raw = tables.load(engine.catalog, FIRST_SOURCE).current_snapshot()
     staged = tables.load(engine.catalog, FIRST_TARGET).current_snapshot()
     assert raw is not None
@@ -201,9 +200,8 @@ def _stations(engine: object, home: Path) -> dict[str, float]:
         times = _event_times((entry.timestamp, entry.dagster_event) for entry in events)
         times["noticed"] = run.create_timestamp.timestamp()
     times |= {"committed": raw.timestamp_ms / 1000, "staged": staged.timestamp_ms / 1000}
-    ended = getattr(record, "ended_at", None)
-    if ended is not None:
-        times["published"] = ended.timestamp()
+    if record.ended_at is not None:
+        times["published"] = record.ended_at.timestamp()
     return {name: 1000 * (times[name] - times["committed"]) for name in STATIONS if name in times}
 
 

@@ -27,6 +27,8 @@ from lake_assets.incremental.declaration import (
     incremental_asset,
 )
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.session import commit_state
+from lake_assets.incremental.execution.state import after_session, logged
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
 from lake_assets.incremental.planning.plan import committed_after
@@ -104,10 +106,12 @@ def fill(engine: Engine) -> None:
         if number % 10 == 9:
             continue  # it reads a target that has no rows
         land(engine.catalog, number, 0)
-        state, plan = engine.store.state(each.table), engine.decide(each)
+        state, plan = engine.state(each), engine.decide(each)
         assert isinstance(plan, SessionPlan), plan
+        assert state.table is not None
         committed = committed_after(each.mode, state.committed, plan, plan.hour_numbers)
-        engine.store.move_watermarks(state, plan, committed, None)
+        log = logged(state, plan, pattern_id=each.mode.pattern_id, run_id="", started_at=hour_start(START))
+        commit_state(engine.catalog, state.table, after_session(state, plan, committed, log, state.highest + 1), None)
 
 
 def seconds_until_published(catalog: Catalog, number: int, hour: int) -> float:

@@ -31,8 +31,7 @@ LakeError
 │   ├── PublishConflict
 │   ├── TargetRolledBack
 │   ├── TargetDropped
-│   ├── TargetReplaced
-│   └── TargetChanged
+│   └── TargetReplaced
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
@@ -113,7 +112,6 @@ from lake_assets.errors.incremental import (
     SourceTableMissing,
     StateMoved,
     TableMissing,
-    TargetChanged,
     TargetColumnsDiffer,
     TargetDropped,
     TargetError,
@@ -193,7 +191,6 @@ __all__ = [
     "SumsDisagree",
     "TableDamaged",
     "TableMissing",
-    "TargetChanged",
     "TargetColumnsDiffer",
     "TargetDropped",
     "TargetError",

@@ -216,22 +216,6 @@ class TargetReplaced(TargetError):
         )
 
 
-class TargetChanged(TargetError):
-    """Others have changed rows of a target.
-
-    Args:
-        table: The target.
-        what: What happened, as the end of a sentence.
-        hours: The suspect hours, for people.
-    """
-
-    def __init__(self, table: str, what: str, *, hours: str) -> None:
-        super().__init__(
-            f"{table} {what}; suspect: {hours}.",
-            remedy=f"Rebuild the suspect hours from the sources: `lake repair {table}`.",
-        )
-
-
 class SessionError(LakeError):
     """A session stopped."""
 

@@ -359,7 +359,7 @@ class Engine:
         state = self.state(target)
         self.log.complete(state)
         assert state.table is not None
-        plan = self._opened_plan(state)
+        plan = self._opened_plan(target, state)
         if plan is None:
             decision = self._planner(target).external_session(state)
             if self.erasure_guard.delete_erased_rows(decision):
@@ -372,6 +372,7 @@ class Engine:
                 "n": state.highest + 1,
                 "main": base.main,
                 "tag": base.tag,
+                "pattern": target.mode.pattern_id,
                 "run_id": run_id,
                 "at": self.clock().isoformat(),
                 "plan": json.loads(_PLAN.dump_json(plan)),
@@ -392,8 +393,8 @@ class Engine:
             AuditFailed: A blocking audit failed; nothing is published.
         """
         state = self.state(target)
-        plan = self._opened_plan(state)
-        if plan is None and state.opened_on_any_main is not None and state.table is not None:
+        plan = self._opened_plan(target, state)
+        if plan is None and state.opened_on_any_main is not None and state.opened is None and state.table is not None:
             expected = state.opened_on_any_main["main"]
             raise PublishConflict(target.table, expected=expected, found=publish.main_id(state.table))
         if plan is None:
@@ -415,7 +416,7 @@ class Engine:
             UsageError: A session is open: it is not published.
         """
         state = self.state(target)
-        plan = self._opened_plan(state)
+        plan = self._opened_plan(target, state)
         if plan is not None:
             raise UsageError(
                 f"{plan.session_id} is not published.",
@@ -522,13 +523,23 @@ class Engine:
         numbers = [int(publish.summary_of(each).get("lake.n", 0)) for each in table.metadata.snapshots]
         return State(target.table, highest=max([number, *numbers]), table=table, committed=Committed())
 
-    def _opened_plan(self, state: State) -> SessionPlan | None:
-        """Return the plan of the session that another program writes; None if there is none."""
+    def _opened_plan(self, target: Target, state: State) -> SessionPlan | None:
+        """Return the plan of the session that another program writes.
+
+        Returns:
+            None if there is none, or if it was planned for other sources or another mode than are declared now.
+        """
         opened = state.opened
+        before = self.log.before(state.process) if not state.n and opened is None else None
         if opened is not None:
-            return _PLAN.validate_python(opened["plan"])
-        before = self.log.before(state.process) if not state.n else None
-        return before.opened.plan if before is not None and before.opened is not None else None
+            plan, pattern = _PLAN.validate_python(opened["plan"]), opened["pattern"]
+        elif before is not None and before.opened is not None:
+            plan, pattern = before.opened.plan, before.opened.pattern_id
+        else:
+            return None
+        declared = [source.table for source in target.sources]
+        planned = [source.source for source in plan.sources]
+        return plan if (planned, pattern) == (declared, target.mode.pattern_id) else None
 
     def _planner(self, target: Target) -> Planner:
         return self.planner(self.catalog, self.pipeline, target, clock=self.clock)

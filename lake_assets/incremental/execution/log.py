@@ -345,7 +345,7 @@ class SessionLog:
         table = self._table(SESSION)
         if table is None:
             return []
-        columns = ("session_id", "revision", "state", "built_hours")
+        columns = ("session_id", "revision", "state", "started_at", "built_hours")
         with naming_damaged_file(self.catalog, SESSION, repair=FORGETS):
             all_states = _newest_states(_scan(table, process, GreaterThan("revision", 0), columns))  # type: ignore[call-arg, arg-type]
             built = {
@@ -685,6 +685,7 @@ def _committed_before(metadata: Mapping[str, Any]) -> Committed:
         complete_through=_parse_optional(metadata["complete_through"]),
         code_version=metadata.get("code_version", ""),
         older=older,
+        span=None if last_built is None else (0, last_built),
         chunk_hours=metadata.get("chunk_hours", 0),
     )
 
@@ -838,7 +839,9 @@ def _scan(table: Table, process: str, rows: BooleanExpression, columns: Collecti
 def _newest_states(rows: pa.Table) -> list[dict[str, Any]]:
     """Return the last row of each session, oldest session first. A blocked one may be run again under its number."""
     newest: dict[str, dict[str, Any]] = {}
-    in_order = sorted(rows.to_pylist(), key=lambda row: (row["revision"], row["state"] == "committed"))
+    in_order = sorted(
+        rows.to_pylist(), key=lambda row: (row["revision"], row["state"] == "committed", row["started_at"])
+    )
     for row in in_order:
         newest.pop(row["session_id"], None)
         newest[row["session_id"]] = row

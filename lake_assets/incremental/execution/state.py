@@ -172,7 +172,7 @@ def summary_of(state: State, base: publish.Base) -> tuple[dict[str, str], dict[s
     properties = {}
     text = _json(waiting)
     if len(text) > LONGEST:
-        name = f"{WAITING}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        name = _property_of(text)
         properties[name] = text
         waiting = name
     committed = state.committed
@@ -201,6 +201,8 @@ def summary_of(state: State, base: publish.Base) -> tuple[dict[str, str], dict[s
 def carried_by(table: Table, process: str, snapshot: Snapshot) -> State:
     """Return the state in the summary of a snapshot.
 
+    If somebody has removed or changed the property with its waiting hours, it has no watermarks: all is built again.
+
     Raises:
         StoredByNewerVersion: A later version has written it.
     """
@@ -208,14 +210,21 @@ def carried_by(table: Table, process: str, snapshot: Snapshot) -> State:
     stored = json.loads(summary[STATE])
     if stored["v"] > FORMAT:
         raise StoredByNewerVersion(f"The state of {process}", found=stored["v"], readable=FORMAT)
-    return State(
+    state = State(
         process=process,
         uuid=stored["uuid"],
         n=int(summary[NUMBER]),
         session_id=summary[SESSION],
+        table=table,
+    )
+    waiting = _decoded_waiting(table, stored["waiting"])
+    if waiting is None:
+        return state
+    return replace(
+        state,
         watermarks={name: _decoded_mark(name, values) for name, values in stored["sources"].items()},
         committed=Committed(
-            waiting=_decoded_waiting(table, stored["waiting"]),
+            waiting=waiting,
             last_built=stored["last"],
             complete_through=stored["through"],
             code_version=stored["code"],
@@ -226,7 +235,6 @@ def carried_by(table: Table, process: str, snapshot: Snapshot) -> State:
         log=stored["log"],
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number or 0,
-        table=table,
     )
 
 
@@ -289,8 +297,14 @@ def _encoded_waiting(waiting: Mapping[int, Waiting]) -> list[list[Any]]:
     return [[*astuple(waits), *[list(each) for each in ranges(of)]] for waits, of in hours.items()]
 
 
-def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, Waiting]:
-    entries = json.loads(table.metadata.properties[stored]) if isinstance(stored, str) else stored
+def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, Waiting] | None:
+    """Return the waiting hours; None if they are in a property that is not as it was set."""
+    entries = stored
+    if isinstance(entries, str):
+        text = table.metadata.properties.get(entries, "")
+        if _property_of(text) != entries:
+            return None
+        entries = json.loads(text)
     fields = len(Waiting.__dataclass_fields__)
     found: dict[int, Waiting] = {}
     for entry in entries:
@@ -298,3 +312,8 @@ def _decoded_waiting(table: Table, stored: str | list[list[Any]]) -> dict[int, W
         for first, last in entry[fields:]:
             found.update(dict.fromkeys(range(first, last + 1), waits))
     return dict(sorted(found.items()))
+
+
+def _property_of(waiting: str) -> str:
+    """Return the name of the property for a long list of waiting hours."""
+    return f"{WAITING}{hashlib.sha256(waiting.encode()).hexdigest()[:16]}"

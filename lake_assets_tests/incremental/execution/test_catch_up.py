@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
     from lake_assets.incremental.declaration import Target
-    from lake_assets.incremental.execution.session_log import ProcessState
+    from lake_assets.incremental.execution.state import State
     from lake_assets.settings import Settings
 
 COMMITS = 500
@@ -101,27 +101,51 @@ def test_a_writer_that_commits_all_the_time_keeps_no_target_from_its_turn(engine
 
 
 def test_a_call_that_is_overtaken_goes_on_and_notes_it(engine: Engine, catalog: Catalog) -> None:
+    """Once is enough to plan anew; who is overtaken again and again says so, and waits."""
     complete(catalog, 3)
+    engine.run(click_fact)
+    complete(catalog, 4)
     other = Engine(catalog, CLICKS, clock=lambda: at(8))
-    decide, races = engine.planner.next_session, [True]
+    decide, races = engine.planner.next_session, [1, 2, 3]
 
     class Overtaken(Planner):
-        def next_session(self, state: ProcessState, **kwargs: Any) -> Decision:
+        def next_session(self, state: State, **kwargs: Any) -> Decision:
             decision = decide(self, state, **kwargs)
             if races and self.target.table == click_fact.table:
                 races.pop()
-                other.run(CLICKS.target("click_fact"))
+                other.carry(click_fact, why="repair")
             return decision
 
     engine.planner = Overtaken
     found = catch_up(engine, CLICKS.targets)
     assert [(o.table, bool(o.overtaken), o.report is not None, o.failure) for o in found] == [
         ("core.click_fact", True, False, None),
+        ("core.click_fact", False, True, None),
         ("core.click_fact", False, False, None),
         ("core.click_state", False, True, None),
         ("core.click_state", False, False, None),
     ]
     assert "another process was faster: " in (found[0].overtaken or "")
+    assert [each.revision for each in engine.history(click_fact)] == [1, 2, 3, 4, 5]
+
+
+def test_a_session_that_another_process_has_run_is_not_run_again(engine: Engine, catalog: Catalog) -> None:
+    complete(catalog, 3)
+    other = Engine(catalog, CLICKS, clock=lambda: at(8))
+    decide, races = engine.planner.next_session, [True]
+
+    class Overtaken(Planner):
+        def next_session(self, state: State, **kwargs: Any) -> Decision:
+            decision = decide(self, state, **kwargs)
+            if races:
+                races.pop()
+                other.run(click_fact)
+            return decision
+
+    engine.planner = Overtaken
+    (found,) = catch_up(engine, [click_fact])
+    assert (found.waiting is not None, found.overtaken, found.failure) == (True, None, None)
+    assert [each.revision for each in engine.history(click_fact)] == [1]
 
 
 def test_two_commands_at_once_end_well_and_with_the_same_rows(home: Settings, catalog: Catalog) -> None:
@@ -179,10 +203,8 @@ def test_a_session_that_was_planned_for_other_sources_is_planned_anew(engine: En
     after = engine.open_session(changed)
     assert isinstance(before, OpenedSession)
     assert isinstance(after, OpenedSession)
-    assert [(r.plan, r.state) for r in engine.history(click_state)] == [
-        (before.plan, "abandoned"),
-        (after.plan, "planned"),
-    ]
+    assert [source.source for source in after.plan.sources] == [source.table for source in changed.sources]
+    assert engine.open_session(changed) == after
 
 
 def test_more_than_a_day_beyond_the_newest_row_is_built_by_force_alone(engine: Engine) -> None:
@@ -199,7 +221,8 @@ def test_more_than_a_day_beyond_the_newest_row_is_built_by_force_alone(engine: E
     assert "repeat the command with --force" in (refused.failure or "")
     (forced,) = catch_up(engine, [click_state_target], force=True)
     assert "beyond the newest row" not in (forced.failure or "")  # it lacks nothing but Spark
-    opened = engine.decide(click_state_target)
-    assert isinstance(opened, SessionPlan)
-    assert opened.hour_numbers[-1] == START + 1_999
-    assert max(opened.pending) == START + 17_520
+    state = engine.state(click_state_target)
+    planned = engine.planner(engine.catalog, CLICKS, click_state_target).next_session(state, force=True)
+    assert isinstance(planned, SessionPlan)
+    assert planned.hour_numbers[-1] == START + 1_999
+    assert max(planned.pending) == START + 17_520

@@ -1,4 +1,4 @@
-"""Which plans repair what others have done to a target, and which go too far beyond the rows of their sources."""
+"""Which plans go too far beyond the rows of their sources."""
 
 from __future__ import annotations
 
@@ -9,37 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lake_assets.base.grain import DAY, HOUR, days_in
-from lake_assets.incremental.execution.decisions import left_by, wait_if_beyond_data
-from lake_assets.incremental.planning.outside_changes import OutsideChanges
+from lake_assets.incremental.execution.planner import wait_if_beyond_data
 from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan, SourceRange
 
-FOUND = OutsideChanges("was changed by others", (1,), ((2, 3), (6, 6)))
-COVERS = SessionPlan(
+EMPTY = SessionPlan(
     process="core.fact",
     session_id="fact-1",
     kind="session",
     load="overwrite",
     sources=(),
-    hours=tuple(PlannedHour(hour, "changed") for hour in (2, 3, 4, 6)),
+    hours=(),
 )
-
-
-@pytest.mark.parametrize(
-    ("plan", "found", "left"),
-    [
-        (COVERS, None, None),
-        (COVERS, FOUND, None),
-        (replace(COVERS, hours=COVERS.hours[:3]), FOUND, FOUND),
-        (replace(COVERS, load="append"), FOUND, FOUND),
-        (replace(COVERS, changed_through=4), FOUND, FOUND),
-        (COVERS, replace(FOUND, hours=None), replace(FOUND, hours=None)),
-        (COVERS, replace(FOUND, hours=()), replace(FOUND, hours=())),
-    ],
-)
-def test_a_plan_that_builds_all_suspect_hours_from_the_sources_alone_is_a_repair(
-    plan: SessionPlan, found: OutsideChanges | None, left: OutsideChanges | None
-) -> None:
-    assert left_by(plan, found) == left
 
 
 def plan_of(hours: set[int], newest: list[int | None]) -> SessionPlan:
@@ -48,7 +28,7 @@ def plan_of(hours: set[int], newest: list[int | None]) -> SessionPlan:
         for number, last in enumerate(newest)
     ]
     planned = tuple(PlannedHour(hour, "complete") for hour in sorted(hours))
-    return replace(COVERS, sources=tuple(sources), hours=planned)
+    return replace(EMPTY, sources=tuple(sources), hours=planned)
 
 
 @settings(deadline=None)

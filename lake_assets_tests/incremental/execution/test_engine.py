@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from lake_assets.base.hours import hour_start
-from lake_assets.errors import TargetChanged, TargetDropped, UsageError
+from lake_assets.errors import TargetDropped, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.planning.session import NoSession, OpenedSession, SessionPlan, SessionReport
@@ -50,16 +50,21 @@ def test_a_decision_changes_nothing(engine: Engine) -> None:
     first = engine.decide(click_fact)
     assert isinstance(first, SessionPlan)
     assert engine.decide(click_fact) == first
-    assert engine.state(click_fact).session is None
+    assert (engine.state(click_fact).n, engine.history(click_fact)) == (0, [])
     assert engine.catalog.load_table("raw.clicks").scan().to_arrow().num_rows == 1
 
 
-def test_settle_an_open_session_comes_before_any_new_plan(engine: Engine) -> None:
-    land_clicks(engine.catalog, [1], landing=1)
+def test_open_a_session_of_another_program_stays_as_it_is_until_any_session_is_committed(engine: Engine) -> None:
+    land_clicks(engine.catalog, [], landing=1)
     first = opened(engine)
-    land_clicks(engine.catalog, [2], landing=2)
+    land_clicks(engine.catalog, [], landing=2)
     assert opened(engine) == first
-    assert engine.decide(click_fact) == first.plan
+    assert engine.decide(click_fact) != first.plan
+    assert isinstance(engine.run(click_fact), SessionReport), "it blocks nobody"
+    with pytest.raises(UsageError, match="has no open session"):
+        engine.publish_session(click_fact)
+    land_clicks(engine.catalog, [], landing=3)
+    assert opened(engine).plan.session_id != first.plan.session_id
 
 
 def test_guard_erased_rows_are_deleted_and_the_session_is_planned_without_them(engine: Engine) -> None:
@@ -70,7 +75,7 @@ def test_guard_erased_rows_are_deleted_and_the_session_is_planned_without_them(e
     raw = engine.catalog.load_table("raw.clicks")
     assert raw.scan().to_arrow()["click_id"].to_pylist() == ["c1-2"]
     assert plan.sources[0].to_snapshot_id == raw.metadata.current_snapshot_id != before
-    assert [record.plan for record in engine.history(click_fact)] == [plan]
+    assert engine.history(click_fact) == []
 
 
 def test_run_a_session_without_rows_needs_no_spark(engine: Engine) -> None:
@@ -80,7 +85,9 @@ def test_run_a_session_without_rows_needs_no_spark(engine: Engine) -> None:
     assert (report.status, report.plan.load, report.hours_built) == ("committed", "none", ())
     state = engine.state(click_fact)
     assert state.committed.complete_through == START + 3
-    assert (state.open_session, state.session and state.session.run_id) == (None, "one")
+    (record,) = engine.history(click_fact)
+    assert (record.state, record.run_id, record.published_snapshot_id) == ("committed", "one", None)
+    assert (state.n, state.session_id) == (1, record.plan.session_id)
     assert isinstance(engine.run(click_fact), NoSession)
 
 
@@ -113,7 +120,7 @@ def test_publish_and_commit_are_refused_without_an_open_session(engine: Engine) 
         engine.commit_session(click_fact)
 
 
-def test_repair_rows_of_others_in_hours_that_no_session_builds_are_deleted(engine: Engine) -> None:
+def test_run_rows_of_others_in_hours_that_no_session_builds_are_deleted(engine: Engine) -> None:
     land_clicks(engine.catalog, [], landing=2)
     for target in (click_fact, click_state):
         engine.run(target)
@@ -121,15 +128,11 @@ def test_repair_rows_of_others_in_hours_that_no_session_builds_are_deleted(engin
     hours = [None, hour_start(START - 1), hour_start(START + 3)]
     rows = [{"click_id": "by hand", "state_hour": hour} for hour in hours]
     table.append(pa.Table.from_pylist(rows, schema=table.schema().as_arrow()))
-    assert isinstance(engine.problem(click_state), TargetChanged)
-    waiting = engine.decide(click_state)
-    assert isinstance(waiting, NoSession)
-    assert "lake repair core.click_state" in waiting.reason
-
-    assert isinstance(engine.repair(click_state), SessionReport)
     assert engine.problem(click_state) is None
+    assert isinstance(engine.run(click_state), SessionReport | NoSession)
     assert table.refresh().scan().to_arrow().num_rows == 0
-    assert isinstance(engine.repair(click_state), NoSession)
+    engine.run(click_state)
+    assert isinstance(engine.run(click_state), NoSession)
 
 
 def test_create_tables_a_target_with_a_watermark_is_not_created_again(engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from lake_assets.errors import WriteAuditPublishDisabled
 from lake_assets.incremental.execution.engine import Engine
+from lake_assets.incremental.execution.state import BLOCKED
 from lake_assets.incremental.metadata.tables import WAP_ENABLED
 from lake_assets.incremental.planning.session import NoSession, OpenedSession, SessionPlan
 from lake_assets_tests.incremental.clicks import CLICKS, at, click_fact, land_clicks
@@ -38,20 +40,41 @@ def test_a_target_that_cannot_stage_is_refused_before_anything_is_planned(engine
 
 
 def test_a_session_that_an_audit_has_stopped_is_planned_again_when_something_has_changed(engine: Engine) -> None:
-    opened = engine.open_session(click_fact)
-    assert isinstance(opened, OpenedSession)
-    record = engine.state(click_fact).open_session
-    assert record is not None
-    blocked = engine.store.record(replace(record, state="blocked"), after=record)
+    plan = engine.decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+    stop(engine, plan)
     decision = engine.decide(click_fact)
     assert isinstance(decision, NoSession)
-    assert (decision.kind, opened.plan.session_id in decision.reason) == ("blocked", True)
-    other_code = replace(opened.plan, code_version="before")
-    engine.store.record(replace(blocked, plan=other_code), after=blocked)
-    assert engine.decide(click_fact) == opened.plan
-    again = engine.state(click_fact).session
-    assert again is not None
-    engine.store.record(replace(blocked, revision=again.revision), after=again)
+    assert (decision.kind, plan.session_id in decision.reason) == ("blocked", True)
+    assert "unique_key: 2 repeated" in decision.reason
+    planner = engine.planner(engine.catalog, CLICKS, click_fact)
+    assert planner.next_session(engine.state(click_fact), retry_blocked=True) == plan
+    stop(engine, replace(plan, code_version="before"))
+    assert engine.decide(click_fact) == plan
+    stop(engine, plan)
     assert isinstance(engine.decide(click_fact), NoSession)
     land_clicks(engine.catalog, [2], landing=2)
     assert isinstance(engine.decide(click_fact), SessionPlan)
+
+
+def test_another_program_may_try_again_what_an_audit_has_stopped(engine: Engine) -> None:
+    """The program may have been repaired, which no code version says."""
+    plan = engine.decide(click_fact)
+    assert isinstance(plan, SessionPlan)
+    stop(engine, plan)
+    opened = engine.open_session(click_fact)
+    assert isinstance(opened, OpenedSession)
+    assert opened.plan == plan
+
+
+def stop(engine: Engine, plan: SessionPlan) -> None:
+    """As an audit stops a session."""
+    stopped = {
+        "session_id": plan.session_id,
+        "code_version": plan.code_version,
+        "failed": {"unique_key": "2 repeated"},
+        "run_id": "run-1",
+        "n": 1,
+    }
+    with engine.catalog.load_table(click_fact.table).transaction() as transaction:
+        transaction.set_properties({BLOCKED: json.dumps(stopped)})

@@ -19,6 +19,7 @@ from lake_assets.incremental.planning.session import AuditResult, HeldHour
 from lake_assets.membership import PIPELINE
 from lake_assets_tests.incremental.clicks import START, click_fact
 from lake_assets_tests.incremental.in_process_daemon import in_process_daemon
+from lake_assets_tests.incremental.planning.plan.random_inputs import waiting
 from lake_assets_tests.incremental.scenario import Lake, raw_row, signup
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def test_by_default_the_newest_partition_that_is_complete_and_settled(
     through: int | None, pending: frozenset[int], skipped: frozenset[int], held: frozenset[int], grain: Grain
 ) -> None:
     committed = Committed(
-        pending=pending,
-        skipped=skipped,
+        waiting=waiting(
+            pending=pending,
+            skipped=skipped,
+            held=[HeldHour(hour, "audit x: 1 bad", "s") for hour in sorted(held)],
+        ),
         complete_through=through,
-        held=tuple(HeldHour(hour, "audit x: 1 bad", "s") for hour in sorted(held)),
     )
     expected: tuple[int, ...] = ()
     for first in range(START, START + 76):

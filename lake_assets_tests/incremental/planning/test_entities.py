@@ -13,13 +13,13 @@ from lake_assets.incremental.declaration import Sequential
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.planning.changes.data_files import FileChange
 from lake_assets.incremental.planning.entities import MIN_ENTITIES_PER_CHANGED, is_cheaper, narrowed, rebuilt
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, committed_after, plan
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, Waiting, committed_after, plan
 from lake_assets.incremental.planning.session import PlannedHour, SessionPlan
 
 START = parse_hour("2026-01-01-00:00")
 LAST = START + 9
 BY_ACCOUNT = Sequential(entity="account_id", few_rows=1_000)
-BUILT = Committed(last_built=LAST, complete_through=LAST, code_version="new", uniform_from=START)
+BUILT = Committed(last_built=LAST, complete_through=LAST, code_version="new", span=(START, LAST))
 NOT_AVAILABLE = "the rows of core.fact that were read before are not available for comparison"
 OVERDUE = "an earlier session has read the changes of hours that are pending or were skipped"
 OTHER_CODE = "some of the hours were built by other code"
@@ -81,11 +81,11 @@ def test_without_an_entity_there_is_nothing_to_say() -> None:
         (question(replace(source(10), since=None)), NOT_AVAILABLE),
         (question(replace(source(10), how="expired", since_expired=True)), NOT_AVAILABLE),
         (question(replace(source(0, gone=10), since_expired=True)), NOT_AVAILABLE),
-        (question(source(10), committed=replace(BUILT, pending=frozenset({LAST}))), OVERDUE),
-        (question(source(10), committed=replace(BUILT, skipped=frozenset({START}))), OVERDUE),
+        (question(source(10), committed=replace(BUILT, waiting={LAST: Waiting("changed")})), OVERDUE),
+        (question(source(10), committed=replace(BUILT, waiting={START: Waiting("skipped")})), OVERDUE),
         (question(source(10), committed=replace(BUILT, code_version="old")), OTHER_CODE),
-        (question(source(10), committed=replace(BUILT, uniform_from=LAST)), OTHER_CODE),
-        (question(source(10), committed=replace(BUILT, uniform_from=None)), OTHER_CODE),
+        (question(source(10), committed=replace(BUILT, older=((START, LAST - 1, "old"),))), OTHER_CODE),
+        (question(source(10), committed=replace(BUILT, older=((0, LAST, ""),))), OTHER_CODE),
     ],
 )
 def test_every_entity_is_recomputed_and_the_plan_says_why(asked: PlanningInput, why: str) -> None:
@@ -118,7 +118,7 @@ sessions = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4), st.sampled_f
 
 
 @given(sessions)
-def test_hours_that_count_as_built_by_one_code_are(steps: list[tuple[int, int, str]]) -> None:
+def test_which_code_has_built_which_hours_is_known(steps: list[tuple[int, int, str]]) -> None:
     """Sessions reach some hours back, and some ahead or less far than before, as those that are cut do."""
     committed, code_of = Committed(), dict[int, str]()
     for back, length, code in steps:
@@ -129,8 +129,8 @@ def test_hours_that_count_as_built_by_one_code_are(steps: list[tuple[int, int, s
         committed = committed_after(BY_ACCOUNT, committed, replace(session, code_version=code), hours)
         code_of |= dict.fromkeys(hours, code)
         assert committed.last_built == max(code_of)
-        if committed.uniform_from is not None:
-            assert {code_of[h] for h in code_of if h >= committed.uniform_from} == {committed.code_version}
-        if hours[-1] == max(code_of):
-            assert committed.uniform_from is not None
-            assert committed.uniform_from <= first
+        assert committed.span == (min(code_of), max(code_of))
+        older = {hour: version for first, last, version in committed.older for hour in range(first, last + 1)}
+        assert {hour: older.get(hour, committed.code_version) for hour in code_of} == code_of
+        assert older.keys() <= code_of.keys()
+        assert len(older) == sum(last - first + 1 for first, last, _ in committed.older), "ranges overlap"

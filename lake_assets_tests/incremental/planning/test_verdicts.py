@@ -263,12 +263,14 @@ def test_a_session_that_holds_an_hour_back_survives_crashes(
 ) -> None:
     lake = Lake(catalog, spark)
     land(lake, signup(1, 1), bad(1, 2), signup(1, 3), through=3)
-    die(home, "signup_fact", "after-audits")
+    die(home, "signup_fact", "before-committed")
     assert hour_of_rows(lake) == []
-    die(home, "signup_fact", "after-published")
+    die(home, "signup_fact", "after-committed")
     assert (hour_of_rows(lake), lake.complete_through(TABLE)) == ([(1, "s01-1"), (3, "s01-3")], 1)
-    report = lake.session("signup_fact")
-    assert (report.status, held(report)) == ("already_committed", {2: NULLS})
+    waits = lake.run("signup_fact")
+    assert isinstance(waits, NoSession)
+    assert f"is held back by {NULLS}" in waits.reason
+    assert [(each.state, numbers(each.built)) for each in lake.history("signup_fact")] == [("committed", [1, 3])]
     assert len(lake.published(TABLE)) == 1
     spark.sql(MEND)
     lake.catch_up("signup_fact")

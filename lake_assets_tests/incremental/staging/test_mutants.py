@@ -17,13 +17,10 @@ from pyspark.sql import functions as F
 
 from lake_assets.base.columns import DELIVERY
 from lake_assets.base.hours import hour_start
+from lake_assets.connections.row_checkpoint import release_checkpoints
 from lake_assets.errors import AuditFailed, RowsUnread
-from lake_assets.incremental.execution.log import SessionRecord
-from lake_assets.incremental.execution.steps.attempt import Attempt
-from lake_assets.incremental.execution.steps.audit_rows import audit_rows, failures
-from lake_assets.incremental.execution.steps.run_context import RunContext
-from lake_assets.incremental.execution.steps.stage_rows import StagingOptions, stage_rows, write_rows
-from lake_assets.incremental.metadata import tables
+from lake_assets.incremental.execution import session
+from lake_assets.incremental.execution.session import Context, Session
 from lake_assets.incremental.metadata.least_rows import LeastRows
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport
 from lake_assets_tests.incremental.scenario import NOW, START, Lake, raw_row, signup
@@ -75,8 +72,8 @@ def writes(change: Change) -> Callable[[Any], Any]:
     """A writer that writes other rows than it is given."""
 
     def mutate(original: Any) -> Any:
-        def write(spark: SparkSession, target: object, prepared: Any, wap_id: str) -> None:
-            original(spark, target, replace(prepared, rows=change(prepared.rows)), wap_id)
+        def write(spark: SparkSession, target: object, prepared: Any, *named: object) -> None:
+            original(spark, target, replace(prepared, rows=change(prepared.rows)), *named)
 
         return write
 
@@ -191,15 +188,13 @@ def blocking_failures(lake: Lake, name: str) -> set[str]:
     target = lake.target(name)
     plan = lake.engine.decide(target)
     assert isinstance(plan, SessionPlan)
-    context = RunContext(lake.catalog, START, lake.engine.store, lambda: NOW, lambda: lake.spark)
-    record = SessionRecord(plan, "planned", 0, target.mode.pattern_id, run_id="", started_at=NOW)
-    attempt = Attempt(target, lake.engine.state(target), record)
-    options = StagingOptions(write_rows, leave_out_unchanged=True)
+    context = Context(lake.catalog, START, lake.engine.log, lambda: NOW, lambda: lake.spark)
+    attempt = Session(target, lake.engine.state(target), plan, run_id="")
     try:
-        staged = stage_rows(context, attempt, tables.load(lake.catalog, target.table), options)
-        return set(failures(audit_rows(context, attempt, staged).audits))
+        staged = session._audited(context, attempt, session._stage(context, attempt, NOW))
+        return set(session.failures(staged.audits))
     finally:
-        context.release_rows(attempt)
+        release_checkpoints(lake.spark)
 
 
 def uncaught(lake: Lake, name: str, mutants: list[Mutant]) -> Iterator[tuple[str, set[str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +16,8 @@ from lake_assets.base.hours import HOUR_FORMAT, parse_hour, ranges
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
 from lake_assets.incremental.planning.changes import SnapshotChange, SourceChanges, Watermark
 from lake_assets.incremental.planning.changes.data_files import FileChange
-from lake_assets.incremental.planning.plan import Committed, PlanningInput
+from lake_assets.incremental.planning.plan import Committed, PlanningInput, Waiting
+from lake_assets.incremental.planning.plan.planning_input import HELD, Kind
 from lake_assets.incremental.planning.session import HeldHour
 
 START = parse_hour("2026-01-01-00:00")
@@ -48,14 +49,30 @@ def holding(found: frozenset[int], grain: Grain = HOUR) -> tuple[HeldHour, ...]:
     return tuple(HeldHour(h, "audit x: 1 bad", "s", "" if h // grain.hours % 3 else "old") for h in sorted(found))
 
 
+def waiting(
+    *,
+    pending: Collection[int] = (),
+    skipped: Collection[int] = (),
+    held: Iterable[HeldHour] = (),
+    following: Collection[int] = (),
+) -> dict[int, Waiting]:
+    """Hour → why it waits. Hours that follow are pending, too."""
+    found = {hour: Waiting("skipped") for hour in skipped}
+    for hour in pending:
+        found[hour] = Waiting("follows" if hour in following else "changed")
+    for each in held:
+        kind: Kind = "retry" if each.hour in pending else "held"
+        found[each.hour] = Waiting(kind, each.why, 0, each.session_id, each.code_version)
+    return dict(sorted(found.items()))
+
+
 committeds = st.builds(
     Committed,
-    pending=some_hours,
-    skipped=some_hours,
+    waiting=st.builds(
+        waiting, pending=some_hours, skipped=some_hours, held=some_hours.map(holding), following=some_hours
+    ),
     last_built=maybe_hour,
     complete_through=maybe_hour,
-    held=some_hours.map(holding),
-    following=some_hours,
     chunk_hours=st.integers(0, 4),
 )
 grains = st.sampled_from([HOUR, SHIFT])
@@ -107,7 +124,8 @@ def planning_inputs(draw: st.DrawFn) -> PlanningInput:
         found.append(source_changes(name, since, mark(name, head, draw(maybe_hour)), new))
     committed = whole(draw(committeds), grain)
     if isinstance(mode, Sequential):
-        committed = replace(committed, held=())
+        left = {hour: waits for hour, waits in committed.waiting.items() if waits.kind not in HELD}
+        committed = replace(committed, waiting=left)
     whole_chunks = draw(st.booleans())
     return PlanningInput(PROCESS, mode, tuple(found), committed, grain=grain, start=START, whole_chunks=whole_chunks)
 
@@ -117,12 +135,14 @@ def whole(committed: Committed, grain: Grain) -> Committed:
     last, through = committed.last_built, committed.complete_through
     pending = frozenset(together(committed.pending, grain))
     return Committed(
-        pending=pending,
-        skipped=frozenset(together(committed.skipped, grain)),
+        waiting=waiting(
+            pending=pending,
+            skipped=together(committed.skipped, grain),
+            held=holding(frozenset(together(committed.held_hours, grain)), grain),
+            following=pending.intersection(together(committed.following, grain)),
+        ),
         last_built=None if last is None else max(together({last}, grain)),
         complete_through=None if through is None else max(together({through}, grain)),
-        held=holding(frozenset(together(committed.held_hours, grain)), grain),
-        following=pending.intersection(together(committed.following, grain)),
         chunk_hours=committed.chunk_hours * grain.hours,
     )
 

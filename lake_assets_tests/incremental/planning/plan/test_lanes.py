@@ -243,10 +243,10 @@ def test_rows_that_no_history_shows_are_overwritten(lacks: str) -> None:
     if lacks == "a snapshot":
         world.oldest = 2
     elif lacks == "its start":  # state of an older version
-        deferred = tuple(replace(each, after=None) for each in world.committed.deferred)
-        world.committed = replace(world.committed, deferred=deferred)
+        waiting = {hour: replace(waits, after=None) for hour, waits in world.committed.waiting.items()}
+        world.committed = replace(world.committed, waiting=waiting)
     else:
-        world.committed = replace(world.committed, pending=world.committed.pending | late(4))
+        world.committed = world.committed.with_changed(dict.fromkeys(late(4), "changed"))
     due = plan(world.inputs())
     assert isinstance(due, SessionPlan)
     assert (due.load, due.late_rows) == ("overwrite", ())

@@ -10,9 +10,23 @@ from hypothesis import strategies as st
 from lake_assets.base.grain import DAY, Grain, days_in
 from lake_assets.base.hours import parse_hour
 from lake_assets.incremental.declaration import Sequential, Stateful, Stateless
-from lake_assets.incremental.planning.plan import Committed, PlanningInput, in_whole_partitions, plan, plan_rebuild
+from lake_assets.incremental.planning.plan import (
+    Committed,
+    PlanningInput,
+    Waiting,
+    in_whole_partitions,
+    plan,
+    plan_rebuild,
+)
 from lake_assets.incremental.planning.session import Decision, HeldHour, SessionPlan
-from lake_assets_tests.incremental.planning.plan.random_inputs import PROCESS, mark, snapshot, source_changes, thorough
+from lake_assets_tests.incremental.planning.plan.random_inputs import (
+    PROCESS,
+    mark,
+    snapshot,
+    source_changes,
+    thorough,
+    waiting,
+)
 
 NEW_YORK = days_in("America/New_York")
 SPRING = NEW_YORK.number(parse_hour("2026-03-04-12:00"))
@@ -62,11 +76,13 @@ def inputs(grain: Grain, found: dict[str, Any]) -> PlanningInput:
     head = mark("raw.s", 101, last(found["through"]) + 5)
     change = source_changes("raw.s", mark("raw.s", 100, None), head, [snapshot(101, "append", touched)])
     committed = Committed(
-        pending=pending,
-        skipped=hours(found["skipped"]),
+        waiting=waiting(
+            pending=pending,
+            skipped=hours(found["skipped"]),
+            held=[HeldHour(hour, "audit x: 1 bad", "s", "old") for hour in sorted(held)],
+        ),
         last_built=None if isinstance(mode, Stateless) else last(found["built"]),
         complete_through=last(found["built"]),
-        held=tuple(HeldHour(hour, "audit x: 1 bad", "s", "old") for hour in sorted(held)),
         chunk_hours=len(built),
     )
     start = grain.start(found["first"])
@@ -106,7 +122,7 @@ def test_so_has_a_rebuild(found: dict[str, Any], chosen: frozenset[int]) -> None
 
 def test_a_day_that_was_built_by_other_rules_counts_as_not_built() -> None:
     first = NEW_YORK.start(SPRING)
-    by_old_rules = Committed(pending=frozenset({first + 50}), last_built=first + 24)
+    by_old_rules = Committed({first + 50: Waiting("changed")}, last_built=first + 24)
     found = in_whole_partitions(by_old_rules, NEW_YORK)
     assert found.last_built == first + 23
     assert found.pending == set(range(first + 48, first + 72))

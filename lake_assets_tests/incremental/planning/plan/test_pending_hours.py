@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lake_assets.incremental.planning.plan import Committed
+from lake_assets.incremental.planning.plan import Committed, Waiting
 from lake_assets.incremental.planning.plan.pending_hours import PendingHours, pending_hours
 from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan
 
@@ -12,7 +12,9 @@ DUE = SessionPlan("core.t", "t-1", "session", "append", (), (PlannedHour(5, "app
 
 def test_nothing_waits_if_a_target_is_idle_and_has_no_pending_hour() -> None:
     assert pending_hours(Committed(), IDLE) == PendingHours()
-    assert pending_hours(Committed(pending=frozenset({7, 6})), IDLE) == PendingHours((6, 7), IDLE.reason)
+    assert pending_hours(Committed({6: Waiting("changed"), 7: Waiting("late")}), IDLE) == PendingHours(
+        (6, 7), IDLE.reason
+    )
 
 
 def test_what_a_target_waits_for_is_the_reason() -> None:
@@ -21,7 +23,7 @@ def test_what_a_target_waits_for_is_the_reason() -> None:
 
 
 def test_the_hours_of_a_due_session_wait_until_it_has_run() -> None:
-    known = Committed(pending=frozenset({7}))
+    known = Committed({7: Waiting("changed"), 9: Waiting("held")})
     assert pending_hours(known, DUE) == PendingHours((5, 7, 8), "session t-1 is due: append 1")
     assert pending_hours(known, DUE, stuck="no attempts left") == PendingHours((5, 7, 8), "no attempts left")
     moves_on = SessionPlan("core.t", "t-2", "session", "none", (), ())
