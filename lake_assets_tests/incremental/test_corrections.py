@@ -10,12 +10,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from lake_assets.incremental.execution.steps import publish_snapshot
 from pyspark.sql import functions as F
 
 from lake_assets.base.hours import hour_start
 from lake_assets.errors import AuditFailed
 from lake_assets.incremental.execution import driver
-from lake_assets.incremental.execution.steps import publish_snapshot
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.monitoring import verify
 from lake_assets.incremental.planning.session import NoSession, PlannedHour, SessionPlan, SessionReport

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from lake_assets.incremental.execution.steps import commit_watermarks, publish_snapshot, stage_rows
 
 from lake_assets.base.failpoints import SESSION_POINTS
 from lake_assets.base.timestamps import moment
 from lake_assets.incremental.declaration import Defer
 from lake_assets.incremental.execution.engine import Engine, utc_now
-from lake_assets.incremental.execution.steps import commit_watermarks, publish_snapshot, stage_rows
 from lake_assets.incremental.maintenance.maintainer import Maintainer
 from lake_assets.incremental.maintenance.policy import Policy
 from lake_assets.incremental.metadata import tables
