@@ -30,8 +30,7 @@ LakeError
 │   ├── PublishConflict
 │   ├── TargetRolledBack
 │   ├── TargetDropped
-│   ├── TargetReplaced
-│   └── TargetChanged
+│   └── TargetReplaced
 ├── SessionError            a session stopped
 │   ├── AuditFailed
 │   ├── HoursHeld
@@ -112,7 +111,6 @@ from lake_assets.errors.incremental import (
     SourceTableMissing,
     StateMoved,
     TableMissing,
-    TargetChanged,
     TargetDropped,
     TargetError,
     TargetReplaced,
@@ -191,7 +189,6 @@ __all__ = [
     "SumsDisagree",
     "TableDamaged",
     "TableMissing",
-    "TargetChanged",
     "TargetDropped",
     "TargetError",
     "TargetReplaced",

@@ -53,6 +53,7 @@ def carry(engine: Engine, target: Target, *, complete_through: int) -> State:
 
 def _commit(engine: Engine, target: Target, state: State, decision: SessionPlan, committed: Committed) -> State:
     assert state.table is not None
+    engine.log.complete(state)
     log = logged(state, decision, pattern_id=target.mode.pattern_id, run_id="run", started_at=engine.clock())
     after = after_session(state, decision, committed, log, state.highest + 1)
     stored = commit_state(engine.catalog, state.table, after, None)

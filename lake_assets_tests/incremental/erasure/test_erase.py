@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES
 
 from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
@@ -23,7 +24,6 @@ from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
 from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import KEEP_SNAPSHOTS, MERGE_FILES
 from lake_assets.incremental.maintenance.cleaning import referenced_paths
 from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
 from lake_assets.incremental.metadata import tables
