@@ -134,8 +134,8 @@ class SourceReplaced(SourceError):
     def __init__(self, table: str, *, expected: str, found: str) -> None:
         super().__init__(
             f"{table} was replaced: its uuid is {found}, but previous sessions read the table with uuid {expected}.",
-            remedy="The next session of each target that reads it reads all of it, and overwrites every hour. To prevent "
-            "that, restore the previous table first.",
+            remedy="The next session of each target that reads it reads all of it, and overwrites every hour. "
+            "To prevent that, restore the previous table first.",
         )
 
 
