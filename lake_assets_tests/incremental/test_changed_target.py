@@ -51,7 +51,7 @@ def repaired(lake: Lake, name: str) -> list[int]:
 
 def built(lake: Lake, name: str) -> set[int]:
     """The hours that the sessions which are due have built, counted from the start."""
-    return {hour - START for report in lake.catch_up(name) for hour in report.hours_built}
+    return {hour - START for report in lake.catch_up(lake.target(name).name) for hour in report.hours_built}
 
 
 def test_rows_that_others_delete_change_or_append_are_healed_by_the_next_session(
