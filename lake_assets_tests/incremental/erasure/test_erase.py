@@ -24,6 +24,7 @@ from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
+from lake_assets.incremental.execution.state import BLOCKED
 from lake_assets.incremental.maintenance.cleaning import referenced_paths
 from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
 from lake_assets.incremental.metadata import tables
@@ -91,6 +92,9 @@ def fill(lake: Lake) -> None:
     number = lake.state("signup_fact").n + 1
     sampled = AuditResult("not_null", False, True, {"nulls": 2}, (GONE, "s1"))
     lake.engine.log.add(stopped("core.signup_fact", number, sampled))
+    failed = {"not_null": f"2 nulls (such as {GONE})"}
+    blocked = {"session_id": "stopped", "code_version": "", "failed": failed, "run_id": "run", "n": number}
+    lake.set_property("core.signup_fact", BLOCKED, json.dumps(blocked))
 
 
 def stopped(process: str, number: int, *audits: AuditResult) -> SessionRecord:
