@@ -21,9 +21,10 @@ import dagster as dg
 
 from benchmarks.planning import run_session
 from lake_assets.connections.catalog import open_catalog
-from lake_assets.incremental.execution.session_log import SessionStore, create_tables
+from lake_assets.incremental.execution.engine import Engine, utc_now
 from lake_assets.incremental.metadata import tables
 from lake_assets.incremental.metadata.state_tables import HIGH_WATERMARK, SESSION
+from lake_assets.membership import PIPELINE
 from lake_assets.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ def main() -> None:
 
 
 def _log(folder: Path, sessions: int) -> None:
-    store = SessionStore(open_catalog(Settings(home=folder)))
-    create_tables(store.catalog)
+    engine = Engine(open_catalog(Settings(home=folder)), PIPELINE, clock=utc_now)
+    engine.create_tables()
     found = []
     for half in range(2):
         for number in range(half * sessions, (half + 1) * sessions):
-            run_session(store, number)
-        found.append({table: size_of_table(store.catalog, table) for table in (SESSION, HIGH_WATERMARK)})
+            run_session(engine, number)
+        found.append({table: size_of_table(engine.catalog, table) for table in (SESSION, HIGH_WATERMARK)})
     before, after = found
     for table, size in after.items():
         print_growth(table, size.per(before[table], sessions))

@@ -44,15 +44,14 @@ from lake_assets.base.hours import hour_key, hour_of, hour_start
 from lake_assets.connections.catalog import open_catalog
 from lake_assets.connections.spark import open_spark
 from lake_assets.incremental.execution.engine import Engine
-from lake_assets.incremental.execution.session_log import SessionRecord
 from lake_assets.incremental.metadata import tables
-from lake_assets.incremental.planning.outside_changes import version_of
 from lake_assets.incremental.planning.plan import Committed
 from lake_assets.incremental.planning.session import SessionPlan, SessionReport, SourceRange
 from lake_assets.membership import PIPELINE
 from lake_assets.services.service import free_port, running
 from lake_assets.services.spark import spark as spark_service
 from lake_assets.settings import Settings, settings
+from lake_assets_tests.incremental.committing import commit
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFile
@@ -375,16 +374,9 @@ class LakeWithPast:
     def _commit(self, target: Target) -> None:
         """Record that a target is built from all that its sources have."""
         spans = tuple(self._span(source) for source in target.sources)
-        store = self.engine.store
-        before = store.state(target.table)
         plan = SessionPlan(target.table, f"{target.name}-past", "session", "append", spans, ())
-        record = SessionRecord(plan, "committed", 0, 1, "", hour_start(END))
-        store.record(record, after=before.session)
-        table = tables.load(self.engine.catalog, target.table)
-        version = version_of(table)
         committed = Committed(last_built=END - 1, complete_through=END - 1, code_version=target.code_version)
-        state = store.state(target.table)
-        store.move_watermarks(state, plan, committed, version.snapshot_id, target=version)
+        commit(self.engine, target, committed, plan=plan)
 
     def _span(self, source: Source) -> SourceRange:
         table = tables.load(self.engine.catalog, source.table)

@@ -189,8 +189,7 @@ def _stations(engine: object, home: Path) -> dict[str, float]:
     from lake_assets.incremental.metadata import tables
 
     assert isinstance(engine, Engine)
-    record = engine.store.state(FIRST_TARGET).session
-    assert record is not None
+    record = engine.history(engine.pipeline.target(FIRST_TARGET), newest=1)[-1]
     raw = tables.load(engine.catalog, FIRST_SOURCE).current_snapshot()
     staged = tables.load(engine.catalog, FIRST_TARGET).current_snapshot()
     assert raw is not None

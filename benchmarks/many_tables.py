@@ -29,9 +29,8 @@ from lake_assets.incremental.declaration import (
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.from_settings import open_engine
 from lake_assets.incremental.metadata.tables import COMPLETE_THROUGH
-from lake_assets.incremental.planning.plan import committed_after
-from lake_assets.incremental.planning.session import SessionPlan
 from lake_assets.settings import settings
+from lake_assets_tests.incremental.committing import commit
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -99,15 +98,12 @@ def land(catalog: Catalog, number: int, hour: int) -> None:
 
 
 def fill(engine: Engine) -> None:
-    """Land one row in each raw table, and move each watermark past it without a session of Spark."""
+    """Land one row in each raw table, and commit a session for each that wrote no rows, without Spark."""
     for number, each in enumerate(engine.pipeline.targets):
         if number % 10 == 9:
             continue  # it reads a target that has no rows
         land(engine.catalog, number, 0)
-        state, plan = engine.store.state(each.table), engine.decide(each)
-        assert isinstance(plan, SessionPlan), plan
-        committed = committed_after(each.mode, state.committed, plan, plan.hour_numbers)
-        engine.store.move_watermarks(state, plan, committed, None)
+        commit(engine, each)
 
 
 def seconds_until_published(catalog: Catalog, number: int, hour: int) -> float:

@@ -15,8 +15,7 @@ from lake_assets.connections.catalog import open_catalog
 from lake_assets.incremental.declaration import Defer, Stateless
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.planner import Planner
-from lake_assets.incremental.execution.run import Runner
-from lake_assets.incremental.execution.session_log import ProcessState
+from lake_assets.incremental.execution.state import State
 from lake_assets.incremental.monitoring.verify import compare
 from lake_assets.incremental.planning.session import Decision, NoSession, PlannedHour, SessionPlan, SessionReport
 from lake_assets.membership import PIPELINE
@@ -53,26 +52,20 @@ class Side(Protocol):
         """Stop its processes and its Spark session."""
 
 
-class Overwriting(Runner):
-    """A runner that also writes hours that came out equal."""
-
-    leaves_out_unchanged = False
-
-
 class LookbackPlanner(Planner):
     """A planner that, whatever changed, overwrites the new hours and those of a fixed lookback before them."""
 
     lookback_hours: float = inf
     """How far it looks back; to the first hour by default."""
 
-    def next_session(self, state: ProcessState, **options: Any) -> Decision:
+    def next_session(self, state: State, **options: Any) -> Decision:
         planned = super().next_session(state, **options)
         if not isinstance(planned, SessionPlan) or not planned.hours or not state.watermarks:
             return planned
-        before = state.session.plan.hour_numbers if state.session else ()
+        before = state.log.get("hours")  # first and last of each range
         hours = looked_back(
             planned.hours[-1].hour,
-            done=before[-1] if before else None,
+            done=before[-1][1] if before else None,
             lookback=self.lookback_hours,
             start=self.pipeline.start_hour,
         )
@@ -89,10 +82,10 @@ class DayPlanner(LookbackPlanner):
 
 
 class LookingBack(Engine):
-    """An engine that looks back: to the first hour by default, which is a full rebuild."""
+    """An engine that looks back: to the first hour by default, which is a full rebuild. It also writes equal hours."""
 
     planner = LookbackPlanner
-    runner = Overwriting
+    leaves_out_unchanged = False
 
 
 class SixHoursBack(LookingBack):
@@ -197,7 +190,7 @@ class LaneSide:
         return self._run(target)
 
     def missed(self, target: Target) -> int:
-        state = self.engine.store.state(target.table)
+        state = self.engine.state(target)
         assert not state.committed.pending, "hours still wait"
         return compare(self.engine, self._with_lane(target), self._spark).missing
 

@@ -78,9 +78,7 @@ def test_a_rebuild_before_any_session_leaves_the_other_hours_to_the_next(catalog
     assert {t: lake.complete_through(t) for t in TABLES} == dict.fromkeys(TABLES, 5) | whole
 
 
-def test_a_replaced_source_is_read_again_by_itself(
-    catalog: Catalog, spark: SparkSession
-) -> None:
+def test_a_replaced_source_is_read_again_by_itself(catalog: Catalog, spark: SparkSession) -> None:
     lake = Lake(catalog, spark)
     lake.land(FIRST)
     lake.catch_up("signup_fact")

@@ -1,4 +1,4 @@
-"""The names of the engine's own tables. `incremental.execution.session_log` defines their columns."""
+"""The names of the engine's own tables. `incremental.execution.log` defines their columns."""
 
 SESSION = "etl.session"
 HIGH_WATERMARK = "etl.high_watermark"

@@ -16,7 +16,7 @@ import pytest
 
 from lake_assets.base.failpoints import ERASURE_POINTS
 from lake_assets.demo.membership_simulator import Arrival, Population, Simulation, generate
-from lake_assets.errors import ConfigurationError, ErasureStopped, UsageError
+from lake_assets.errors import AuditFailed, ConfigurationError, ErasureStopped, UsageError
 from lake_assets.incremental.declaration import Subject
 from lake_assets.incremental.erasure.certificate import Certificate
 from lake_assets.incremental.erasure.erase import _check_refs, erase, sweep
@@ -24,7 +24,6 @@ from lake_assets.incremental.erasure.redaction import ERASED
 from lake_assets.incremental.erasure.table_files import certify
 from lake_assets.incremental.execution.engine import Engine
 from lake_assets.incremental.execution.log import KEEP_SNAPSHOTS, MERGE_FILES, SessionRecord
-from lake_assets.incremental.execution.state import BLOCKED
 from lake_assets.incremental.maintenance.cleaning import referenced_paths
 from lake_assets.incremental.maintenance.stored_files import bare_path, list_files
 from lake_assets.incremental.metadata import tables
@@ -92,9 +91,6 @@ def fill(lake: Lake) -> None:
     number = lake.state("signup_fact").n + 1
     sampled = AuditResult("not_null", False, True, {"nulls": 2}, (GONE, "s1"))
     lake.engine.log.add(stopped("core.signup_fact", number, sampled))
-    failed = {"not_null": f"2 nulls (such as {GONE})"}
-    blocked = {"session_id": "stopped", "code_version": "", "failed": failed, "run_id": "run", "n": number}
-    lake.set_property("core.signup_fact", BLOCKED, json.dumps(blocked))
 
 
 def stopped(process: str, number: int, *audits: AuditResult) -> SessionRecord:
@@ -277,3 +273,13 @@ def test_what_cannot_be_meant_is_refused(catalog: Catalog) -> None:
         replace(PIPELINE, subjects=(Subject("person", columns=("person_id",)),))
     with pytest.raises(ConfigurationError, match="is decimal"):
         replace(PIPELINE, subjects=(Subject("price", columns=("monthly_price",)),))
+
+
+def test_what_a_target_remembers_of_a_session_that_an_audit_stopped_names_no_key(lake: Lake) -> None:
+    lake.append("raw.signups", [signup(1, 1, account_id=None, signup_id="a-key")])
+    with pytest.raises(AuditFailed, match="such as a-key"):
+        lake.run("signup_fact")
+    blocked = lake.state("signup_fact").blocked
+    assert blocked is not None
+    assert list(blocked["failed"]) == ["not_null_account_id"]
+    assert "a-key" not in str(tables.load(lake.catalog, "core.signup_fact").metadata)
